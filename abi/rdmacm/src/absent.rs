@@ -1,4 +1,4 @@
-//! Calls that this library does not support yet: rsockets and the calls that poll them. They fail with
+//! Calls that this library does not support yet: `repoll_create`, `repoll_ctl` and `repoll_wait`. They fail with
 //! `ENOSYS`, and the first failure is logged.
 
 use rkey_kit::{Errno, fence_or_minus_one};
@@ -11,7 +11,7 @@ pub extern "C" fn call() -> isize {
         SAID.call_once(|| {
             rkey_kit::log::start();
             tracing::warn!(
-                "this librdmacm.so.1 does not support rsockets and repoll_* yet: \
+                "this librdmacm.so.1 does not support repoll_* yet: \
                  they fail with ENOSYS"
             );
         });

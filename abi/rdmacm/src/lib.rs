@@ -19,6 +19,7 @@
 //! | [`connect`], [`accept`] | the calls of the active and the passive side |
 //! | [`multicast`], [`later`] | multicast groups; the calls that were added after rdma-core 44 |
 //! | [`endpoint`], [`addrinfo`], [`devices`] | the calls that combine others, and look things up |
+//! | [`rsocket`] | sockets over RDMA |
 //! | [`verbs`], [`qp`], [`qp_attr`], [`srq`] | the calls of verbs; queue pairs and their attributes; shared receive queues |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -47,6 +48,7 @@ pub mod ports;
 pub mod qp;
 pub mod qp_attr;
 pub mod resolve;
+pub mod rsocket;
 pub mod srq;
 pub mod sys;
 pub mod verbs;

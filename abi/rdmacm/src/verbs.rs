@@ -141,6 +141,22 @@ pub unsafe fn destroy_cq(channel: *mut CompChannel, cq: *mut Cq) {
     }
 }
 
+/// Takes the events of a completion queue from its non-blocking channel, and asks for the next one.
+///
+/// # Safety
+/// See `ibverbs::object` for the rules of handles.
+pub unsafe fn rearm(channel: *mut CompChannel, cq: *mut Cq) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let (mut of, mut context) = (null_mut(), null_mut());
+        while ibverbs::channel::get_cq_event(channel, &mut of, &mut context) == 0 {
+            ibverbs::cq::req_notify_cq(cq, 0);
+            ibverbs::channel::ack_cq_events(of, 1);
+        }
+        ibverbs::cq::req_notify_cq(cq, 0);
+    }
+}
+
 /// `ibv_create_qp_ex`.
 ///
 /// # Errors

@@ -62,6 +62,27 @@ fn libfabric_itself_can_be_ours() {
     assert_eq!(version, text(&host.stdout));
 }
 
+/// The library for sockets comes after ours, and only if the user asks for it.
+#[test]
+fn sockets_are_moved_on_request() {
+    let shows = ["--", "sh", "-c", "echo $LD_PRELOAD"];
+    let output = run(&[&["--sockets"][..], &shows].concat());
+    if text(&output.stderr).contains("is in none of") {
+        println!("skipped: librspreload.so is not installed");
+        return;
+    }
+    let preload = text(&output.stdout);
+    let files: Vec<&str> = preload.trim().split(':').collect();
+    let ours = files
+        .iter()
+        .position(|file| file.ends_with("/libibverbs.so.1"));
+    let theirs = files
+        .iter()
+        .position(|file| file.ends_with("/librspreload.so"));
+    assert!(ours.is_some() && ours < theirs, "{preload}");
+    assert!(!text(&run(&shows).stdout).contains("librspreload"));
+}
+
 /// The adapters are in the registry that `DAT_OVERRIDE` names, unless the user has set it.
 #[test]
 fn udapl_finds_the_adapters() {

@@ -8,6 +8,7 @@ mod hosts;
 mod layout;
 mod oracle;
 mod others;
+mod rsockets;
 mod rust_peers;
 mod stock;
 mod support;

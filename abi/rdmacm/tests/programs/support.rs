@@ -45,6 +45,11 @@ impl Stage {
         Self { folder }
     }
 
+    /// The path of a file in the directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     /// Writes a file into the directory.
     pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.folder.join(name), text).expect("a file can be written");
@@ -100,6 +105,11 @@ impl Stage {
     pub(crate) fn server(&self, program: &str, words: &[&str], space: u16, port: u16) -> Running {
         let mut command = self.command(program);
         command.args(words);
+        self.serve(command, space, port)
+    }
+
+    /// Starts a command, and waits until it listens at a port of a port space.
+    pub(crate) fn serve(&self, command: Command, space: u16, port: u16) -> Running {
         self.server_when(command, || listens(space, port))
     }
 

@@ -5,6 +5,7 @@
 
 mod folder;
 mod program;
+mod sockets;
 mod tidy;
 mod watch;
 
@@ -26,6 +27,9 @@ pub(crate) struct RunArgs {
     /// Give the program a libfabric.so.1 that has only rkey's provider, instead of the system's.
     #[arg(long)]
     own_libfabric: bool,
+    /// Move the program's TCP and UDP sockets onto RDMA, with rdma-core's librspreload.so. Its peers need this option, too.
+    #[arg(long)]
+    sockets: bool,
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     words: Vec<OsString>,
@@ -38,6 +42,7 @@ Examples (put `--` before a program that has options of its own):
   rkey run -- fi_info -p rkey
   rkey run --own-libfabric -- fi_info                                        (where no libfabric is installed)
   rkey run -- dtest -P rkey-lo -s -b 64 & sleep 1; rkey run -- dtest -P rkey-lo -h 127.0.0.1 -b 64
+  rkey run --sockets -- iperf3 -s & sleep 1; rkey run --sockets -- iperf3 -c 127.0.0.1
   rkey run --explain -- mpirun --mca pml cm --mca mtl ofi -n 4 ./program     (Open MPI)
   rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
 
@@ -79,9 +84,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     let mut command = Command::new(program);
     command.args(words);
-    command.envs(delivery::environment(&folder, |name| {
-        std::env::var_os(name)
-    }));
+    let mut variables = delivery::environment(&folder, |name| std::env::var_os(name));
+    if args.sockets {
+        sockets::add(&mut variables)?;
+    }
+    command.envs(variables);
     let error = if args.explain {
         match watch::run(&mut command)? {
             Ok(code) => return Ok(code),

@@ -1,0 +1,95 @@
+//! `rshutdown` and `rclose`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::socket::{Phase, Socket};
+use super::stream::How;
+use super::table::{self, Any};
+use super::waiting::Progress;
+use rkey_kit::{Errno, fence, fence_or_minus_one};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long `rclose` waits until what was sent has reached the peer's memory. That takes microseconds, unless the peer is stopped.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// `rshutdown`.
+pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
+    fence_or_minus_one(|| {
+        let how = match how {
+            libc::SHUT_RD => How::Read,
+            libc::SHUT_WR => How::Write,
+            libc::SHUT_RDWR => How::Both,
+            _ => return Err(Errno::INVAL),
+        };
+        let socket = match table::find(number)? {
+            Any::Stream(socket) => socket,
+            Any::Datagram(socket) => {
+                socket.end();
+                return Ok(0);
+            }
+        };
+        let mut state = socket.state.lock();
+        state.progress();
+        state.connection()?.shut(how);
+        drop(state);
+        // Other threads that wait for it look again.
+        socket.waiting.bell.signal();
+        Ok(0)
+    })
+}
+
+/// Ends a socket that programs no longer know.
+pub(super) fn close(socket: &Arc<Socket>) {
+    let linger = {
+        let mut state = socket.state.lock();
+        state.progress();
+        if let Phase::Open(connection) = &mut state.phase {
+            connection.shut(How::Both);
+        }
+        state.options.linger.unwrap_or(LINGER)
+    };
+    let deadline = rkey_device::time::now() + linger;
+    let is_done = || {
+        socket.wait(true, Some(deadline), |state| match &state.phase {
+            Phase::Open(connection) if !connection.stream().is_idle() => None,
+            _ => Some(Ok(())),
+        })
+    };
+    while is_done() == Err(Errno::INTR) {}
+    let (id, phase, iomaps) = {
+        let mut state = socket.state.lock();
+        let iomaps = std::mem::take(&mut state.iomaps);
+        let (id, phase) = state.close();
+        (id, phase, iomaps)
+    };
+    if let Some(Ok(key)) = id.as_ref().map(|id| id.key()) {
+        table::forget(key);
+    }
+    // In this order: the connection manager uses the queue pair until the identifier has ended.
+    drop(id);
+    if let Phase::Listening(listening) = phase {
+        let begun = listening.begun.into_iter().map(|(_, socket)| socket);
+        for socket in listening.ready.into_iter().chain(begun) {
+            close(&socket);
+        }
+    } else {
+        drop(phase);
+    }
+    drop(iomaps);
+    socket.waiting.bell.signal();
+}
+
+/// `rclose`. Like the stock library's, it returns `EBADF` itself for a number that is not a socket's.
+pub extern "C" fn rclose(number: c_int) -> c_int {
+    fence(|| {
+        crate::front::service()?;
+        match table::remove(number).ok_or(Errno::BADF)? {
+            Any::Stream(socket) => close(&socket),
+            Any::Datagram(socket) => socket.end(),
+        }
+        Ok(0)
+    })
+}

@@ -1,0 +1,242 @@
+//! Identifiers of the connection manager, as rsockets use them: all on one event channel, which one thread serves.
+
+#![allow(unsafe_code)]
+// UNSAFETY: calls of this library's C functions, and reads the events that it has made.
+
+use crate::address;
+use crate::bind::{bind, listen_at};
+use crate::event::{ack, fetch_from, id_of, kind};
+use crate::front::with_entry;
+use crate::hub::IdKey;
+use crate::id::IdObject;
+use crate::ids;
+use crate::qp;
+use crate::resolve::{find_route, resolve};
+use crate::sys::*;
+use ibverbs::sys::QPT_RC;
+use rkey_kit::Errno;
+use rkey_kit::object::find;
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::ptr::null_mut;
+
+/// The timeout for [`find_route`], which only refuses 0.
+const TIMEOUT_MS: c_int = 2000;
+/// RDMA reads are not used.
+const READS: u8 = 0;
+/// Retries without end, as the device's own limits say.
+const RETRIES: u8 = 7;
+/// The backlog of the connection manager's listener. Requests are taken at once.
+const BACKLOG: c_int = 1024;
+
+/// The event channel of all rsockets.
+#[derive(Debug)]
+pub struct Channel(*mut EventChannel);
+
+// SAFETY: a handle, which any thread may use.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+/// An event.
+#[derive(Debug)]
+pub struct Note {
+    /// Its type.
+    pub kind: rdma_cm_event_type,
+    /// Its status.
+    pub status: c_int,
+    /// The identifier that it is about; for a request, the listener.
+    pub about: IdKey,
+    /// The identifier of a request.
+    pub child: Option<Id>,
+    /// The private data of a request or an answer.
+    pub data: Vec<u8>,
+}
+
+impl Channel {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No descriptor or memory is available, or the connection manager cannot be used.
+    pub fn new() -> Result<Self, Errno> {
+        crate::channel::new().map(Self)
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// The connection manager has failed. `ENOMEM`: an event was lost.
+    pub fn next(&self) -> Result<Note, Errno> {
+        // SAFETY: the channel lives as long as the process, and this is the only thread that knows the event.
+        unsafe {
+            let event = fetch_from(self.0)?;
+            let (kind, status) = kind(event)?;
+            let id = id_of(event)?;
+            let is_request = kind == CM_EVENT_CONNECT_REQUEST;
+            let about = if is_request { (*event).listen_id } else { id };
+            let data = match kind {
+                CM_EVENT_CONNECT_REQUEST | CM_EVENT_ESTABLISHED => {
+                    let conn = (*event).param.conn;
+                    address::private_data(conn.private_data, conn.private_data_len)
+                }
+                _ => Vec::new(),
+            };
+            let about = find::<IdObject>(about)?.key;
+            ack(event)?;
+            Ok(Note {
+                kind,
+                status,
+                about,
+                // Not `then_some`: an `Id` that is made and dropped ends its identifier.
+                child: is_request.then(|| Id(id)),
+                data,
+            })
+        }
+    }
+}
+
+/// An identifier. Its end ends its connection.
+#[derive(Debug)]
+pub struct Id(*mut CmId);
+
+// SAFETY: a handle; the socket's lock keeps other threads out.
+unsafe impl Send for Id {}
+
+impl Id {
+    /// A new one.
+    ///
+    /// # Errors
+    /// `ENOMEM`, or the connection manager cannot be used.
+    pub fn new(channel: &Channel) -> Result<Self, Errno> {
+        // SAFETY: the channel lives as long as the process.
+        unsafe { ids::create(channel.0, null_mut(), PS_TCP, QPT_RC) }.map(Self)
+    }
+
+    fn object(&self) -> Result<&IdObject, Errno> {
+        // SAFETY: live until drop.
+        unsafe { find::<IdObject>(self.0) }
+    }
+
+    /// Its name in the hub.
+    ///
+    /// # Errors
+    /// None; `EINVAL` if there is a bug.
+    pub fn key(&self) -> Result<IdKey, Errno> {
+        Ok(self.object()?.key)
+    }
+
+    /// Gives it an address.
+    ///
+    /// # Errors
+    /// Those of [`bind`].
+    pub fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
+        bind(self.object()?, to)
+    }
+
+    /// Lets it share its address and port with others that allow it too; lets it exclude IPv4.
+    ///
+    /// # Errors
+    /// None; `EINVAL` if there is a bug.
+    pub fn set_options(&self, reuse_address: bool, one_family: Option<bool>) -> Result<(), Errno> {
+        with_entry(self.key()?, |own| {
+            own.options.reuse_address = reuse_address;
+            own.options.one_family = one_family;
+            Ok(())
+        })
+    }
+
+    /// Makes it listen.
+    ///
+    /// # Errors
+    /// Those of [`listen_at`].
+    pub fn listen(&self) -> Result<(), Errno> {
+        listen_at(self.object()?, BACKLOG)
+    }
+
+    /// Begins to resolve an address. An event follows.
+    ///
+    /// # Errors
+    /// Those of [`resolve`].
+    pub fn resolve(&self, to: SocketAddr) -> Result<(), Errno> {
+        resolve(self.object()?, None, to)
+    }
+
+    /// Begins to find the path. An event follows.
+    ///
+    /// # Errors
+    /// Those of [`find_route`].
+    pub fn find_route(&self) -> Result<(), Errno> {
+        find_route(self.object()?, TIMEOUT_MS)
+    }
+
+    /// Makes its queue pair. The caller destroys it, after the identifier.
+    ///
+    /// # Errors
+    /// Those of [`qp::create_plain`].
+    pub fn create_qp(&self, attr: &mut QpInitAttr) -> Result<*mut Qp, Errno> {
+        let object = self.object()?;
+        // SAFETY: the attributes name live completion queues.
+        unsafe { qp::create_plain(object, null_mut(), attr) }?;
+        Ok(object.qp())
+    }
+
+    fn param(data: &[u8]) -> ConnParam {
+        ConnParam {
+            private_data: data.as_ptr().cast::<c_void>(),
+            private_data_len: data.len() as u8,
+            responder_resources: READS,
+            initiator_depth: READS,
+            flow_control: 1,
+            retry_count: RETRIES,
+            rnr_retry_count: RETRIES,
+            srq: 0,
+            qp_num: 0,
+        }
+    }
+
+    fn called(result: c_int) -> Result<(), Errno> {
+        match result {
+            0 => Ok(()),
+            _ => Err(Errno::last()),
+        }
+    }
+
+    /// Asks the peer for a connection. An event follows.
+    ///
+    /// # Errors
+    /// Those of `rdma_connect`.
+    pub fn connect(&self, data: &[u8]) -> Result<(), Errno> {
+        // SAFETY: a live identifier and valid parameters.
+        Self::called(unsafe { crate::connect::connect(self.0, &mut Self::param(data)) })
+    }
+
+    /// Accepts a request. An event follows.
+    ///
+    /// # Errors
+    /// Those of `rdma_accept`.
+    pub fn accept(&self, data: &[u8]) -> Result<(), Errno> {
+        // SAFETY: a live identifier and valid parameters.
+        Self::called(unsafe { crate::accept::accept(self.0, &mut Self::param(data)) })
+    }
+
+    /// Tells the peer that the connection has ended.
+    pub fn disconnect(&self) {
+        // SAFETY: a live identifier. An error means that it has ended already.
+        unsafe { crate::connect::disconnect(self.0) };
+    }
+
+    /// Its own address and its peer's.
+    ///
+    /// # Errors
+    /// None; `EINVAL` if there is a bug.
+    pub fn addresses(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Errno> {
+        with_entry(self.key()?, |own| Ok((own.local, own.peer)))
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it any more.
+        let _ = unsafe { ids::destroy(self.0) };
+    }
+}

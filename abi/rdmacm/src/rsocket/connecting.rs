@@ -1,0 +1,96 @@
+//! `rconnect`.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::names::taken;
+use super::open::identify;
+use super::socket::{Phase, Socket, State};
+use super::table::{self, Any};
+use crate::address::{is_any, is_ours};
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a call that does not block waits for the answer. Peers are on this host and answer at once, unless they are stopped;
+/// a program that is moved onto RDMA falls back to ordinary sockets if it gets a refusal from this call.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const EALREADY: Errno = Errno::from_raw(libc::EALREADY);
+const EINPROGRESS: Errno = Errno::from_raw(libc::EINPROGRESS);
+const EISCONN: Errno = Errno::from_raw(libc::EISCONN);
+
+fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<(), Errno> {
+    match state.phase {
+        Phase::New | Phase::Refused(_) => {}
+        Phase::Connecting(_) => return Err(EALREADY),
+        Phase::Open(_) => return Err(EISCONN),
+        Phase::Closed => return Err(Errno::BADF),
+        Phase::Listening(_) => return Err(Errno::INVAL),
+    }
+    if !is_any(to.ip()) && !is_ours(to.ip()) {
+        tracing::info!(
+            "an rsocket reaches only peers on this host, and {} is not",
+            to.ip()
+        );
+        return Err(Errno::NETUNREACH);
+    }
+    identify(socket, state)?;
+    state.is_reported = false;
+    let id = state.id.as_ref().ok_or(Errno::BADF)?;
+    id.resolve(to)?;
+    state.phase = Phase::Connecting(None);
+    Ok(())
+}
+
+fn answer(state: &mut State) -> Option<Result<(), Errno>> {
+    match &state.phase {
+        Phase::Connecting(_) => None,
+        Phase::Open(_) => Some(Ok(())),
+        Phase::Refused(error) => {
+            state.is_reported = true;
+            Some(Err(*error))
+        }
+        _ => Some(Err(Errno::BADF)),
+    }
+}
+
+/// `rconnect`.
+///
+/// # Safety
+/// `address` is null or has `len` bytes.
+pub unsafe extern "C" fn rconnect(
+    number: c_int,
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> c_int {
+    fence_or_minus_one(|| {
+        let socket = table::find(number)?;
+        // SAFETY: guaranteed by the caller.
+        let to = unsafe { taken(address, len) }?;
+        let socket = match socket {
+            Any::Stream(socket) => socket,
+            Any::Datagram(socket) => {
+                socket.state.lock().peer = Some(to);
+                return Ok(0);
+            }
+        };
+        {
+            let mut state = socket.state.lock();
+            begin(&socket, &mut state, to)?;
+        }
+        let deadline = match socket.waiting.is_nonblocking() {
+            true => Some(rkey_device::time::now() + PATIENCE),
+            false => socket.deadline(|options| options.send_timeout),
+        };
+        socket
+            .wait(true, deadline, answer)
+            .map_err(|error| match error {
+                Errno::AGAIN => EINPROGRESS,
+                error => error,
+            })?;
+        Ok(0)
+    })
+}

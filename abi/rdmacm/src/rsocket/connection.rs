@@ -1,0 +1,197 @@
+//! A connected stream: the state machine and its queue pair.
+
+use super::link::{Done, Link};
+use super::memory::Buffers;
+use super::stream::{How, Source, Stream, Write};
+use super::wire::{Iomap, Offer, Piece};
+use rkey_kit::Errno;
+
+/// `ECONNRESET`.
+pub const RESET: Errno = Errno::from_raw(libc::ECONNRESET);
+/// `EPROTO`.
+const PROTOCOL: Errno = Errno::from_raw(libc::EPROTO);
+
+/// A connected stream.
+#[derive(Debug)]
+pub struct Connection {
+    link: Link,
+    stream: Stream,
+    /// Why it failed, until the program has asked (`SO_ERROR`).
+    pub error: Option<Errno>,
+}
+
+impl Connection {
+    /// From a queue pair and what the peer offers.
+    #[must_use]
+    pub fn new(link: Link, offer: &Offer) -> Self {
+        let stream = Stream::new(&link.sizes, link.ring(), offer);
+        Self {
+            link,
+            stream,
+            error: None,
+        }
+    }
+
+    /// The state machine.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The queue pair.
+    #[must_use]
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Takes what has arrived, and sends what is due.
+    pub fn progress(&mut self) {
+        let (mut receives, mut trouble) = (0, None);
+        let (link, stream) = (&self.link, &mut self.stream);
+        link.poll(|done| match done {
+            Done::Arrived(immediate) => {
+                receives += 1;
+                let taken = stream.received(immediate, |slot| link.take_target(slot));
+                if let Err(violation) = taken {
+                    tracing::warn!("an rsocket's peer breaks the protocol: {violation}");
+                    trouble = Some(PROTOCOL);
+                    stream.end();
+                }
+            }
+            Done::NoReceive => {}
+            Done::Sent(work) => stream.completed(work),
+            Done::Failed(work) => {
+                stream.completed(work);
+                trouble = trouble.or(Some(RESET));
+            }
+        });
+        if let Some(error) = trouble {
+            self.fail(error);
+        }
+        if self.stream.has_ended() {
+            return;
+        }
+        if self.link.receive(receives).is_err() {
+            self.fail(RESET);
+        }
+        while let Some(write) = self.stream.due() {
+            self.post(&write);
+        }
+    }
+
+    /// Ends it with an error, unless it has ended already.
+    fn fail(&mut self, error: Errno) {
+        if error == PROTOCOL || !self.stream.has_ended() {
+            tracing::info!("an rsocket's connection fails: {error}");
+            self.error = Some(error);
+        }
+        self.stream.end();
+        self.link.fail();
+    }
+
+    fn post(&mut self, write: &Write) {
+        if let Err(error) = self.link.post(write) {
+            tracing::info!("an rsocket cannot write to its peer: {error}");
+            self.stream.completed(write.work);
+            self.fail(RESET);
+        }
+    }
+
+    /// The connection manager says that the peer has ended.
+    pub fn peer_is_gone(&mut self) {
+        // What it sent before is in the completion queue.
+        self.progress();
+        self.stream.end();
+        self.link.fail();
+    }
+
+    /// Sends as many bytes as there is room for. Returns how many.
+    pub fn send(&mut self, from: &mut Buffers<'_>) -> usize {
+        let mut done = 0;
+        while !from.is_empty()
+            && let Some(write) = self.stream.send(from.len())
+        {
+            done += self.put(&write, from);
+        }
+        done
+    }
+
+    /// Writes as many bytes as there is room for to memory that the peer has mapped. Returns how many.
+    pub fn send_to(&mut self, from: &mut Buffers<'_>, to: Piece) -> usize {
+        let (mut done, mut to) = (0, to);
+        while to.len > 0
+            && let Some(write) = self.stream.send_to(to)
+        {
+            let len = self.put(&write, from);
+            to.addr = to.addr.wrapping_add(len as u64);
+            to.len -= len as u32;
+            done += len;
+        }
+        done
+    }
+
+    fn put(&mut self, write: &Write, from: &mut Buffers<'_>) -> usize {
+        let Source::Ring { at, len } = write.source else {
+            return 0;
+        };
+        self.link.fill(from, at, len);
+        self.post(write);
+        len as usize
+    }
+
+    /// Tells the peer of a mapped area. Returns whether there was room.
+    pub fn map(&mut self, index: u16, area: Iomap) -> bool {
+        let write = self.stream.map(index, area);
+        if let Some(write) = &write {
+            self.post(write);
+        }
+        write.is_some()
+    }
+
+    /// The memory that the peer has mapped at an offset, from there to its end.
+    #[must_use]
+    pub fn mapped(&self, offset: u64) -> Option<Piece> {
+        (0..self.link.sizes.iomaps).find_map(|index| {
+            let area = self.link.iomap(index);
+            let into = offset.checked_sub(area.offset)?;
+            let len = u64::from(area.piece.len).checked_sub(into)?;
+            (len > 0).then_some(Piece {
+                addr: area.piece.addr.wrapping_add(into),
+                key: area.piece.key,
+                len: len as u32,
+            })
+        })
+    }
+
+    /// Copies what has arrived, after the first `skip` bytes. Returns how many bytes.
+    pub fn peek(&self, to: &mut Buffers<'_>, skip: u32) -> u32 {
+        let mut done = 0;
+        while !to.is_empty()
+            && let Some((at, len)) = self.stream.peek(skip + done, to.len())
+        {
+            self.link.read(to, at, len);
+            done += len;
+        }
+        done
+    }
+
+    /// Takes what has arrived. Returns how many bytes.
+    pub fn receive(&mut self, to: &mut Buffers<'_>) -> usize {
+        let done = self.peek(to, 0);
+        self.stream.consume(done);
+        self.progress_credits();
+        done as usize
+    }
+
+    fn progress_credits(&mut self) {
+        while let Some(write) = self.stream.due() {
+            self.post(&write);
+        }
+    }
+
+    /// Shuts one or both halves.
+    pub fn shut(&mut self, how: How) {
+        self.stream.shut(how);
+        self.progress_credits();
+    }
+}

@@ -1,0 +1,309 @@
+//! A datagram socket.
+
+use super::super::memory::Buffers;
+use super::super::options::Options;
+use super::super::waiting::{Progress, Waiting, errno};
+use super::header::{self, OverUdp};
+use super::link::{DATA_MAX, Link, MTU, Way};
+use crate::address::is_any;
+use parking_lot::Mutex;
+use rkey_kit::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, getsockname, recvfrom,
+    sendto, socket_with,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_int, c_short};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+/// The most datagrams that wait for the program. Others are lost, as those of UDP are.
+const INBOX_MAX: usize = 512;
+/// The most datagrams that one look takes from UDP, so that a flood does not keep the program.
+const UDP_BATCH: usize = 64;
+/// The most peers whose queue pairs are known. Others are reached over UDP.
+const PEERS_MAX: usize = 1024;
+
+/// What the lock of a datagram socket protects.
+#[derive(Debug)]
+pub struct State {
+    udp: OwnedFd,
+    link: Link,
+    qpn: u32,
+    peers: BTreeMap<SocketAddr, Way>,
+    inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// The address that datagrams without one go to, and come from.
+    pub peer: Option<SocketAddr>,
+    /// Its settings.
+    pub options: Options,
+    /// Whether the program has closed or shut it.
+    pub is_closed: bool,
+}
+
+/// A datagram socket.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Its descriptor.
+    pub waiting: Waiting,
+    /// The rest.
+    pub state: Mutex<State>,
+}
+
+impl Datagram {
+    /// A socket without an address.
+    ///
+    /// # Errors
+    /// No descriptor, memory or queue pair is available.
+    pub fn new(family: c_int, nonblocking: bool) -> Result<Self, Errno> {
+        let of_udp = match family {
+            libc::AF_INET6 => AddressFamily::INET6,
+            _ => AddressFamily::INET,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let udp = socket_with(of_udp, SocketType::DGRAM, flags, None).map_err(errno)?;
+        let link = Link::new()?;
+        let waiting = Waiting::new(nonblocking)?;
+        waiting.watch(&udp)?;
+        waiting.watch(link.fd())?;
+        let state = State {
+            udp,
+            qpn: link.number()?,
+            link,
+            peers: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            peer: None,
+            options: Options::new(family, libc::SOCK_DGRAM),
+            is_closed: false,
+        };
+        Ok(Self {
+            waiting,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Ends it: threads that wait for it get `EBADF`.
+    pub fn end(&self) {
+        self.state.lock().is_closed = true;
+        self.waiting.bell.signal();
+    }
+
+    /// Sends a datagram, to an address or to the one that the socket is connected to.
+    ///
+    /// # Errors
+    /// `EMSGSIZE`: it is longer than the device carries. `EDESTADDRREQ`: there is no address. `ENETUNREACH`: it is not of this host.
+    pub fn send(
+        &self,
+        data: &mut Buffers<'_>,
+        to: Option<SocketAddr>,
+        blocks: bool,
+    ) -> Result<usize, Errno> {
+        let len = data.len();
+        if len > DATA_MAX {
+            return Err(Errno::from_raw(libc::EMSGSIZE));
+        }
+        let timeout = self.state.lock().options.send_timeout;
+        let deadline = timeout.and_then(|time| rkey_device::time::now().checked_add(time));
+        self.waiting
+            .wait(&self.state, blocks, deadline, |state| state.send(data, to))?;
+        Ok(len)
+    }
+
+    /// Receives a datagram. What does not fit is lost. Returns how many bytes were copied, its length, and its sender.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`.
+    pub fn receive(
+        &self,
+        into: &mut Buffers<'_>,
+        blocks: bool,
+        peeks: bool,
+    ) -> Result<(usize, usize, SocketAddr), Errno> {
+        let timeout = self.state.lock().options.receive_timeout;
+        let deadline = timeout.and_then(|time| rkey_device::time::now().checked_add(time));
+        self.waiting.wait(&self.state, blocks, deadline, |state| {
+            if state.is_closed {
+                return Some(Err(Errno::BADF));
+            }
+            let (from, data) = state.inbox.front()?;
+            let (from, len) = (*from, data.len());
+            let copied = into.put(data);
+            if !peeks {
+                state.inbox.pop_front();
+            }
+            Some(Ok((copied, len, from)))
+        })
+    }
+}
+
+impl State {
+    /// Gives it an address.
+    ///
+    /// # Errors
+    /// Those of `bind`.
+    pub fn bind(&mut self, to: SocketAddr) -> Result<(), Errno> {
+        bind(&self.udp, &to).map_err(errno)
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// None; those of `getsockname`.
+    pub fn local(&self) -> Result<SocketAddr, Errno> {
+        let address = getsockname(&self.udp).map_err(errno)?;
+        SocketAddr::try_from(address).map_err(errno)
+    }
+
+    /// Its address, for which it gets a port if it has none.
+    fn bound(&mut self) -> Result<SocketAddr, Errno> {
+        let local = self.local()?;
+        if local.port() != 0 {
+            return Ok(local);
+        }
+        let any: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.bind(SocketAddr::new(any, 0))?;
+        self.local()
+    }
+
+    /// What can be done without waiting, as `poll` says it.
+    #[must_use]
+    pub fn ready(&self, wanted: c_short) -> c_short {
+        let mut now = 0;
+        if !self.inbox.is_empty() {
+            now |= libc::POLLIN | libc::POLLRDNORM;
+        }
+        if self.link.has_room() {
+            now |= libc::POLLOUT | libc::POLLWRNORM;
+        }
+        match self.is_closed {
+            true => libc::POLLNVAL,
+            false => now & wanted,
+        }
+    }
+
+    fn send(
+        &mut self,
+        data: &mut Buffers<'_>,
+        to: Option<SocketAddr>,
+    ) -> Option<Result<(), Errno>> {
+        if self.is_closed {
+            return Some(Err(Errno::BADF));
+        }
+        let Some(to) = to.or(self.peer) else {
+            return Some(Err(Errno::from_raw(libc::EDESTADDRREQ)));
+        };
+        let to = match is_any(to.ip()) {
+            true => SocketAddr::new(crate::address::loopback(to), to.port()),
+            false => to,
+        };
+        if !crate::address::is_ours(to.ip()) {
+            return Some(Err(Errno::NETUNREACH));
+        }
+        let from = match self.bound() {
+            // The kernel chooses the destination's address as the source, if it is one of this host.
+            Ok(local) if is_any(local.ip()) => SocketAddr::new(to.ip(), local.port()),
+            Ok(local) => local,
+            Err(error) => return Some(Err(error)),
+        };
+        match self.peers.get(&to) {
+            Some(way) if self.link.has_room() => {
+                Some(self.link.send(way, &header::between(from), data))
+            }
+            Some(_) => None,
+            None => Some(self.send_over_udp(data, from, to)),
+        }
+    }
+
+    fn send_over_udp(
+        &mut self,
+        data: &mut Buffers<'_>,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Result<(), Errno> {
+        let data = data.take();
+        let datagram = OverUdp {
+            qpn: self.qpn,
+            data: Some(&data),
+        };
+        let bytes = datagram.encode(from.ip());
+        // A full queue loses the datagram, as UDP does.
+        match sendto(&self.udp, &bytes, SendFlags::NOSIGNAL, &to) {
+            Err(rustix::io::Errno::AGAIN) | Ok(_) => Ok(()),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    fn deliver(&mut self, from: SocketAddr, data: &[u8]) {
+        let is_wanted = self.peer.is_none_or(|peer| peer == from);
+        if is_wanted && self.inbox.len() < INBOX_MAX {
+            self.inbox.push_back((from, data.to_vec()));
+        }
+    }
+
+    /// A peer tells the number of its queue pair.
+    fn learn(&mut self, from: SocketAddr, qpn: u32) {
+        if self.peers.get(&from).is_some_and(|way| way.qpn == qpn) {
+            return;
+        }
+        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&from) {
+            return;
+        }
+        match Way::new(from, qpn) {
+            Ok(way) => drop(self.peers.insert(from, way)),
+            Err(error) => tracing::info!("no way to the queue pair of {from}: {error}"),
+        }
+    }
+
+    /// A datagram came over UDP.
+    fn over_udp(&mut self, from: SocketAddr, bytes: &[u8]) {
+        let Some(datagram) = OverUdp::decode(bytes) else {
+            return;
+        };
+        if !crate::address::is_ours(from.ip()) {
+            return;
+        }
+        self.learn(from, datagram.qpn);
+        if let Some(data) = datagram.data {
+            self.deliver(from, data);
+            let answer = OverUdp {
+                qpn: self.qpn,
+                data: None,
+            };
+            // If it is lost, the peer's next datagram asks again.
+            let _ = sendto(
+                &self.udp,
+                &answer.encode(from.ip()),
+                SendFlags::NOSIGNAL,
+                &from,
+            );
+        }
+    }
+}
+
+impl Progress for State {
+    fn progress(&mut self) {
+        let mut bytes = [0; MTU + header::LEN_MAX];
+        for _ in 0..UDP_BATCH {
+            let got = recvfrom(&self.udp, &mut bytes[..], RecvFlags::empty());
+            let Ok((_, len, Some(from))) = got else {
+                break;
+            };
+            if let Ok(from) = SocketAddr::try_from(from) {
+                self.over_udp(from, &bytes[..len]);
+            }
+        }
+        let mut arrived = Vec::new();
+        self.link.poll(|bytes| arrived.push(bytes.to_vec()));
+        for bytes in arrived {
+            if let Some((from, len)) = header::sender(&bytes) {
+                self.deliver(from, &bytes[len..]);
+            }
+        }
+    }
+
+    fn rearm(&mut self) {
+        self.link.rearm();
+    }
+}

@@ -1,0 +1,277 @@
+//! The queue pair of an rsocket, with its completion queue and its memory.
+
+#![allow(unsafe_code)]
+// UNSAFETY: calls of verbs.
+
+use super::cm::Id;
+use super::memory::{Access, Area, Buffers};
+use super::stream::{CONTROLS, Sizes, Source, TARGETS, Work, Write};
+use super::wire::{Iomap, Offer, Piece};
+use crate::verbs;
+use ibverbs::sys::*;
+use rkey_kit::Errno;
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::{NonNull, null_mut};
+
+/// Receives beyond the credits, for the peer's controls: it never has as many under way.
+const SPARE_RECEIVES: u32 = 16;
+/// The longest record that is sent from the work request itself.
+const INLINE: u32 = 32;
+/// The most completions that one poll takes.
+const BATCH: usize = 32;
+
+const RECEIVE: u64 = 1 << 33;
+const CONTROL: u64 = 1 << 32;
+
+/// What a completion reports.
+#[derive(Clone, Copy, Debug)]
+pub enum Done {
+    /// An immediate value arrived.
+    Arrived(u32),
+    /// A receive is gone without a message: the queue pair has failed.
+    NoReceive,
+    /// A write is done.
+    Sent(Work),
+    /// A write has failed.
+    Failed(Work),
+}
+
+/// A queue pair with all that it needs.
+#[derive(Debug)]
+pub struct Link {
+    qp: *mut Qp,
+    cq: *mut Cq,
+    channel: *mut CompChannel,
+    fd: RawFd,
+    /// The data to be sent.
+    out: Area,
+    /// The data that the peer writes.
+    ring: Area,
+    /// The records that the peer writes.
+    records: Area,
+    /// Its sizes.
+    pub sizes: Sizes,
+}
+
+// SAFETY: handles of the verbs front end, which any thread may use.
+unsafe impl Send for Link {}
+
+impl Link {
+    /// Makes the queue pair of an identifier that has a device, and posts its receives.
+    ///
+    /// # Errors
+    /// No memory, descriptor or queue pair is available.
+    pub fn new(id: &Id, sizes: Sizes) -> Result<Self, Errno> {
+        let (context, pd) = verbs::device()?;
+        let records = TARGETS as usize * Piece::SIZE + usize::from(sizes.iomaps) * Iomap::SIZE;
+        let out = Area::new(pd, sizes.send_bytes as usize, Access::Local)?;
+        let ring = Area::new(pd, sizes.receive_bytes as usize, Access::Remote)?;
+        let records = Area::new(pd, records, Access::Remote)?;
+        let receives = u32::from(sizes.credits) + SPARE_RECEIVES;
+        let sends = sizes.send_requests + CONTROLS;
+        // SAFETY: the library's own context.
+        let (channel, cq) = unsafe { verbs::create_cq(context, receives + sends, null_mut()) }?;
+        // SAFETY: just made.
+        let fd = unsafe { (*channel).fd };
+        let mut link = Self {
+            qp: null_mut(),
+            cq,
+            channel,
+            fd,
+            out,
+            ring,
+            records,
+            sizes,
+        };
+        let _ = rustix::io::ioctl_fionbio(link.fd(), true);
+        let mut attr = QpInitAttr {
+            qp_context: null_mut(),
+            send_cq: cq,
+            recv_cq: cq,
+            srq: null_mut(),
+            cap: QpCap {
+                max_send_wr: sends,
+                max_recv_wr: receives,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: INLINE,
+            },
+            qp_type: QPT_RC,
+            sq_sig_all: 1,
+        };
+        link.qp = id.create_qp(&mut attr)?;
+        link.receive(receives)?;
+        Ok(link)
+    }
+
+    /// The descriptor that is readable after a completion.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is open until drop.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// What the peer is told.
+    #[must_use]
+    pub fn offer(&self) -> Offer {
+        Offer {
+            credits: self.sizes.credits,
+            iomaps: self.sizes.iomaps,
+            targets: self.records.remote(TARGETS),
+            first: self.ring.remote(self.sizes.receive_bytes / 2),
+        }
+    }
+
+    /// The ring as the peer names it.
+    #[must_use]
+    pub fn ring(&self) -> Piece {
+        self.ring.remote(self.sizes.receive_bytes)
+    }
+
+    /// Copies a program's bytes into the ring with data to be sent.
+    pub fn fill(&self, from: &mut Buffers<'_>, at: u32, len: u32) {
+        from.fill(&self.out, at, len);
+    }
+
+    /// Copies arrived bytes to a program.
+    pub fn read(&self, to: &mut Buffers<'_>, at: u32, len: u32) {
+        to.read(&self.ring, at, len);
+    }
+
+    /// Takes the target in a slot, and clears the slot.
+    #[must_use]
+    pub fn take_target(&self, slot: u32) -> Piece {
+        self.records.take_target(slot)
+    }
+
+    /// What the peer has mapped.
+    #[must_use]
+    pub fn iomap(&self, index: u16) -> Iomap {
+        self.records.iomap(TARGETS, index)
+    }
+
+    /// Posts receives.
+    ///
+    /// # Errors
+    /// The queue pair has failed.
+    pub fn receive(&self, count: u32) -> Result<(), Errno> {
+        for _ in 0..count {
+            let mut wr = RecvWr {
+                wr_id: RECEIVE,
+                next: null_mut(),
+                sg_list: null_mut(),
+                num_sge: 0,
+            };
+            // SAFETY: our live queue pair, and a valid request without memory.
+            code(unsafe { ibverbs::post::post_recv(self.qp, &mut wr, &mut null_mut()) })?;
+        }
+        Ok(())
+    }
+
+    /// Posts a write.
+    ///
+    /// # Errors
+    /// The queue pair has failed.
+    pub fn post(&self, write: &Write) -> Result<(), Errno> {
+        let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
+        let (addr, length, lkey, flags) = match &write.source {
+            Source::Ring { at, len } => {
+                let (addr, key) = self.out.local(*at);
+                (addr, *len, key, 0)
+            }
+            Source::Target(bytes) => (at(bytes), bytes.len() as u32, 0, SEND_INLINE),
+            Source::Iomap(bytes) => (at(bytes), bytes.len() as u32, 0, SEND_INLINE),
+            Source::Nothing => (0, 0, 0, 0),
+        };
+        let mut sge = Sge { addr, length, lkey };
+        // SAFETY: all fields are numbers or pointers, for which zeros are values.
+        let mut wr: SendWr = unsafe { std::mem::zeroed() };
+        wr.wr_id = match write.work {
+            Work::Data(len) => len.into(),
+            Work::Control => CONTROL,
+        };
+        wr.sg_list = &raw mut sge;
+        wr.num_sge = c_int::from(length > 0);
+        wr.send_flags = (flags | SEND_SIGNALED) as c_uint;
+        wr.opcode = match write.message {
+            Some(message) => {
+                wr.imm_data = message.encode().to_be();
+                WR_RDMA_WRITE_WITH_IMM
+            }
+            None => WR_RDMA_WRITE,
+        };
+        wr.wr.rdma = RdmaWr {
+            remote_addr: write.to,
+            rkey: write.key,
+        };
+        // SAFETY: our live queue pair; the request and its memory are valid: an area of ours, or bytes that are copied now.
+        code(unsafe { ibverbs::post::post_send(self.qp, &mut wr, &mut null_mut()) })
+    }
+
+    /// Takes completions, until there are none.
+    pub fn poll(&self, mut each: impl FnMut(Done)) {
+        loop {
+            // SAFETY: all fields are numbers.
+            let mut batch: [Wc; BATCH] = unsafe { std::mem::zeroed() };
+            // SAFETY: our live completion queue, and room for the completions.
+            let got = unsafe { ibverbs::cq::poll_cq(self.cq, BATCH as c_int, batch.as_mut_ptr()) };
+            let got = usize::try_from(got).unwrap_or(0);
+            for wc in &batch[..got] {
+                each(done(wc));
+            }
+            if got < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Makes the descriptor unreadable until the next completion. The caller polls again afterwards.
+    pub fn rearm(&self) {
+        // SAFETY: our live channel and completion queue.
+        unsafe { verbs::rearm(self.channel, self.cq) };
+    }
+
+    /// Ends all requests of the queue pair, and those of the peer.
+    pub fn fail(&self) {
+        // SAFETY: our live queue pair.
+        unsafe { verbs::fail_qp(self.qp) };
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses them any more. The areas follow.
+        unsafe {
+            if let Some(qp) = NonNull::new(self.qp) {
+                verbs::destroy_qp(qp.as_ptr());
+            }
+            verbs::destroy_cq(self.channel, self.cq);
+        }
+    }
+}
+
+fn code(number: c_int) -> Result<(), Errno> {
+    match number {
+        0 => Ok(()),
+        number => Err(Errno::from_raw(number)),
+    }
+}
+
+fn done(wc: &Wc) -> Done {
+    let succeeded = wc.status == WC_SUCCESS;
+    match wc.wr_id {
+        RECEIVE if succeeded => Done::Arrived(u32::from_be(wc.imm_data)),
+        RECEIVE => Done::NoReceive,
+        id => {
+            let work = match id & CONTROL {
+                0 => Work::Data(id as u32),
+                _ => Work::Control,
+            };
+            match succeeded {
+                true => Done::Sent(work),
+                false => Done::Failed(work),
+            }
+        }
+    }
+}

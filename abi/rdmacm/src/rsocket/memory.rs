@@ -1,0 +1,300 @@
+//! Memory that peers write, and the memory of programs.
+
+#![allow(unsafe_code)]
+// UNSAFETY: maps memory, and copies between it and the addresses that programs pass.
+
+use super::wire::{Iomap, Piece};
+use crate::sys::Pd;
+use ibverbs::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Mr};
+use rkey_kit::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether a peer may write to an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only we do.
+    Local,
+    /// It may.
+    Remote,
+}
+
+impl Access {
+    fn flags(self) -> c_int {
+        let flags = match self {
+            Self::Local => ACCESS_LOCAL_WRITE,
+            Self::Remote => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+        };
+        flags as c_int
+    }
+}
+
+/// A registration of memory.
+#[derive(Debug)]
+pub struct Registration {
+    mr: *mut Mr,
+}
+
+// SAFETY: a handle of the verbs front end, which any thread may use.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// Those of `ibv_reg_mr`.
+    ///
+    /// # Safety
+    /// The memory stays valid until the registration is dropped.
+    pub unsafe fn new(
+        pd: *mut Pd,
+        at: *mut c_void,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        // SAFETY: guaranteed by the caller.
+        let mr = unsafe { ibverbs::mr::reg_mr(pd, at, len, access.flags()) };
+        match mr.is_null() {
+            true => Err(Errno::last()),
+            false => Ok(Self { mr }),
+        }
+    }
+
+    /// The local and the remote key.
+    #[must_use]
+    pub fn keys(&self) -> (u32, u32) {
+        // SAFETY: the registration is live until drop.
+        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it any more. When the call returns, no peer accesses the memory.
+        unsafe { ibverbs::mr::dereg_mr(self.mr) };
+    }
+}
+
+/// Registered memory of our own.
+#[derive(Debug)]
+pub struct Area {
+    at: *mut u8,
+    len: usize,
+    registration: Option<Registration>,
+}
+
+// SAFETY: the memory belongs to the area; it is accessed by copies and atomics only.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// Maps and registers zeroed memory.
+    ///
+    /// # Errors
+    /// No memory is available.
+    pub fn new(pd: *mut Pd, len: usize, access: Access) -> Result<Self, Errno> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, flags) };
+        let at = at.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+        let mut area = Self {
+            at: at.cast(),
+            len,
+            registration: None,
+        };
+        // SAFETY: the mapping outlives the registration: see `drop`.
+        area.registration = Some(unsafe { Registration::new(pd, at, len, access) }?);
+        Ok(area)
+    }
+
+    fn keys(&self) -> (u32, u32) {
+        self.registration
+            .as_ref()
+            .map_or((0, 0), Registration::keys)
+    }
+
+    /// A part of it as the device names it here: address and local key.
+    #[must_use]
+    pub fn local(&self, at: u32) -> (u64, u32) {
+        (
+            self.at.expose_provenance() as u64 + u64::from(at),
+            self.keys().0,
+        )
+    }
+
+    /// The whole as peers name it, with another length.
+    #[must_use]
+    pub fn remote(&self, len: u32) -> Piece {
+        Piece {
+            addr: self.at.expose_provenance() as u64,
+            key: self.keys().1,
+            len,
+        }
+    }
+
+    /// Copies a program's bytes into it.
+    ///
+    /// # Safety
+    /// The program's memory is readable.
+    pub unsafe fn fill(&self, at: u32, from: *const u8, len: u32) {
+        let (at, len) = (at as usize, len as usize);
+        assert!(at + len <= self.len, "a copy stays inside its area");
+        // SAFETY: inside the area, and the caller promises the rest.
+        unsafe { std::ptr::copy_nonoverlapping(from, self.at.add(at), len) };
+    }
+
+    /// Copies bytes of it to a program's memory.
+    ///
+    /// # Safety
+    /// The program's memory is writable.
+    pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) {
+        let (at, len) = (at as usize, len as usize);
+        assert!(at + len <= self.len, "a copy stays inside its area");
+        // SAFETY: inside the area, and the caller promises the rest.
+        unsafe { std::ptr::copy_nonoverlapping(self.at.add(at), to, len) };
+    }
+
+    /// The eight bytes at an offset that is a multiple of eight.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(
+            at.is_multiple_of(8) && at + 8 <= self.len,
+            "a word is inside its area"
+        );
+        // SAFETY: inside the area and aligned, as a page is. Peers write it at any time, so it is accessed atomically.
+        unsafe { AtomicU64::from_ptr(self.at.add(at).cast()) }
+    }
+
+    /// Takes the target in a slot, and clears the slot.
+    #[must_use]
+    pub fn take_target(&self, slot: u32) -> Piece {
+        let at = slot as usize * Piece::SIZE;
+        let addr = self.word(at).load(Ordering::Acquire);
+        let rest = self.word(at + 8).swap(0, Ordering::AcqRel);
+        Piece::from_words([addr, rest])
+    }
+
+    /// The record of a mapped area that a peer has written. Records follow `targets` slots.
+    #[must_use]
+    pub fn iomap(&self, targets: u32, index: u16) -> Iomap {
+        let at = targets as usize * Piece::SIZE + usize::from(index) * Iomap::SIZE;
+        let load = |at: usize| self.word(at).load(Ordering::Acquire);
+        Iomap {
+            offset: load(at),
+            piece: Piece::from_words([load(at + 8), load(at + 16)]),
+        }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // First the registration, so that no peer writes what is no longer ours.
+        self.registration = None;
+        // SAFETY: our own mapping, which nothing uses any more. It cannot fail with these arguments.
+        let _ = unsafe { munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// The buffers that a program passes, from the first byte that is left.
+#[derive(Debug)]
+pub struct Buffers<'a> {
+    left: &'a [libc::iovec],
+    /// Bytes of the first buffer that are done.
+    skip: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// From a list of buffers.
+    ///
+    /// # Errors
+    /// `EINVAL`: the lengths are too large together. `EFAULT`: a buffer is null.
+    ///
+    /// # Safety
+    /// The buffers are readable or writable, as the call needs.
+    pub unsafe fn new(left: &'a [libc::iovec]) -> Result<Self, Errno> {
+        let mut total = 0usize;
+        for buffer in left {
+            if buffer.iov_base.is_null() && buffer.iov_len > 0 {
+                return Err(Errno::FAULT);
+            }
+            let sum = total.checked_add(buffer.iov_len);
+            total = sum
+                .filter(|sum| *sum <= isize::MAX as usize)
+                .ok_or(Errno::INVAL)?;
+        }
+        Ok(Self { left, skip: 0 })
+    }
+
+    /// How many bytes are left.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let all: usize = self.left.iter().map(|buffer| buffer.iov_len).sum();
+        all - self.skip
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `copy` for the next `len` bytes, piece by piece: with the offset of the piece, its address and its length.
+    fn advance(&mut self, len: u32, mut copy: impl FnMut(u32, *mut u8, u32)) {
+        let mut done = 0;
+        while done < len {
+            let Some((first, rest)) = self.left.split_first() else {
+                return;
+            };
+            let here = (first.iov_len - self.skip).min((len - done) as usize);
+            copy(
+                done,
+                first.iov_base.cast::<u8>().wrapping_add(self.skip),
+                here as u32,
+            );
+            done += here as u32;
+            self.skip += here;
+            if self.skip == first.iov_len {
+                (self.left, self.skip) = (rest, 0);
+            }
+        }
+    }
+
+    /// Copies the next bytes into an area.
+    pub fn fill(&mut self, area: &Area, at: u32, len: u32) {
+        self.advance(len, |offset, from, len| {
+            // SAFETY: the program's memory is readable: promised when this was made.
+            unsafe { area.fill(at + offset, from, len) };
+        });
+    }
+
+    /// Copies bytes of an area to the next bytes.
+    pub fn read(&mut self, area: &Area, at: u32, len: u32) {
+        self.advance(len, |offset, to, len| {
+            // SAFETY: the program's memory is writable: promised when this was made.
+            unsafe { area.read(at + offset, to, len) };
+        });
+    }
+
+    /// Copies bytes to the next bytes, as many as there is room for. Returns how many.
+    pub fn put(&mut self, data: &[u8]) -> usize {
+        let len = self.len().min(data.len());
+        self.advance(len as u32, |offset, to, len| {
+            let from = data[offset as usize..].as_ptr();
+            // SAFETY: the program's memory is writable: promised when this was made. The data is as long as checked above.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
+        });
+        len
+    }
+
+    /// Takes all bytes that are left.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut data = vec![0; self.len()];
+        let into = data.as_mut_ptr();
+        self.advance(data.len() as u32, |offset, from, len| {
+            let to = into.wrapping_add(offset as usize);
+            // SAFETY: the program's memory is readable: promised when this was made. The copy is as long as the buffers together.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
+        });
+        data
+    }
+}

@@ -1,0 +1,133 @@
+//! `rgetpeername` and `rgetsockname`, and addresses that programs pass.
+
+#![allow(unsafe_code)]
+// UNSAFETY: C functions.
+
+use super::cm::Id;
+use super::socket::Phase;
+use super::table::{self, Any};
+use crate::address;
+use rkey_kit::argument::output;
+use rkey_kit::{Errno, fence_or_minus_one};
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// An address that a program passes with its length.
+///
+/// # Errors
+/// `EINVAL`: null, too short, or neither IPv4 nor IPv6.
+///
+/// # Safety
+/// If it is not null, it has `len` bytes.
+pub unsafe fn taken(
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Result<SocketAddr, Errno> {
+    let len = len as usize;
+    if address.is_null() || len < size_of::<libc::sa_family_t>() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: not null, and long enough for the family.
+    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    let needed = match c_int::from(family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return Err(Errno::from_raw(libc::EAFNOSUPPORT)),
+    };
+    if len < needed {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: not null, and long enough for its family.
+    unsafe { address::read(address) }
+}
+
+/// Writes an address where a program wants it, as far as there is room, and its whole length.
+///
+/// # Errors
+/// `EFAULT`: no room was passed. `EINVAL`: the length is misaligned.
+///
+/// # Safety
+/// `into` and `len` are null, or room for an address and its length.
+pub unsafe fn give(
+    address: SocketAddr,
+    into: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> Result<(), Errno> {
+    if into.is_null() || len.is_null() {
+        return Err(Errno::FAULT);
+    }
+    let (storage, whole) = (address::storage(address), address::length(address));
+    // SAFETY: not null, and the caller promises the room.
+    unsafe {
+        let len = output(len)?;
+        let here = whole.min(*len as usize);
+        std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), into.cast(), here);
+        *len = whole as libc::socklen_t;
+    }
+    Ok(())
+}
+
+unsafe fn tell(
+    number: c_int,
+    into: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+    peer: bool,
+) -> Result<c_int, Errno> {
+    let socket = match table::find(number)? {
+        Any::Stream(socket) => socket,
+        Any::Datagram(socket) => {
+            let state = socket.state.lock();
+            let address = match peer {
+                true => state.peer.ok_or(Errno::from_raw(libc::ENOTCONN))?,
+                false => state.local()?,
+            };
+            // SAFETY: guaranteed by the caller.
+            unsafe { give(address, into, len) }?;
+            return Ok(0);
+        }
+    };
+    let address = {
+        let state = socket.state.lock();
+        let known = state.id.as_ref().map(Id::addresses).transpose()?;
+        let (own, of_peer) = known.unwrap_or_default();
+        let any = match state.options.family {
+            libc::AF_INET6 => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            _ => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        };
+        match peer {
+            true if matches!(state.phase, Phase::Open(_)) => of_peer,
+            true => None,
+            false => Some(own.unwrap_or(any)),
+        }
+    };
+    let address = address.ok_or(Errno::from_raw(libc::ENOTCONN))?;
+    // SAFETY: guaranteed by the caller.
+    unsafe { give(address, into, len) }?;
+    Ok(0)
+}
+
+/// `rgetpeername`.
+///
+/// # Safety
+/// `address` and `len` are null, or room for an address and its length.
+pub unsafe extern "C" fn rgetpeername(
+    number: c_int,
+    address: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| unsafe { tell(number, address, len, true) })
+}
+
+/// `rgetsockname`.
+///
+/// # Safety
+/// `address` and `len` are null, or room for an address and its length.
+pub unsafe extern "C" fn rgetsockname(
+    number: c_int,
+    address: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    fence_or_minus_one(|| unsafe { tell(number, address, len, false) })
+}

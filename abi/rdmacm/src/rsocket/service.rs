@@ -1,0 +1,205 @@
+//! The thread that connects: it takes the connection manager's events for all rsockets.
+//!
+//! So a connection comes about, and a peer's end is noticed, while the program does something else.
+
+use super::cm::{Channel, Id, Note};
+use super::connection::Connection;
+use super::link::Link;
+use super::options::Options;
+use super::socket::{Phase, Socket, State};
+use super::table;
+use super::wire::Offer;
+use crate::sys::*;
+use parking_lot::Mutex;
+use rkey_kit::Errno;
+use std::sync::{Arc, OnceLock};
+
+static CHANNEL: OnceLock<Channel> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The event channel of all rsockets. The first call starts the thread.
+///
+/// # Errors
+/// The connection manager or the thread cannot be started. `ENODEV`: this process was forked from the one that started them.
+pub fn channel() -> Result<&'static Channel, Errno> {
+    crate::front::service()?;
+    if let Some(channel) = CHANNEL.get() {
+        return Ok(channel);
+    }
+    let _one = STARTING.lock();
+    if let Some(channel) = CHANNEL.get() {
+        return Ok(channel);
+    }
+    let made = Channel::new()?;
+    let channel = CHANNEL.get_or_init(|| made);
+    let started = rkey_device::threads::spawn("rkey-rsocket", || serve(channel));
+    started.map_err(|error| Errno::from(&error))?;
+    Ok(channel)
+}
+
+fn serve(channel: &Channel) {
+    loop {
+        match channel.next() {
+            Ok(note) => {
+                rkey_kit::caught(|| take(note));
+            }
+            Err(Errno::INTR | Errno::NOMEM | Errno::INVAL) => {}
+            Err(error) => {
+                tracing::error!("rsockets connect no more: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn take(note: Note) {
+    let Some(socket) = table::by_id(note.about) else {
+        return; // its program has closed it
+    };
+    if note.kind == CM_EVENT_CONNECT_REQUEST {
+        if let Some(child) = note.child
+            && let Err(error) = request(&socket, &note.data, child)
+        {
+            tracing::info!("a connection to an rsocket is refused: {error}");
+        }
+        return;
+    }
+    tracing::debug!(
+        "an rsocket gets event {} with status {}",
+        note.kind,
+        note.status
+    );
+    let listener = {
+        let mut state = socket.state.lock();
+        let taken = match note.kind {
+            CM_EVENT_ADDR_RESOLVED => with_id(&mut state, |id, _| id.find_route()),
+            CM_EVENT_ROUTE_RESOLVED => ask(&socket, &mut state),
+            CM_EVENT_ESTABLISHED => established(&mut state, &note.data),
+            CM_EVENT_REJECTED => Err(Errno::from_raw(libc::ECONNREFUSED)),
+            CM_EVENT_DISCONNECTED => Err(super::connection::RESET),
+            CM_EVENT_TIMEWAIT_EXIT => return,
+            _ => Err(Errno::from_raw(note.status.abs())),
+        };
+        if let Err(error) = taken {
+            end(&mut state, error);
+        }
+        match state.phase {
+            Phase::Open(_) | Phase::Refused(_) => state.listener,
+            _ => None,
+        }
+    };
+    socket.waiting.bell.signal();
+    if let Some(listener) = listener {
+        deliver(&socket, listener);
+    }
+}
+
+fn with_id(
+    state: &mut State,
+    call: impl FnOnce(&Id, &Options) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let id = state.id.as_ref().ok_or(Errno::BADF)?;
+    call(id, &state.options)
+}
+
+/// The path is known: makes the queue pair, and asks the peer.
+fn ask(socket: &Socket, state: &mut State) -> Result<(), Errno> {
+    let id = state.id.as_ref().ok_or(Errno::BADF)?;
+    let link = Link::new(id, state.options.sizes())
+        .inspect_err(|error| tracing::info!("no queue pair for an rsocket: {error}"))?;
+    socket.waiting.watch(link.fd())?;
+    let offer = link.offer();
+    state.phase = Phase::Connecting(Some(link));
+    with_id(state, |id, _| id.connect(&offer.to_wire()))
+}
+
+/// The connection is established: on the active side, the peer's offer has come with it.
+fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
+    let Phase::Connecting(link) = &mut state.phase else {
+        return Ok(());
+    };
+    let offer = offer(data)?;
+    let link = link.take().ok_or(Errno::INVAL)?;
+    state.phase = Phase::Open(Box::new(Connection::new(link, &offer)));
+    Ok(())
+}
+
+fn offer(data: &[u8]) -> Result<Offer, Errno> {
+    Offer::from_wire(data).map_err(|why| {
+        tracing::warn!("the private data of a peer is not that of an rsocket: {why}");
+        Errno::from_raw(libc::EPROTO)
+    })
+}
+
+/// An attempt or a connection has ended.
+fn end(state: &mut State, error: Errno) {
+    match &mut state.phase {
+        Phase::Open(connection) => connection.peer_is_gone(),
+        Phase::Connecting(_) => {
+            tracing::info!("an rsocket is not connected: {error}");
+            let (id, phase) = state.close();
+            // In this order: see `State`.
+            drop(id);
+            drop(phase);
+            state.phase = Phase::Refused(error);
+        }
+        _ => {}
+    }
+}
+
+/// A request for a connection. It is accepted at once: the client does not wait until the program calls `raccept`.
+fn request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
+    let offer = offer(data)?;
+    let mut state = listener.state.lock();
+    let options = state.options;
+    let key = child.key()?;
+    let about = state.id.as_ref().ok_or(Errno::BADF)?.key()?;
+    let Phase::Listening(listening) = &mut state.phase else {
+        return Err(Errno::INVAL);
+    };
+    if listening.ready.len() + listening.begun.len() >= listening.limit {
+        tracing::info!("the backlog of an rsocket is full");
+        return Err(Errno::AGAIN);
+    }
+    let link = Link::new(&child, options.sizes())?;
+    let answer = link.offer();
+    let socket = Socket::new(child, options, false)?;
+    socket.waiting.watch(link.fd())?;
+    let mut own = socket.state.lock();
+    own.listener = Some(about);
+    own.phase = Phase::Open(Box::new(Connection::new(link, &offer)));
+    let accepted = with_id(&mut own, |id, _| id.accept(&answer.to_wire()));
+    drop(own);
+    let socket = Arc::new(socket);
+    match accepted {
+        Ok(()) => {
+            table::name(key, &socket);
+            listening.begun.push((key, socket));
+            Ok(())
+        }
+        Err(error) => {
+            let parts = socket.state.lock().close();
+            drop(parts);
+            Err(error)
+        }
+    }
+}
+
+/// A connection of a listener is established, or has ended before.
+fn deliver(socket: &Arc<Socket>, listener: crate::hub::IdKey) {
+    let Some(listener) = table::by_id(listener) else {
+        return;
+    };
+    let mut state = listener.state.lock();
+    if let Phase::Listening(listening) = &mut state.phase {
+        let at = listening
+            .begun
+            .iter()
+            .position(|(_, begun)| Arc::ptr_eq(begun, socket));
+        if let Some(at) = at {
+            let (_, socket) = listening.begun.swap_remove(at);
+            listening.ready.push_back(socket);
+            listener.waiting.bell.signal();
+        }
+    }
+}

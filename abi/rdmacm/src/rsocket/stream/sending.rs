@@ -1,0 +1,179 @@
+//! The direction from the program to the peer.
+
+use super::super::wire::{Iomap, LEN_MAX, Message, Offer, Piece, Violation};
+use super::{Sizes, Source, TARGETS, Work, Write};
+use std::collections::VecDeque;
+
+/// What may be sent, and where to.
+#[derive(Debug)]
+pub struct Sending {
+    /// The size of the ring with data to be sent.
+    size: u32,
+    /// Where the next data goes in the ring.
+    at: u32,
+    /// Free bytes of the ring.
+    free: u32,
+    /// Free work requests.
+    requests: u32,
+    /// All work requests.
+    requests_max: u32,
+    /// The number of messages sent, modulo 2^16.
+    sent: u16,
+    /// Up to where messages may be sent.
+    allowed: u16,
+    /// The messages that the peer has room for.
+    window: u16,
+    /// Where data goes.
+    targets: VecDeque<Piece>,
+    /// The slot that the peer writes next.
+    slot: u32,
+    /// The peer's records of mapped areas: the address and key of the first, and how many there are.
+    iomaps: Piece,
+}
+
+impl Sending {
+    /// Before the first message.
+    #[must_use]
+    pub fn new(sizes: &Sizes, offer: &Offer) -> Self {
+        let slots = u64::from(offer.targets.len) * Piece::SIZE as u64;
+        Self {
+            size: sizes.send_bytes,
+            at: 0,
+            free: sizes.send_bytes,
+            requests: sizes.send_requests,
+            requests_max: sizes.send_requests,
+            sent: 0,
+            allowed: offer.credits,
+            window: offer.credits,
+            targets: VecDeque::from([offer.first]),
+            slot: 1 % TARGETS,
+            iomaps: Piece {
+                addr: offer.targets.addr.wrapping_add(slots),
+                key: offer.targets.key,
+                len: offer.iomaps.into(),
+            },
+        }
+    }
+
+    /// Whether data can be sent now.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.may_send() && self.free > 0 && !self.targets.is_empty()
+    }
+
+    fn may_send(&self) -> bool {
+        self.requests > 0 && self.sent != self.allowed
+    }
+
+    /// Whether all work requests have completed.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.requests == self.requests_max
+    }
+
+    /// How many mapped areas the peer has room for.
+    #[must_use]
+    pub fn iomaps(&self) -> u16 {
+        self.iomaps.len as u16
+    }
+
+    /// The peer gives credits.
+    ///
+    /// # Errors
+    /// [`Violation::Credits`]: it has no room for so many messages, or takes credits back.
+    pub fn allow(&mut self, up_to: u16) -> Result<(), Violation> {
+        let more = up_to.wrapping_sub(self.allowed);
+        let ahead = up_to.wrapping_sub(self.sent);
+        if ahead > self.window || more > ahead {
+            return Err(Violation::Credits(up_to));
+        }
+        self.allowed = up_to;
+        Ok(())
+    }
+
+    /// Takes the next target, if the peer has written one.
+    ///
+    /// # Errors
+    /// [`Violation::Targets`]: its whole ring is given away already.
+    pub fn aim(&mut self, read: impl FnOnce(u32) -> Piece) -> Result<(), Violation> {
+        let target = read(self.slot);
+        if target.len == 0 {
+            return Ok(());
+        }
+        if self.targets.len() >= TARGETS as usize {
+            return Err(Violation::Targets);
+        }
+        self.slot = (self.slot + 1) % TARGETS;
+        self.targets.push_back(target);
+        Ok(())
+    }
+
+    /// The next write of data, of up to `want` bytes.
+    pub fn data(&mut self, want: usize) -> Option<Write> {
+        if !self.may_send() {
+            return None;
+        }
+        let target = self.targets.front_mut()?;
+        let (at, len) = piece(self.at, self.size, self.free, target.len.min(LEN_MAX), want)?;
+        let (to, key) = (target.addr, target.key);
+        target.addr = target.addr.wrapping_add(len.into());
+        target.len -= len;
+        if target.len == 0 {
+            self.targets.pop_front();
+        }
+        self.sent = self.sent.wrapping_add(1);
+        Some(self.write(at, len, to, key, Some(Message::Data(len))))
+    }
+
+    /// A write to memory that the peer has mapped. It needs no credits.
+    pub fn direct(&mut self, to: Piece) -> Option<Write> {
+        if self.requests == 0 {
+            return None;
+        }
+        let (at, len) = piece(self.at, self.size, self.free, to.len, to.len as usize)?;
+        Some(self.write(at, len, to.addr, to.key, None))
+    }
+
+    fn write(&mut self, at: u32, len: u32, to: u64, key: u32, message: Option<Message>) -> Write {
+        self.at = (self.at + len) % self.size;
+        self.free -= len;
+        self.requests -= 1;
+        Write {
+            source: Source::Ring { at, len },
+            to,
+            key,
+            message,
+            work: Work::Data(len),
+        }
+    }
+
+    /// A write that tells the peer of a mapped area.
+    pub fn map(&mut self, index: u16, area: Iomap) -> Option<Write> {
+        if !self.may_send() || u32::from(index) >= self.iomaps.len {
+            return None;
+        }
+        self.sent = self.sent.wrapping_add(1);
+        self.requests -= 1;
+        let offset = u64::from(index) * Iomap::SIZE as u64;
+        Some(Write {
+            source: Source::Iomap(area.to_record()),
+            to: self.iomaps.addr.wrapping_add(offset),
+            key: self.iomaps.key,
+            message: Some(Message::Iomap(index.into())),
+            work: Work::Data(0),
+        })
+    }
+
+    /// A work request has completed. They complete in order, so the oldest bytes of the ring are free.
+    pub fn completed(&mut self, len: u32) {
+        self.requests += 1;
+        self.free += len;
+    }
+}
+
+/// The next contiguous piece of a ring: where, and how long.
+fn piece(at: u32, size: u32, free: u32, limit: u32, want: usize) -> Option<(u32, u32)> {
+    let want = u32::try_from(want).unwrap_or(u32::MAX);
+    let len = want.min(limit).min(free).min(size - at);
+    (len > 0).then_some((at, len))
+}

@@ -1,0 +1,88 @@
+//! Which socket has which number, and which identifier.
+
+use super::datagram::Datagram;
+use super::socket::Socket;
+use super::waiting::Waiting;
+use crate::hub::IdKey;
+use parking_lot::RwLock;
+use rkey_kit::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+/// A socket of either kind.
+#[derive(Clone, Debug)]
+pub enum Any {
+    /// A stream.
+    Stream(Arc<Socket>),
+    /// For datagrams.
+    Datagram(Arc<Datagram>),
+}
+
+impl Any {
+    /// Its descriptor.
+    #[must_use]
+    pub fn waiting(&self) -> &Waiting {
+        match self {
+            Self::Stream(socket) => &socket.waiting,
+            Self::Datagram(socket) => &socket.waiting,
+        }
+    }
+}
+
+static NUMBERS: RwLock<BTreeMap<RawFd, Any>> = RwLock::new(BTreeMap::new());
+static NAMES: RwLock<BTreeMap<IdKey, Weak<Socket>>> = RwLock::new(BTreeMap::new());
+
+/// Adds a socket, which programs can use from now on. Returns its number.
+pub fn insert(socket: Any) -> RawFd {
+    let number = socket.waiting().number();
+    NUMBERS.write().insert(number, socket);
+    number
+}
+
+/// The socket with a number.
+///
+/// # Errors
+/// `EBADF`: there is none. Those of [`crate::front::service`]: a forked child has no sockets.
+pub fn find(number: RawFd) -> Result<Any, Errno> {
+    crate::front::service()?;
+    get(number).ok_or(Errno::BADF)
+}
+
+/// The stream socket with a number.
+///
+/// # Errors
+/// Those of [`find`]. `EOPNOTSUPP`: the socket is for datagrams.
+pub fn stream(number: RawFd) -> Result<Arc<Socket>, Errno> {
+    match find(number)? {
+        Any::Stream(socket) => Ok(socket),
+        Any::Datagram(_) => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// The socket with a number, if there is one.
+#[must_use]
+pub fn get(number: RawFd) -> Option<Any> {
+    NUMBERS.read().get(&number).cloned()
+}
+
+/// Removes a socket.
+pub fn remove(number: RawFd) -> Option<Any> {
+    NUMBERS.write().remove(&number)
+}
+
+/// Sends the events of an identifier to a socket.
+pub fn name(key: IdKey, socket: &Arc<Socket>) {
+    NAMES.write().insert(key, Arc::downgrade(socket));
+}
+
+/// Drops the events of an identifier from now on.
+pub fn forget(key: IdKey) {
+    NAMES.write().remove(&key);
+}
+
+/// The socket that gets the events of an identifier.
+#[must_use]
+pub fn by_id(key: IdKey) -> Option<Arc<Socket>> {
+    NAMES.read().get(&key).and_then(Weak::upgrade)
+}

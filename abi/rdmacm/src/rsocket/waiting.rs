@@ -1,0 +1,152 @@
+//! How threads wait for a socket: its descriptor, and who sleeps.
+
+use crate::bell::Bell;
+use parking_lot::{Mutex, MutexGuard};
+use rkey_kit::Errno;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a thread polls before it sleeps.
+pub const SPIN: Duration = Duration::from_micros(10);
+/// How long a thread sleeps at most before it looks again: another thread may have taken the event that would have woken it.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// What a thread waits for.
+pub trait Progress {
+    /// Takes what has arrived, and sends what is due.
+    fn progress(&mut self);
+
+    /// Makes the descriptors unreadable until something happens.
+    fn rearm(&mut self);
+}
+
+/// The descriptor of a socket, and the thread that sleeps on it.
+#[derive(Debug)]
+pub struct Waiting {
+    /// What programs get as the socket's number. It is readable when something may have happened.
+    watch: OwnedFd,
+    /// Rings when another thread has changed the socket.
+    pub bell: Bell,
+    /// Held by the thread that sleeps.
+    turn: Mutex<()>,
+    /// `O_NONBLOCK`.
+    nonblocking: AtomicBool,
+}
+
+/// The error number of a system call.
+#[must_use]
+pub fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
+
+impl Waiting {
+    /// A new descriptor.
+    ///
+    /// # Errors
+    /// No descriptor is available.
+    pub fn new(nonblocking: bool) -> Result<Self, Errno> {
+        let watch = epoll::create(CreateFlags::CLOEXEC).map_err(errno)?;
+        let made = Self {
+            watch,
+            bell: Bell::new().map_err(errno)?,
+            turn: Mutex::new(()),
+            nonblocking: AtomicBool::new(nonblocking),
+        };
+        made.watch(made.bell.fd())?;
+        Ok(made)
+    }
+
+    /// The socket's number.
+    #[must_use]
+    pub fn number(&self) -> RawFd {
+        self.watch.as_raw_fd()
+    }
+
+    /// Makes the descriptor readable when another one is.
+    ///
+    /// # Errors
+    /// No memory is available.
+    pub fn watch(&self, fd: impl AsFd) -> Result<(), Errno> {
+        epoll::add(&self.watch, fd, EventData::new_u64(0), EventFlags::IN).map_err(errno)
+    }
+
+    /// Whether calls return at once.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether calls return at once.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    /// Makes the descriptor unreadable until something happens, and takes what has happened before.
+    pub fn rearm(&self, state: &mut impl Progress) {
+        self.bell.drain();
+        state.rearm();
+        state.progress();
+    }
+
+    /// Waits until `ready` returns something. Unless it blocks, it tries once.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing yet, and the call does not block, or the deadline has passed. `EINTR`: a signal came. Those of `ready`.
+    pub fn wait<S: Progress, R>(
+        &self,
+        state: &Mutex<S>,
+        blocks: bool,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut(&mut S) -> Option<Result<R, Errno>>,
+    ) -> Result<R, Errno> {
+        let mut attempt = |rearms: bool| {
+            let mut state = state.lock();
+            state.progress();
+            let first = ready(&mut state);
+            if first.is_some() || !rearms {
+                return first;
+            }
+            self.rearm(&mut *state);
+            ready(&mut state)
+        };
+        if let Some(result) = attempt(false) {
+            return result;
+        }
+        if !blocks {
+            return Err(Errno::AGAIN);
+        }
+        let begun = rkey_device::time::now();
+        while rkey_device::time::since(begun) < SPIN {
+            if let Some(result) = attempt(false) {
+                return result;
+            }
+        }
+        loop {
+            let turn = self.turn.lock();
+            if let Some(result) = attempt(true) {
+                return result;
+            }
+            let now = rkey_device::time::now();
+            let left = deadline.map_or(TICK, |deadline| deadline.saturating_duration_since(now));
+            if left.is_zero() {
+                return Err(Errno::AGAIN);
+            }
+            self.sleep(left.min(TICK))?;
+            // What woke this thread may be for the next one.
+            MutexGuard::unlock_fair(turn);
+        }
+    }
+
+    fn sleep(&self, time: Duration) -> Result<(), Errno> {
+        let time = Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&self.watch, PollFlags::IN)];
+        poll(&mut fds, Some(&time)).map_err(errno)?;
+        Ok(())
+    }
+}

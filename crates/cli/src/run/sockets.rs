@@ -1,0 +1,53 @@
+//! `--sockets`: the library that turns a program's calls of sockets into calls of rsockets. It is rdma-core's own, which calls our
+//! librdmacm.so.1 like any other.
+
+use crate::failure::hinted;
+use anyhow::Result;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Its name in the directories below.
+const NAME: &str = "rsocket/librspreload.so";
+/// Where distributions put libraries; some have a directory for each processor.
+const PLACES: &[&str] = &["/usr/lib", "/usr/lib64", "/usr/local/lib"];
+
+/// Adds the library to `LD_PRELOAD`, after what is there.
+pub(super) fn add(variables: &mut [(&'static str, OsString)]) -> Result<()> {
+    let library = find(PLACES).ok_or_else(|| {
+        let error = anyhow::anyhow!("{NAME} is in none of {}", PLACES.join(", "));
+        hinted(error, "it belongs to rdma-core: apt-get install librdmacm1")
+    })?;
+    let preload = variables.iter_mut().find(|(name, _)| *name == "LD_PRELOAD");
+    if let Some((_, value)) = preload {
+        value.push(":");
+        value.push(library);
+    }
+    Ok(())
+}
+
+fn find(places: &[&str]) -> Option<PathBuf> {
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let folders = places.iter().map(Path::new);
+    folders
+        .flat_map(|folder| [folder.join(&triplet).join(NAME), folder.join(NAME)])
+        .find(|path| path.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_in_both_kinds_of_directories() {
+        let base = std::env::temp_dir().join(format!("rkey-sockets-{}", std::process::id()));
+        let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+        let place = base.to_str().unwrap();
+        assert_eq!(find(&[place]), None);
+        for folder in [base.clone(), base.join(triplet)] {
+            std::fs::create_dir_all(folder.join("rsocket")).unwrap();
+            std::fs::write(folder.join(NAME), "").unwrap();
+            assert_eq!(find(&["/nowhere", place]), Some(folder.join(NAME)));
+        }
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}
