@@ -8,7 +8,6 @@
 //! | [`companion`] | how a library outside their shared object finds them |
 //! | [`dat_conf`] | the file that names uDAPL providers |
 //! | [`settings`] | the environment variables of the front ends |
-//! | [`interfaces`] | the addresses of this host |
 //! | [`log`] | where their messages go |
 //! | [`strict`] | what manual pages forbid and other implementations allow |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |

@@ -4,10 +4,12 @@
 //! attributes of a port, which the engine does not have. Calls that pass are translated; the engine then checks the
 //! values, and checks the transition again against its own table.
 
-use crate::flags;
+use crate::context::MAX_READS;
+use crate::port::PORT;
 use crate::sys::QpAttr;
 use crate::sys::consts::*;
-use rkey_device::engine::{Peer, QpAttributes, QpState, QpType};
+use crate::{ah, flags};
+use rkey_device::engine::{Peer, QpAttributes, QpState, QpType, WirePeer};
 use rkey_kit::Errno;
 
 /// The transport services of verbs that this device has.
@@ -294,6 +296,43 @@ pub fn attributes(
     out.max_reads_in = given(QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic);
     out.qkey = (given(QP_QKEY) && service == Service::Ud).then_some(attr.qkey);
     Ok(out)
+}
+
+/// Checks the values of attributes that the engine does not have (port, partition key, paths, addresses), and the limits
+/// for reads. Returns the path to the peer, if it is on another host.
+pub(crate) fn check_port_values(
+    device: &rkey_device::Device,
+    mask: u32,
+    attr: &QpAttr,
+) -> Result<Option<WirePeer>, Errno> {
+    let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
+        || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
+        || mask & QP_MAX_QP_RD_ATOMIC != 0 && i32::from(attr.max_rd_atomic) > MAX_READS
+        || mask & QP_MAX_DEST_RD_ATOMIC != 0 && i32::from(attr.max_dest_rd_atomic) > MAX_READS;
+    if wrong {
+        return Err(Errno::INVAL);
+    }
+    // Ethernet ports have no alternate path.
+    if mask & QP_ALT_PATH != 0
+        || mask & QP_PATH_MIG_STATE != 0 && attr.path_mig_state != MIG_MIGRATED
+    {
+        return Err(Errno::INVAL);
+    }
+    if mask & QP_AV == 0 {
+        return Ok(None);
+    }
+    let path = ah::check(device, &attr.ah_attr)?;
+    if mask & QP_PATH_MTU != 0
+        && let Some(most) = path.and_then(|path| device.wire()?.mtu(path.local))
+        && flags::mtu_bytes(attr.path_mtu)? as usize > most.bytes()
+    {
+        tracing::warn!(
+            "ibv_modify_qp: the interface to the peer has room for a path MTU of {} bytes",
+            most.bytes()
+        );
+        return Err(Errno::INVAL);
+    }
+    Ok(path)
 }
 
 #[cfg(test)]

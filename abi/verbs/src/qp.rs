@@ -5,22 +5,21 @@
 
 use crate::async_event::Acks;
 use crate::builder::Builder;
-use crate::context::{ContextObject, MAX_READS};
+use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::modify::{self, Service};
 use crate::object::{Object, find, find_or_null, input, insert, output, remove};
 use crate::pd::PdObject;
-use crate::port::PORT;
 use crate::srq::SrqObject;
 use crate::sys::consts::*;
 use crate::sys::{
     Context, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, RwqIndTable, Xrcd,
 };
 use crate::xrc::{self, XrcdObject};
-use crate::{ah, errno, flags, wq};
+use crate::{errno, flags, wq};
 use parking_lot::Mutex;
 use rkey_device::QpOptions;
-use rkey_device::engine::{QpState, WirePeer};
+use rkey_device::engine::QpState;
 use rkey_kit::{Errno, Pool, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -347,43 +346,6 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
     })
 }
 
-/// Checks the values of attributes that the engine does not have (port, partition key, paths, addresses), and the limits
-/// for reads. Returns the path to the peer, if it is on another host.
-fn check_port_values(
-    device: &rkey_device::Device,
-    mask: u32,
-    attr: &QpAttr,
-) -> Result<Option<WirePeer>, Errno> {
-    let wrong = mask & QP_PORT != 0 && u32::from(attr.port_num) != PORT
-        || mask & QP_PKEY_INDEX != 0 && attr.pkey_index != 0
-        || mask & QP_MAX_QP_RD_ATOMIC != 0 && i32::from(attr.max_rd_atomic) > MAX_READS
-        || mask & QP_MAX_DEST_RD_ATOMIC != 0 && i32::from(attr.max_dest_rd_atomic) > MAX_READS;
-    if wrong {
-        return Err(Errno::INVAL);
-    }
-    // Ethernet ports have no alternate path.
-    if mask & QP_ALT_PATH != 0
-        || mask & QP_PATH_MIG_STATE != 0 && attr.path_mig_state != MIG_MIGRATED
-    {
-        return Err(Errno::INVAL);
-    }
-    if mask & QP_AV == 0 {
-        return Ok(None);
-    }
-    let path = ah::check(device, &attr.ah_attr)?;
-    if mask & QP_PATH_MTU != 0
-        && let Some(most) = path.and_then(|path| device.wire()?.mtu(path.local))
-        && flags::mtu_bytes(attr.path_mtu)? as usize > most.bytes()
-    {
-        tracing::warn!(
-            "ibv_modify_qp: the interface to the peer has room for a path MTU of {} bytes",
-            most.bytes()
-        );
-        return Err(Errno::INVAL);
-    }
-    Ok(path)
-}
-
 /// How long a peer that may still touch our memory gets to stop when the queue pair ends; after that, its link is
 /// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -416,7 +378,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             from
         };
         modify::check(object.service, from, to, mask)?;
-        let path = check_port_values(object.qp.device(), mask, attr)?;
+        let path = modify::check_port_values(object.qp.device(), mask, attr)?;
         let mut change = modify::attributes(object.service, to, mask, attr)?;
         change.wire = path.filter(|_| change.peer.is_some());
         object.qp.modify(&change).map_err(|error| {

@@ -4,12 +4,15 @@
 //! changed field by field. [`VARIABLES`] describes each variable once: its default, the values that it accepts and its
 //! meaning. The documentation, the `rkey info` command and the error for a bad value all come from that table.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rkey_core::{Api, Limits};
 use serde::Serialize;
+
+mod wire;
+
+pub use wire::WireSetting;
 
 /// Which processes on this host may connect to this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,42 +45,6 @@ pub enum DirectCopy {
     Auto,
     /// Never; every payload goes through the ring.
     Off,
-}
-
-/// On which addresses a device takes packets of other hosts (RoCEv2).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum WireSetting {
-    /// On none: only processes on this host can be reached, and only they reach this device.
-    #[default]
-    Off,
-    /// On the addresses of all interfaces that are up, without loopback and link-local ones.
-    Auto,
-    /// On these.
-    Addresses(Vec<IpAddr>),
-}
-
-impl WireSetting {
-    /// The maximum number of addresses.
-    const MAX: usize = 64;
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "off" => return Some(Self::Off),
-            "auto" => return Some(Self::Auto),
-            _ => {}
-        }
-        let mut addresses = Vec::new();
-        for part in text.split(',') {
-            let address = part.trim().parse::<IpAddr>().ok()?.to_canonical();
-            if address.is_unspecified() || address.is_multicast() {
-                return None;
-            }
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        (addresses.len() <= Self::MAX).then_some(Self::Addresses(addresses))
-    }
 }
 
 /// The configuration of a device.

@@ -92,6 +92,10 @@ impl Area {
     ///
     /// # Errors
     /// No memory is available.
+    #[expect(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "`reg_mr` validates the handle"
+    )]
     pub fn new(pd: *mut Pd, len: usize, access: Access) -> Result<Self, Errno> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses.

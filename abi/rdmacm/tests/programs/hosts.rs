@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The user that the programs run as if this one is root.
-const NOBODY: &str = "65534";
+const UNPRIVILEGED: &str = "65534";
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.1.1", "fd09:1::1"], ["10.9.1.2", "fd09:1::2"]];
@@ -106,7 +106,7 @@ impl Hosts {
         let mut command = self.inside(at, stage.command("nsenter"));
         if !self.are_ours {
             command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
-            command.args(["--reuid", NOBODY, "--regid", NOBODY]);
+            command.args(["--reuid", UNPRIVILEGED, "--regid", UNPRIVILEGED]);
         }
         command.args(words).env("RKEY_WIRE", wire);
         stage.start(command, ["server", "client"][at])

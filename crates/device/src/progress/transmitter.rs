@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rkey_engine::WirePeer;
+use rkey_base::memory::Memory;
+use rkey_engine::{Engine, WirePeer};
+use rkey_link::Link;
 use rkey_roce::icrc;
 use rkey_roce::packet::{Headers, MAX_PAYLOAD};
 use rkey_roce::transport::PacketBuffer;
 
-use super::driver::DeviceEngine;
 use crate::wire::Wire;
 use crate::wire::outgoing::Outgoing;
 
@@ -42,7 +43,7 @@ impl Transmitter {
     }
 
     /// Takes the engine's packets. The caller then unlocks the engine and calls [`Transmitter::send`].
-    pub(super) fn take(&self, engine: &mut DeviceEngine, now: u64) {
+    pub(super) fn take<L: Link, M: Memory>(&self, engine: &mut Engine<L, M>, now: u64) {
         let mut taken = self.taken.lock();
         let Taken { packets, buffer } = &mut *taken;
         while !packets.is_full()

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A packet: our address, its sender's, its number and payload.
+type Kept = (IpAddr, IpAddr, u32, Vec<u8>);
+
 /// A device that keeps what it gets.
 struct Recorder {
     block: u16,
-    packets: Mutex<Vec<(IpAddr, IpAddr, u32, Vec<u8>)>>,
+    packets: Mutex<Vec<Kept>>,
 }
 
 impl Receiver for Recorder {

@@ -1,0 +1,39 @@
+//! The setting of the wire: `RKEY_WIRE`.
+
+use std::net::IpAddr;
+
+/// On which addresses a device takes packets of other hosts (RoCEv2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WireSetting {
+    /// On none: only processes on this host can be reached, and only they reach this device.
+    #[default]
+    Off,
+    /// On the addresses of all interfaces that are up, without loopback and link-local ones.
+    Auto,
+    /// On these.
+    Addresses(Vec<IpAddr>),
+}
+
+impl WireSetting {
+    /// The maximum number of addresses.
+    const MAX: usize = 64;
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => return Some(Self::Off),
+            "auto" => return Some(Self::Auto),
+            _ => {}
+        }
+        let mut addresses = Vec::new();
+        for part in text.split(',') {
+            let address = part.trim().parse::<IpAddr>().ok()?.to_canonical();
+            if address.is_unspecified() || address.is_multicast() {
+                return None;
+            }
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        (addresses.len() <= Self::MAX).then_some(Self::Addresses(addresses))
+    }
+}
