@@ -158,7 +158,7 @@ fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
         ),
         (
             "FI_LOG_LEVEL",
-            "warn, trace, info or debug: what programs log with fi_log; the provider logs with RKEY_LOG",
+            "warn, trace, info or debug: the level of what programs log with fi_log; RKEY_LOG sets the provider's",
         ),
     ];
     let settings = SETTINGS.iter().map(|it| (it.name, it.meaning));

@@ -104,7 +104,7 @@ impl<T> Owner<T> {
         let lock = &*self.lock;
         assert!(
             !lock.owner_is_in.load(Ordering::Relaxed),
-            "the owner locks a lock twice"
+            "the owner already holds this lock"
         );
         lock.owner_is_in.store(true, Ordering::Relaxed);
         fences::light();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "locks a lock twice")]
+    #[should_panic(expected = "already holds this lock")]
     fn the_owner_does_not_lock_twice() {
         let owner = Owner::new(());
         let _first = owner.lock();

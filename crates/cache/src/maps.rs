@@ -140,7 +140,7 @@ impl Maps {
     /// The object behind a range, if one mapping contains all of it. One system call, 0.25 µs.
     ///
     /// # Errors
-    /// As [`Maps::mapping`]; `FAULT` if the range is in several mappings.
+    /// As [`Maps::mapping`]; `FAULT` if no single mapping contains the range.
     pub(crate) fn backing(&self, range: &VaRange) -> Result<Backing, Errno> {
         let query = self.query(range.start(), 0, &mut [])?;
         if range_of(&query)?.contains(range) {

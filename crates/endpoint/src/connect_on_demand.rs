@@ -182,7 +182,7 @@ impl<F: Front> Driver<F> {
         }
         if self.state.lock().rdm.connections().is_littered() {
             complain(format_args!(
-                "refused a connection from {}: the program must first receive what departed peers have left",
+                "refused a connection from {}: the program must first receive the messages that departed peers left",
                 hello.name
             ));
             return refuse(

@@ -222,7 +222,7 @@ impl Visit<'_> {
             self.connection.read(&region, .., &self.key, 0)?.wait()
         })?;
         ensure!(bytes == pattern(6, 4096), "the bytes differ");
-        Ok("4096 B read into a plain Vec, which is free again".into())
+        Ok("4096 B read into a plain Vec, which is no longer borrowed".into())
     }
 
     fn map(&self) -> anyhow::Result<String> {

@@ -484,7 +484,7 @@ impl Carrier {
                 Ok(Some((socket, who))) => self.welcome(now, socket, who),
                 Ok(None) => return,
                 Err(error) => {
-                    let text = "the connection manager cannot accept connections; it tries again";
+                    let text = "the connection manager cannot accept connections; retrying";
                     self.notices.add(now, format!("{text}: {error}"));
                     return self.pause_accepting(now);
                 }

@@ -22,7 +22,7 @@ use crate::cm::fork::{self, CloseInChild};
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// The requested size of the send buffer.
 const SEND_BUFFER: usize = 4 << 20;
-/// How many buffers one call fills. Each holds as many datagrams as the kernel has put together.
+/// How many buffers one call fills. Each holds as many datagrams as the kernel has coalesced.
 const BATCH: usize = 8;
 /// The size of a buffer: that of the longest datagram.
 const BUFFER: usize = 1 << 16;
