@@ -179,12 +179,12 @@ fn connections_and_datagrams_between_two_hosts() {
         return;
     };
     let port = PORT.to_string();
-    for (program, options, space) in [
-        ("ucmatose", "-c 3 -C 5 -S 3000", TCP),
-        ("udaddy", "-c 3 -C 5 -S 500", UDP),
+    // `udaddy` always has this port.
+    for (program, space) in [
+        (format!("ucmatose -c 3 -C 5 -S 3000 -p {port}"), TCP),
+        ("udaddy -c 3 -C 5 -S 500".to_owned(), UDP),
     ] {
-        let mut server = vec![program, "-p", &port];
-        server.extend(options.split_whitespace());
+        let server = words(&program);
         let mut client = server.clone();
         client.extend(["-s", ADDRESSES[0][0]]);
         let [_, said] = hosts.pair(&stage, &server, &client, space);

@@ -18,6 +18,8 @@ pub(crate) enum Delivery {
     Done,
     /// There is none.
     NoReceiver,
+    /// It is a request, and no process listens at its port.
+    NoListener,
     /// Its receiver has no room at the moment; the sender repeats the message.
     Busy,
     /// The bytes are not a message.
@@ -29,7 +31,8 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
     let Ok(decoded) = Mad::decode(mad) else {
         return Delivery::Malformed;
     };
-    let name = match decoded.message.addressee() {
+    let addressee = decoded.message.addressee();
+    let name = match addressee {
         // A refusal by a requester that has had no answer, and so cannot say to whom.
         Addressee::Communication(0) => return Delivery::NoReceiver,
         Addressee::Communication(id) => Name::Block((id >> 16) as u16),
@@ -40,7 +43,10 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
         to,
         mad: *mad,
     };
-    let mut outcome = Delivery::NoReceiver;
+    let mut outcome = match addressee {
+        Addressee::Service(_) => Delivery::NoListener,
+        Addressee::Communication(_) => Delivery::NoReceiver,
+    };
     for share in [Share::User, Share::All] {
         let scope = Scope::of(share);
         match socket::connect(scope, &name.text(scope)) {

@@ -20,6 +20,7 @@
 //! | `receiver` | the thread |
 //! | `socket` | the socket of an address |
 //! | `strangers` | answers to messages without a receiver |
+//! | `waiting` | requests that wait a moment for a listener |
 //!
 //! What arrives is untrusted, and nothing that is dropped is answered.
 
@@ -34,6 +35,7 @@ mod socket;
 mod strangers;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -60,6 +62,7 @@ use forward::Forwarding;
 use outgoing::Outgoing;
 use socket::{Port, Sent};
 use strangers::Strangers;
+use waiting::Waiting;
 
 /// The wires of this process, by their settings.
 static WIRES: Mutex<Vec<(WireSetting, Weak<Wire>)>> = Mutex::new(Vec::new());
@@ -101,6 +104,7 @@ struct Core {
     forwarding: Forwarding,
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
     strangers: Mutex<Strangers>,
+    waiting: Mutex<Waiting>,
     /// Counts the messages that leave queue pair 1.
     messages: AtomicU32,
     reactor: Reactor,
@@ -210,6 +214,7 @@ impl Wire {
             forwarding: Forwarding::new()?,
             receivers: Mutex::default(),
             strangers: Mutex::new(Strangers::new(guid, secret, crate::time::now())),
+            waiting: Mutex::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
             reactor,
             doorbell,

@@ -11,7 +11,7 @@ use super::counters::Dropped;
 use super::datagram::{self, Content};
 use super::forward::{self, Bundle};
 use super::socket::{Buffers, Port};
-use super::{Arrived, Core, Receiver};
+use super::{Arrived, Core, Receiver, waiting};
 use crate::cm::remote::{self, Delivery};
 use crate::peers::names;
 use crate::progress::reactor::Token;
@@ -51,7 +51,8 @@ impl Core {
             bundle: Bundle::default(),
         };
         while !self.stops.load(Ordering::Acquire) {
-            for token in self.reactor.wait(None) {
+            let timeout = (!self.waiting.lock().is_empty()).then_some(waiting::PAUSE);
+            for token in self.reactor.wait(timeout) {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
                 } else if let Some(port) = self.tokens.iter().position(|it| *it == token) {
@@ -60,6 +61,7 @@ impl Core {
                     self.take_forwarded(token, &mut room);
                 }
             }
+            self.retry_requests();
         }
     }
 
@@ -181,18 +183,47 @@ impl Core {
             Delivery::Done => self.counters.received(),
             Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
             Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
-            Delivery::NoReceiver => {
-                self.counters.received();
-                let answer = self
-                    .strangers
-                    .lock()
-                    .answer(crate::time::now(), (from, to), mad);
-                match answer {
-                    Ok(Some(answer)) => self.send_message(answer.from, answer.to, &answer.mad),
-                    Ok(None) => {}
-                    Err(()) => self.counters.dropped(Dropped::TooMany, 1),
+            Delivery::NoListener => {
+                let now = crate::time::now();
+                if !self.waiting.lock().push(now, (from, to), mad) {
+                    self.refuse(from, to, mad);
                 }
             }
+            Delivery::NoReceiver => self.refuse(from, to, mad),
+        }
+    }
+
+    /// Looks again for the listeners of requests that wait.
+    fn retry_requests(&self) {
+        let now = crate::time::now();
+        self.waiting
+            .lock()
+            .retain(|it| match remote::deliver(it.from, it.to, &it.mad) {
+                Delivery::Done => {
+                    self.counters.received();
+                    false
+                }
+                Delivery::Busy if it.is_over(now) => {
+                    self.counters.dropped(Dropped::Busy, 1);
+                    false
+                }
+                _ if it.is_over(now) => {
+                    self.refuse(it.from, it.to, &it.mad);
+                    false
+                }
+                _ => true,
+            });
+    }
+
+    /// Answers a message that has no receiver here.
+    fn refuse(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
+        self.counters.received();
+        let now = crate::time::now();
+        let answer = self.strangers.lock().answer(now, (from, to), mad);
+        match answer {
+            Ok(Some(answer)) => self.send_message(answer.from, answer.to, &answer.mad),
+            Ok(None) => {}
+            Err(()) => self.counters.dropped(Dropped::TooMany, 1),
         }
     }
 }

@@ -1,0 +1,92 @@
+//! Requests of other hosts that wait a moment for a listener, as those of this host do: programs that exchange their addresses in another way
+//! (perftest) connect a moment before the other side listens.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use rkey_cm::wire::MAD;
+
+/// How long a request waits.
+const TIME: Duration = Duration::from_millis(500);
+/// The pause between two looks for a listener.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// The maximum number of requests that wait. Others are refused at once.
+const MAX: usize = 64;
+
+/// A request to a port without a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) mad: [u8; MAD],
+    /// When it is refused.
+    until: Instant,
+}
+
+impl Request {
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.until <= now
+    }
+}
+
+/// The requests that wait, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(VecDeque<Request>);
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a request; `false` if it cannot wait.
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        (from, to): (IpAddr, IpAddr),
+        mad: &[u8; MAD],
+    ) -> bool {
+        if self.0.len() >= MAX {
+            return false;
+        }
+        self.0.push_back(Request {
+            from,
+            to,
+            mad: *mad,
+            until: now + TIME,
+        });
+        true
+    }
+
+    /// Removes the requests for which `keeps_waiting` is false.
+    pub(super) fn retain(&mut self, keeps_waiting: impl FnMut(&Request) -> bool) {
+        self.0.retain(keeps_waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_wait_and_none_for_ever() {
+        let (mut waiting, now) = (Waiting::default(), crate::time::now());
+        let here: IpAddr = [127, 0, 0, 1].into();
+        let mut push = |at| waiting.push(at, (here, here), &[7; MAD]);
+        for _ in 1..MAX {
+            assert!(push(now));
+        }
+        assert!(push(now + TIME));
+        assert!(!push(now + TIME));
+        let mut count = 0;
+        waiting.retain(|it| {
+            count += 1;
+            !it.is_over(now + TIME)
+        });
+        assert_eq!(count, MAX);
+        waiting.retain(|it| it.is_over(now + 2 * TIME));
+        assert!(!waiting.is_empty(), "the last one has waited");
+        waiting.retain(|_| false);
+        assert!(waiting.is_empty());
+    }
+}
