@@ -117,7 +117,7 @@ impl Shared {
     pub(crate) fn add_block(&self, block: u16, socket: BorrowedFd<'_>) -> Result<(), DeviceError> {
         self.reactor.add(socket, Token::block(block))?;
         if let Some(wire) = &self.wire {
-            wire.claim_block(block);
+            wire.claim_block(block)?;
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ impl Device {
     }
 
     /// Listens for programs that use the connection manager of RDMA, such as C programs with `librdmacm`: see
-    /// [`cm`](crate::cm). Port 0 chooses a free one ([`cm::Listener::address`] returns it). The ports are those of
+    /// [`cm`]. Port 0 chooses a free one ([`cm::Listener::address`] returns it). The ports are those of
     /// `RDMA_PS_TCP`, which all processes of a user share.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Device {
     }
 
     /// Connects to a program that listens through the connection manager of RDMA, such as a C program with `librdmacm`:
-    /// see [`cm`](crate::cm). The peer's program gets `private_data`, up to 56 bytes, with the request.
+    /// see [`cm`]. The peer's program gets `private_data`, up to 56 bytes, with the request.
     ///
     /// # Errors
     /// [`Error::ConnectionRefused`] says who refused and why, with the peer's private data; if nothing listens, after half a

@@ -53,7 +53,9 @@ impl Connection {
                 receives += 1;
                 let taken = stream.received(immediate, |slot| link.take_target(slot));
                 if let Err(violation) = taken {
-                    tracing::warn!("rsocket peer violated the protocol; closing the connection: {violation}");
+                    tracing::warn!(
+                        "rsocket peer violated the protocol; closing the connection: {violation}"
+                    );
                     trouble = Some(PROTOCOL);
                     stream.end();
                 }

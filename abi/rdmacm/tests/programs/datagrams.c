@@ -40,7 +40,7 @@ int main(void)
 		MUST(rrecvfrom(fds[1], back, sizeof back, 0, ADDRESS(from), &len) == (ssize_t)size);
 		TRUE(!memcmp(big, back, size) && from.sin_port == at[0].sin_port && from.sin_addr.s_addr == at[0].sin_addr.s_addr);
 		TRUE(rsendto(fds[1], back, size, 0, ADDRESS(from), len) == (ssize_t)size);
-		TRUE(polled(fds[0], POLLIN, 20000) == POLLIN);
+		TRUE(polled(fds[0], POLLIN, 60000) == POLLIN);
 		MUST(rrecv(fds[0], back, sizeof back, MSG_PEEK) == (ssize_t)size);
 		MUST(rrecv(fds[0], back, sizeof back, 0) == (ssize_t)size);
 	}

@@ -26,7 +26,10 @@ impl Hosts {
     fn new(mtu: u32) -> Option<Self> {
         let are_permitted = |words: &[&str]| {
             let mut command = Command::new("unshare");
-            command.args(words).arg("true").stderr(Stdio::null());
+            command
+                .args(words)
+                .args(["ip", "link", "add", "type", "veth"])
+                .stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
         let mut words = vec!["--net"];
@@ -34,7 +37,7 @@ impl Hosts {
         if are_ours {
             words.extend(["--user", "--map-root-user"]);
             if !are_permitted(&words) {
-                eprintln!("SKIP: no network namespace is permitted here");
+                eprintln!("SKIP: no network namespace with virtual interfaces is permitted here");
                 return None;
             }
         }

@@ -96,7 +96,7 @@ static void calls_in_wrong_states(void)
 	FAILS(EADDRINUSE, rbind(other, ADDRESS(address), sizeof address));
 	GOOD(rclose(other));
 	other = client(port);
-	TRUE(polled(fd, POLLIN, 10000) == POLLIN);
+	TRUE(polled(fd, POLLIN, 60000) == POLLIN);
 	len = sizeof peer;
 	pair[0] = raccept(fd, ADDRESS(peer), &len);
 	MUST(pair[0] >= 0);
@@ -200,8 +200,8 @@ static void waiting(void)
 	TRUE(rsend(pair[1], &byte, 1, 0) == 1);
 	fds[1].fd = 12345;
 	TRUE(rpoll(fds, 3, 20000) >= 1 && fds[1].revents == POLLNVAL);
-	TRUE(polled(pair[0], POLLIN, 20000) == POLLIN);
-	TRUE(polled(pair[0], POLLIN | POLLOUT, 20000) == (POLLIN | POLLOUT));
+	TRUE(polled(pair[0], POLLIN, 60000) == POLLIN);
+	TRUE(polled(pair[0], POLLIN | POLLOUT, 60000) == (POLLIN | POLLOUT));
 	FD_ZERO(&reads);
 	FD_ZERO(&writes);
 	FD_SET(pair[0], &reads);
@@ -220,7 +220,7 @@ static void waiting(void)
 	TRUE(poll(&plain, 1, 20000) == 1);
 	TRUE(rrecv(pair[1], &byte, 1, MSG_DONTWAIT) == 1);
 	GOOD(rclose(pair[0]));
-	TRUE((polled(pair[1], POLLIN, 20000) & (POLLIN | POLLHUP)) == (POLLIN | POLLHUP));
+	TRUE((polled(pair[1], POLLIN, 60000) & (POLLIN | POLLHUP)) == (POLLIN | POLLHUP));
 	GOOD(rclose(pair[1]));
 	close(pipes[0]);
 	close(pipes[1]);
@@ -230,7 +230,7 @@ static void waiting(void)
 	GOOD(rfcntl(fd, F_SETFL, (long)O_NONBLOCK));
 	to = loopback(port);
 	TRUE(rconnect(fd, ADDRESS(to), sizeof to) == 0 || errno == EINPROGRESS);
-	TRUE(polled(fd, POLLOUT, 20000) == POLLOUT);
+	TRUE(polled(fd, POLLOUT, 60000) == POLLOUT);
 	value = 1;
 	GOOD(rgetsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
 	TRUE(value == 0);
@@ -277,8 +277,8 @@ static void halves(void)
 	ssize_t sent = rsend(pair[0], much, sizeof much, 0);
 	TRUE(sent > 0);
 	FAILS(EAGAIN, rsend(pair[0], much, sizeof much, 0));
-	TRUE(polled(pair[1], POLLIN, 20000) & POLLIN);
-	TRUE(polled(pair[0], POLLOUT, 20000) == POLLOUT);
+	TRUE(polled(pair[1], POLLIN, 60000) & POLLIN);
+	TRUE(polled(pair[0], POLLOUT, 60000) == POLLOUT);
 	GOOD(rclose(pair[0]));
 	GOOD(rclose(pair[1]));
 }

@@ -185,7 +185,7 @@ static void processes(pid_t child, int from)
 	ssize_t got = rrecv(fd, back, 1, 0);
 	TRUE(got == 0 || (got == -1 && errno == ECONNRESET));
 	FAILS(ECONNRESET, rsend(fd, data, 1, 0));
-	TRUE(polled(fd, POLLOUT, 20000) & POLLHUP);
+	TRUE(polled(fd, POLLOUT, 60000) & POLLHUP);
 	GOOD(rclose(fd));
 	fd = rsocket(AF_INET, SOCK_STREAM, 0);
 	struct sockaddr_in to = loopback(port);

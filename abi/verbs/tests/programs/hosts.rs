@@ -31,7 +31,7 @@ impl Hosts {
             let mut command = Command::new("unshare");
             let status = command
                 .args(words)
-                .arg("true")
+                .args(["ip", "link", "add", "type", "veth"])
                 .stderr(Stdio::null())
                 .status();
             status.is_ok_and(|status| status.success())
@@ -41,7 +41,7 @@ impl Hosts {
             words.extend(["--user", "--map-root-user"]);
             hosts.is_ours = true;
             if !probe(&words) {
-                eprintln!("SKIP: no network namespace is permitted here");
+                eprintln!("SKIP: no network namespace with virtual interfaces is permitted here");
                 return None;
             }
         }

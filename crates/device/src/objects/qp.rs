@@ -400,6 +400,7 @@ impl Drop for QpInner {
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(%error, "cannot destroy a queue pair");
         }
+        shared.driver.flush_packets();
         shared.adverts.remove_all(&self.membership.lock());
         shared.qp_numbers.free(self.qpn);
     }

@@ -227,6 +227,9 @@ impl EngineDriver {
     fn take_some_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
         if let Some(transmitter) = &self.transmitter {
             transmitter.take(engine, now);
+            // Packets that leave set timers.
+            let next_deadline = engine.drive(now, 0).next_deadline;
+            self.schedule.set_deadline(next_deadline);
         }
         self.transmitter.is_some()
     }
@@ -242,6 +245,18 @@ impl EngineDriver {
                 self.take_packets(&mut engine, now);
                 std::mem::forget(alarm);
             });
+            let engine = self.engine.lock();
+            if engine.has_events() {
+                self.route_events(engine);
+            }
+        }
+    }
+
+    /// Returns when the packets for other hosts that have been taken are sent. Destroying a queue pair calls this: the program may
+    /// exit next, and its peer waits for the last acknowledgement.
+    pub(crate) fn flush_packets(&self) {
+        if let Some(transmitter) = &self.transmitter {
+            transmitter.flush();
         }
     }
 

@@ -74,4 +74,23 @@ impl Transmitter {
             }
         }
     }
+
+    /// Returns when all packets that have been taken are sent.
+    pub(super) fn flush(&self) {
+        loop {
+            let mut sending = self.sending.lock();
+            loop {
+                std::mem::swap(&mut *sending, &mut self.taken.lock().packets);
+                if sending.is_empty() {
+                    break;
+                }
+                self.wire.send(&mut sending);
+            }
+            drop(sending);
+            // A thread that found it locked relies on this one.
+            if self.taken.lock().packets.is_empty() {
+                return;
+            }
+        }
+    }
 }

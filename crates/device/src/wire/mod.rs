@@ -54,6 +54,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
 use crate::config::WireSetting;
+use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::WirePath;
 use counters::Counters;
@@ -277,15 +278,14 @@ impl Wire {
     }
 
     /// Takes packets for a block of queue pair numbers that other processes pass on.
-    pub(crate) fn claim_block(&self, block: u16) {
+    ///
+    /// # Errors
+    /// Another process has its name, and would get its packets.
+    pub(crate) fn claim_block(&self, block: u16) -> Result<(), DeviceError> {
         let core = &self.core;
-        if let Err(error) = core.forwarding.claim(&core.reactor, block) {
-            tracing::warn!(
-                block,
-                %error,
-                "packets of other hosts that another process gets cannot be passed on to this one"
-            );
-        }
+        (core.forwarding.claim(&core.reactor, block)).map_err(DeviceError::io(
+            "claiming queue pair numbers for other hosts",
+        ))
     }
 
     /// The opposite of [`Wire::claim_block`].

@@ -39,7 +39,7 @@ fn process(ip: IpAddr, block: u16) -> (Wire, Arc<Recorder>) {
     });
     let as_receiver: Arc<dyn Receiver> = Arc::<Recorder>::clone(&recorder);
     wire.add_receiver(Arc::downgrade(&as_receiver));
-    wire.claim_block(block);
+    wire.claim_block(block).unwrap();
     (wire, recorder)
 }
 
@@ -67,6 +67,10 @@ fn address(last: u8) -> IpAddr {
 #[test]
 fn each_process_gets_the_packets_of_its_queue_pairs() {
     for ip in [address(1), "::1".parse().unwrap()] {
+        if std::net::UdpSocket::bind((ip, 0)).is_err() {
+            eprintln!("SKIP: this host has no address {ip}");
+            continue;
+        }
         // Numbers that no device of another test is likely to claim.
         let blocks = [0xfff0, 0xfff1, 0xfff2];
         let processes = blocks.map(|block| process(ip, block));
