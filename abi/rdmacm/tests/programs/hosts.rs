@@ -203,9 +203,9 @@ fn perftest_connects_two_hosts() {
     };
     let port = PORT.to_string();
     for program in [
-        "ib_write_bw -R -n 100",
-        "ib_send_bw -R -n 100 -s 3000",
-        "ib_read_lat -R -n 20",
+        "ib_write_bw -F -R -n 100",
+        "ib_send_bw -F -R -n 100 -s 3000",
+        "ib_read_lat -F -R -n 20",
     ] {
         let mut server = words(program);
         server.extend(["-p", &port]);

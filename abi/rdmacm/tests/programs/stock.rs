@@ -165,16 +165,16 @@ fn cmtime() {
 #[test]
 fn perftest() {
     for (program, options) in [
-        ("ib_write_bw", "-R -n 100"),
-        ("ib_read_bw", "-R -n 100"),
-        ("ib_send_bw", "-R -n 100"),
-        ("ib_atomic_bw", "-R -n 100"),
-        ("ib_send_bw", "-R -n 100 -c UD -s 1024"),
-        ("ib_write_lat", "-R -n 5"),
-        ("ib_read_lat", "-R -n 5 -e"),
-        ("ib_atomic_lat", "-R -n 5 -e"),
-        ("ib_send_lat", "-R -n 20 -e"),
-        ("ib_send_lat", "-R -n 5 -e -c UD -s 1024"),
+        ("ib_write_bw", "-F -R -n 100"),
+        ("ib_read_bw", "-F -R -n 100"),
+        ("ib_send_bw", "-F -R -n 100"),
+        ("ib_atomic_bw", "-F -R -n 100"),
+        ("ib_send_bw", "-F -R -n 100 -c UD -s 1024"),
+        ("ib_write_lat", "-F -R -n 5"),
+        ("ib_read_lat", "-F -R -n 5 -e"),
+        ("ib_atomic_lat", "-F -R -n 5 -e"),
+        ("ib_send_lat", "-F -R -n 20 -e"),
+        ("ib_send_lat", "-F -R -n 5 -e -c UD -s 1024"),
     ] {
         let client = format!("{options} 127.0.0.1");
         for said in pair(program, options, &client) {

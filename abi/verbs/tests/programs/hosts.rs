@@ -198,17 +198,17 @@ fn ping_pongs_between_two_hosts() {
 #[test]
 fn perftest_between_two_hosts() {
     let lines = [
-        "ib_write_bw -n 200 -q 2",
-        "ib_write_bw -n 100 -b -c UC -s 8000",
-        "ib_write_bw -n 200 -s 64 -I 64",
-        "ib_send_bw -n 200 -e",
-        "ib_send_bw -n 20 -c UD",
-        "ib_read_bw -n 200 -b",
-        "ib_atomic_bw -n 200 -A FETCH_AND_ADD",
-        "ib_atomic_bw -n 200 -A CMP_AND_SWAP",
-        "ib_write_lat -n 50",
-        "ib_send_lat -n 50 -s 3000",
-        "ib_read_lat -n 50",
+        "ib_write_bw -F -n 200 -q 2",
+        "ib_write_bw -F -n 100 -b -c UC -s 8000",
+        "ib_write_bw -F -n 200 -s 64 -I 64",
+        "ib_send_bw -F -n 200 -e",
+        "ib_send_bw -F -n 20 -c UD",
+        "ib_read_bw -F -n 200 -b",
+        "ib_atomic_bw -F -n 200 -A FETCH_AND_ADD",
+        "ib_atomic_bw -F -n 200 -A CMP_AND_SWAP",
+        "ib_write_lat -F -n 50",
+        "ib_send_lat -F -n 50 -s 3000",
+        "ib_read_lat -F -n 50",
     ];
     for mtu in [1500, 4400] {
         on_two_hosts("hosts-perftest", mtu, &lines, |line, text| {

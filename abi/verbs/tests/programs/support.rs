@@ -90,7 +90,12 @@ impl Stage {
         let port = Port::new();
         let side = |name: &str, peer: Option<&str>| {
             let mut command = self.command(program);
-            command.args(["-p", &port.text()]).args(words).args(peer);
+            command.args(["-p", &port.text()]).args(words);
+            if program.starts_with("ib_") {
+                // On a busy machine, perftest may be unable to measure the processor's frequency: it then fails without -F.
+                command.arg("-F");
+            }
+            command.args(peer);
             change(&mut command);
             self.start(command, name)
         };
