@@ -20,6 +20,9 @@ struct Hosts {
 /// The addresses of the hosts.
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
 
+/// How many times a program may run into its own timeouts.
+const TRIES: usize = 5;
+
 impl Hosts {
     /// Two hosts; `None` if this machine permits no network namespace.
     fn new(mtu: u32) -> Option<Self> {
@@ -120,21 +123,35 @@ impl Hosts {
         stage.start(command, ["server", "client"][at])
     }
 
-    /// Runs a server on the first host and a client on the second one. Both must succeed. Returns their output.
+    /// Runs a server on the first host and a client on the second one. Both must succeed. Returns their output. The programs set
+    /// timeouts of 67 ms and seven retries: where that is too short for a busy machine, they run again.
     fn pair(&self, stage: &Stage, words: &[&str], server: &str) -> [String; 2] {
+        for _ in 0..TRIES {
+            let (succeeded, said) = self.run(stage, words, server);
+            if succeeded {
+                return said;
+            }
+            let is_late = |text: &String| {
+                text.contains("retry counter exceeded") || text.contains("Failed status 12")
+            };
+            assert!(said.iter().any(is_late), "{words:?}: {said:#?}");
+            eprintln!("{words:?}: too late for the program's timeouts");
+        }
+        panic!("{words:?}: too late {TRIES} times");
+    }
+
+    /// Returns whether both have succeeded, and the output of server and client.
+    fn run(&self, stage: &Stage, words: &[&str], server: &str) -> (bool, [String; 2]) {
         let mut first = self.start(stage, 0, words);
         first.wait_until_it_listens(PORT);
         let mut second = self.start(stage, 1, &[words, &[server]].concat());
-        let status = second.wait();
-        if !status.is_some_and(|status| status.success()) {
-            first.kill();
-            panic!(
-                "{words:?}: {status:?}\n{}\nserver:\n{}",
-                second.text(),
-                first.text()
-            );
-        }
-        [first.succeed(), second.text()]
+        let has_succeeded = |running: &mut Running| {
+            let status = running.wait();
+            status.is_some_and(|status| status.success())
+        };
+        let succeeded = has_succeeded(&mut second) && has_succeeded(&mut first);
+        first.kill();
+        (succeeded, [first.text(), second.text()])
     }
 }
 
