@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rkey_base::memory::Memory;
 use rkey_engine::{Engine, WirePeer};
 use rkey_link::Link;
@@ -55,10 +55,20 @@ impl Transmitter {
 
     /// Sends what has been taken, unless another thread does. `more` takes what the engine still has.
     pub(super) fn send(&self, more: impl Fn()) {
-        loop {
-            let Some(mut sending) = self.sending.try_lock() else {
-                return;
-            };
+        self.send_when(|| self.sending.try_lock(), more);
+    }
+
+    /// Returns when all packets that have been taken are sent.
+    pub(super) fn flush(&self) {
+        self.send_when(|| Some(self.sending.lock()), || ());
+    }
+
+    fn send_when<'a>(
+        &'a self,
+        lock: impl Fn() -> Option<MutexGuard<'a, Outgoing>>,
+        more: impl Fn(),
+    ) {
+        while let Some(mut sending) = lock() {
             loop {
                 std::mem::swap(&mut *sending, &mut self.taken.lock().packets);
                 if sending.is_empty() {
@@ -66,25 +76,6 @@ impl Transmitter {
                 }
                 self.wire.send(&mut sending);
                 more();
-            }
-            drop(sending);
-            // A thread that found it locked relies on this one.
-            if self.taken.lock().packets.is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Returns when all packets that have been taken are sent.
-    pub(super) fn flush(&self) {
-        loop {
-            let mut sending = self.sending.lock();
-            loop {
-                std::mem::swap(&mut *sending, &mut self.taken.lock().packets);
-                if sending.is_empty() {
-                    break;
-                }
-                self.wire.send(&mut sending);
             }
             drop(sending);
             // A thread that found it locked relies on this one.

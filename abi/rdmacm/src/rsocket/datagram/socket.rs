@@ -90,7 +90,7 @@ impl Datagram {
     /// Sends a datagram, to an address or to the one that the socket is connected to.
     ///
     /// # Errors
-    /// `EMSGSIZE`: it is longer than the device carries. `EDESTADDRREQ`: there is no address. `ENETUNREACH`: it is not of this host.
+    /// `EMSGSIZE`: it is longer than the maximum. `EDESTADDRREQ`: no address is given. `ENETUNREACH`: the address is of another host.
     pub fn send(
         &self,
         data: &mut Buffers<'_>,
