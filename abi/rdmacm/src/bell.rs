@@ -1,6 +1,7 @@
 //! The descriptor of an event channel: readable while events wait.
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
@@ -73,6 +74,12 @@ impl Bell {
         }
     }
 
+    /// Whether the program has left it blocking.
+    #[must_use]
+    pub fn is_blocking(&self) -> bool {
+        rustix::fs::fcntl_getfl(self.fd()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+    }
+
     /// Waits until it is readable, unless the program has made it non-blocking, and makes it unreadable.
     ///
     /// # Errors
@@ -112,9 +119,10 @@ mod tests {
             assert!(is_readable(&bell));
             bell.wait().unwrap();
             bell.drain();
-            assert!(!is_readable(&bell));
+            assert!(!is_readable(&bell) && bell.is_blocking());
             rustix::io::ioctl_fionbio(bell.fd(), true).unwrap();
             assert_eq!(bell.wait(), Err(Errno::AGAIN));
+            assert!(!bell.is_blocking());
             bell.signal();
             assert_eq!(bell.wait(), Ok(()));
         }

@@ -10,6 +10,7 @@ use crate::bell::Bell;
 use crate::front::with;
 use crate::hub::{ChannelKey, IdKey, What};
 use crate::sys::EventChannel;
+use crate::unpolled;
 use rkey_kit::Errno;
 use rkey_kit::fence;
 use rkey_kit::object::{find, insert, remove};
@@ -58,6 +59,22 @@ impl ChannelObject {
             let waited = bell.wait();
             waited.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
         }
+    }
+
+    /// Gives back the event that was taken last, and lets a little time pass.
+    ///
+    /// # Errors
+    /// `EAGAIN`: the program has made the descriptor non-blocking, so it does other work first. Those of [`with`].
+    pub fn postpone(&self, key: IdKey, what: What) -> Result<(), Errno> {
+        with(|parts| {
+            parts.handler.give_back(self.key, key, what);
+            Ok(())
+        })?;
+        match self.bell.is_blocking() {
+            true => std::thread::sleep(unpolled::NAP),
+            false => return Err(Errno::AGAIN),
+        }
+        Ok(())
     }
 }
 

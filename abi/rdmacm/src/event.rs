@@ -6,10 +6,11 @@
 use crate::channel::find_channel;
 use crate::fetch;
 use crate::front::with;
-use crate::hub::{GroupKey, IdKey};
+use crate::hub::{GroupKey, IdKey, What};
 use crate::id::{IdObject, of_handle};
 use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
 use crate::sys::*;
+use crate::unpolled;
 use rkey_kit::argument::store;
 use rkey_kit::object::{find, insert, remove};
 use rkey_kit::{Errno, fence_or_minus_one};
@@ -233,6 +234,14 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
         };
         // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
         let id: &IdObject = unsafe { of_handle(handle) }?;
+        if let What::Disconnected(since) = what {
+            // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
+            let since = unsafe { unpolled::wait_since(id.qp(), since) };
+            if let Some(since) = since {
+                object.postpone(key, What::Disconnected(Some(since)))?;
+                continue;
+            }
+        }
         let group = what.group();
         let made = fetch::make(id, what).and_then(|draft| {
             let child = (draft.event == CM_EVENT_CONNECT_REQUEST).then_some(draft.id);

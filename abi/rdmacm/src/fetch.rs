@@ -41,7 +41,7 @@ pub fn make(id: &IdObject, what: What) -> Result<Draft, Errno> {
         What::Datagram(rep) => datagram(id, &rep)?,
         What::Rejected(rej) => rejected(id, &rej),
         What::Unreachable => unreachable(id),
-        What::Disconnected => plain(id, CM_EVENT_DISCONNECTED, 0),
+        What::Disconnected(_) => plain(id, CM_EVENT_DISCONNECTED, 0),
         What::TimeWaitExit => plain(id, CM_EVENT_TIMEWAIT_EXIT, 0),
         What::Joined(group) => joined(id, group)?,
         What::AddressInfo(0) => plain(id, CM_EVENT_ADDRINFO_RESOLVED, 0),

@@ -15,6 +15,7 @@ use rkey_device::cm::{Handler, OwnId};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Names an identifier; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,8 +93,8 @@ pub enum What {
     Rejected(Box<Rej>),
     /// `RDMA_CM_EVENT_UNREACHABLE`.
     Unreachable,
-    /// `RDMA_CM_EVENT_DISCONNECTED`.
-    Disconnected,
+    /// `RDMA_CM_EVENT_DISCONNECTED`, and since when it has waited for the program to poll ([`crate::unpolled`]).
+    Disconnected(Option<Instant>),
     /// `RDMA_CM_EVENT_TIMEWAIT_EXIT`.
     TimeWaitExit,
     /// `RDMA_CM_EVENT_MULTICAST_JOIN`; `MULTICAST_ERROR` if the queue pair cannot be attached.
@@ -364,6 +365,17 @@ impl Hub {
         Some((key, what))
     }
 
+    /// Gives back the event that was taken last. It is the next one again.
+    pub fn give_back(&mut self, channel: ChannelKey, key: IdKey, what: What) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.fetched -= 1;
+        }
+        if let Some(queue) = self.channels.get_mut(&channel) {
+            queue.events.push_front((key, what));
+            queue.bell.signal();
+        }
+    }
+
     /// The identifiers of all waiting events.
     pub fn waiting_events(&self) -> impl Iterator<Item = IdKey> {
         let all = self.channels.values().flat_map(|queue| &queue.events);
@@ -453,7 +465,7 @@ impl Hub {
                 entry.phase = Phase::Ended;
                 match entry.has_failed {
                     true => return None,
-                    false => What::Disconnected,
+                    false => What::Disconnected(None),
                 }
             }
             Event::TimeWaitExit { .. } => What::TimeWaitExit,

@@ -14,7 +14,7 @@
 //! | [`hub`], [`front`] | identifiers and channels under the connection manager's lock; the connection manager |
 //! | [`id`], [`channel`], [`bell`], [`event`] | identifiers, event channels and events, as programs see them; the descriptors of channels |
 //! | [`view`] | what inspections show of identifiers |
-//! | [`fetch`] | what happens when a program fetches an event |
+//! | [`fetch`], [`unpolled`] | what happens when a program fetches an event; completions that come before a disconnection |
 //! | [`ids`], [`address`], [`ports`], [`bind`], [`resolve`], [`options`] | identifiers and their addresses, ports and paths |
 //! | [`connect`], [`accept`] | the calls of the active and the passive side |
 //! | [`multicast`], [`later`] | multicast groups; the calls that were added after rdma-core 44 |
@@ -51,6 +51,7 @@ pub mod resolve;
 pub mod rsocket;
 pub mod srq;
 pub mod sys;
+pub mod unpolled;
 pub mod verbs;
 pub mod view;
 
