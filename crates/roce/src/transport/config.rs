@@ -26,7 +26,8 @@ pub struct Config {
     pub send_psn: Psn,
     /// The PSN of the first packet expected (`rq_psn`).
     pub receive_psn: Psn,
-    /// 4.096 µs · 2^timeout without an answer costs one retry; 0 means no limit (5 bits).
+    /// 4.096 µs · 2^timeout without an answer costs one retry, and doubles the timeout, up to four times, until there is progress; 0
+    /// means no limit (5 bits).
     pub timeout: u8,
     /// Retries after a timeout or a lost packet, without progress between them, before the request fails (3 bits).
     pub retry_count: u8,

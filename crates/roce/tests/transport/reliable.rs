@@ -87,7 +87,10 @@ fn a_silent_peer_is_asked_as_often_as_the_retry_count_says() {
         send_from_a(&mut world, 1);
         world.sides[A].post(send(2, 1), vec![0]);
         let start = world.now;
-        let timeout = timeout_ns(14).unwrap() * (u64::from(retry_count) + 1);
+        // The timeout doubles twice.
+        let waits = [1, 2].into_iter().chain(std::iter::repeat(4));
+        let timeout =
+            timeout_ns(14).unwrap() * waits.take(usize::from(retry_count) + 1).sum::<u64>();
         world.run_until(start + timeout - 1);
         assert_eq!(world.statuses(A), []);
         world.run();

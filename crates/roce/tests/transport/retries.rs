@@ -38,6 +38,24 @@ fn a_sequence_error_counts_again_after_a_timeout() {
 }
 
 #[test]
+fn the_timeout_doubles_up_to_four_times_until_there_is_progress() {
+    let timeout = 67_108_864;
+    let mut lone = Lone::new(|_| {});
+    lone.post(send(1, 1000), vec![0; 1000]);
+    lone.post(send(2, 1000), vec![0; 1000]);
+    lone.sent();
+    for times in [1, 2, 4, 4] {
+        let before = lone.now;
+        lone.wait();
+        assert_eq!(lone.now - before, times * timeout);
+        assert_eq!(lone.psns(), [100, 101]);
+    }
+    lone.acknowledge(100, ACK);
+    let deadline = lone.connection.next_deadline();
+    assert_eq!(deadline, Some(lone.now + timeout));
+}
+
+#[test]
 fn a_peer_without_a_receive_is_asked_again_after_its_delay() {
     let mut lone = Lone::new(|config| config.rnr_retry = 2);
     lone.post(send(1, 1), vec![0]);

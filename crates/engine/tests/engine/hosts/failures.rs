@@ -69,8 +69,8 @@ fn a_silent_peer_is_given_up() {
         statuses(&a.poll()),
         [(1, RetryExceeded), (2, Flushed), (40, Flushed)]
     );
-    // Six times the timeout, whose code is 15.
-    let patience = 6 * (4096 << 15);
+    // The code of the timeout is 15. It doubles twice: five retries.
+    let patience = (1 + 2 + 4 * 4) * (4096 << 15);
     assert!((patience..2 * patience).contains(&(hosts.now - before)));
     // The message has arrived once.
     assert_eq!(statuses(&b.poll()), [(50, Success)]);

@@ -13,6 +13,10 @@ const FOREVER: u8 = 7;
 /// shows it.
 const WINDOW_MIN: u32 = 2;
 
+/// How often the timeout doubles without progress: an answer may take up to four times the timeout of the queue pair (IBA
+/// volume 1, 9.7.6.1.3). A network or a peer that is overloaded gets fewer packets, and more time before the request fails.
+const DOUBLINGS_MAX: u8 = 2;
+
 /// Counters and timers of a requester.
 #[derive(Debug)]
 pub(super) struct Retry {
@@ -22,6 +26,8 @@ pub(super) struct Retry {
     rnr_retry: u8,
     retries_left: u8,
     rnr_retries_left: u8,
+    /// How often the timeout has doubled since the last progress.
+    doublings: u8,
     /// When the answer that is awaited is late.
     deadline: Option<u64>,
     /// Nothing is sent before this time, because the peer had no receive.
@@ -44,6 +50,7 @@ impl Retry {
             rnr_retry: config.rnr_retry,
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
+            doublings: 0,
             deadline: None,
             not_before: None,
             went_back_to: None,
@@ -83,7 +90,7 @@ impl Retry {
     /// Restarts the timer, or stops it if no answer is awaited.
     pub(super) fn watch(&mut self, now: u64, awaits_answer: bool) {
         let timeout = self.timeout.filter(|_| awaits_answer);
-        self.deadline = timeout.map(|timeout| now.saturating_add(timeout));
+        self.deadline = timeout.map(|timeout| now.saturating_add(timeout << self.doublings));
     }
 
     /// The peer has executed `positions` packets: resets the retry counts. The window grows by one packet each time
@@ -91,6 +98,7 @@ impl Retry {
     pub(super) fn progress(&mut self, positions: u32) {
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
+        self.doublings = 0;
         self.not_before = None;
         self.acknowledged = self.acknowledged.saturating_add(positions);
         if self.acknowledged >= self.window {
@@ -172,6 +180,7 @@ impl Requester {
             return;
         }
         self.retry.went_back_to = None;
+        self.retry.doublings = (self.retry.doublings + 1).min(DOUBLINGS_MAX);
         self.retry.shrink();
         self.rewind();
         self.retry.watch(now, true);
