@@ -23,5 +23,5 @@ pub fn lease(bytes: &[u8]) -> bool {
 /// of another process that passes datagrams on.
 #[must_use]
 pub fn datagram(bytes: &[u8]) -> bool {
-    crate::wire::takes(bytes)
+    crate::wire::would_accept(bytes)
 }
