@@ -106,7 +106,6 @@ impl Manager {
 
     /// Whether an earlier connection uses this communication id or queue pair of the peer.
     ///
-    ///
     /// Linux concludes that the peer has forgotten that connection, and ends it. But any host that knows the peer's GUID
     /// and queue pair number can send such a message, so here the earlier connection is unaffected.
     ///

@@ -1,4 +1,4 @@
-//! Retries: how long to wait for an answer, how often to send again, and how much to have outstanding.
+//! Retries: how long to wait for a response, how often to send again, and how much may be outstanding.
 
 use super::Requester;
 use crate::transport::config::{Config, timeout_ns};
@@ -6,11 +6,11 @@ use crate::transport::event::Status;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 
-/// `rnr_retry` without a limit.
-const FOREVER: u8 = 7;
+/// The value of `rnr_retry` that means no limit.
+const NO_LIMIT: u8 = 7;
 
-/// The fewest packets that loss leaves in the window, unless it was smaller from the start: one that is lost and one that
-/// shows it.
+/// The minimum window after losses, in packets, unless it was smaller from the start: one packet that is lost and one
+/// that reveals the loss.
 const WINDOW_MIN: u32 = 2;
 
 /// How often the timeout doubles without progress: an answer may take up to four times the timeout of the queue pair (IBA
@@ -20,7 +20,7 @@ const DOUBLINGS_MAX: u8 = 2;
 /// Counters and timers of a requester.
 #[derive(Debug)]
 pub(super) struct Retry {
-    /// How long an answer may take, in nanoseconds.
+    /// The response timeout, in nanoseconds.
     timeout: Option<u64>,
     retry_count: u8,
     rnr_retry: u8,
@@ -28,13 +28,12 @@ pub(super) struct Retry {
     rnr_retries_left: u8,
     /// How often the timeout has doubled since the last progress.
     doublings: u8,
-    /// When the answer that is awaited is late.
+    /// When the awaited response is overdue.
     deadline: Option<u64>,
-    /// Nothing is sent before this time, because the peer had no receive.
+    /// Do not send before this time, because the peer had no receive.
     not_before: Option<u64>,
-    /// The last position that an answer has made us go back to. Answers that were already under way then repeat the same
-    /// report.
-    went_back_to: Option<Sequence>,
+    /// The position that a response last made us go back to. Responses already in transit then repeat the same report.
+    last_rewind: Option<Sequence>,
     window_max: u32,
     window: u32,
     /// Positions acknowledged since the window last changed.
@@ -53,7 +52,7 @@ impl Retry {
             doublings: 0,
             deadline: None,
             not_before: None,
-            went_back_to: None,
+            last_rewind: None,
             window_max: window,
             window,
             acknowledged: 0,
@@ -69,17 +68,17 @@ impl Retry {
         self.rnr_retries_left = self.rnr_retries_left.min(config.rnr_retry);
     }
 
-    /// How many positions may be outstanding.
+    /// The maximum number of outstanding positions.
     pub(super) fn window(&self) -> u32 {
         self.window
     }
 
-    /// Whether nothing may be sent because the peer had no receive.
+    /// Whether sending is paused because the peer had no receive.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
         self.not_before.is_some_and(|time| now < time)
     }
 
-    /// A packet has left.
+    /// Records that a packet was sent.
     pub(super) fn sent(&mut self, now: u64) {
         self.not_before = None;
         if self.deadline.is_none() {
@@ -87,14 +86,14 @@ impl Retry {
         }
     }
 
-    /// Restarts the timer, or stops it if no answer is awaited.
-    pub(super) fn watch(&mut self, now: u64, awaits_answer: bool) {
-        let timeout = self.timeout.filter(|_| awaits_answer);
+    /// Restarts the timer, or stops it if no response is awaited.
+    pub(super) fn watch(&mut self, now: u64, awaits_response: bool) {
+        let timeout = self.timeout.filter(|_| awaits_response);
         self.deadline = timeout.map(|timeout| now.saturating_add(timeout << self.doublings));
     }
 
-    /// The peer has executed `positions` packets: resets the retry counts. The window grows by one packet each time
-    /// that a whole window has been acknowledged.
+    /// Records that the peer has executed `positions` packets: resets the retry counts. The window grows by one packet
+    /// whenever a whole window has been acknowledged.
     pub(super) fn progress(&mut self, positions: u32) {
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
@@ -107,7 +106,7 @@ impl Retry {
         }
     }
 
-    /// Halves the window: the network, or the peer's receive buffer, holds less.
+    /// Halves the window, since the network or the peer's receive buffer holds less.
     fn shrink(&mut self) {
         self.window = (self.window / 2).max(WINDOW_MIN.min(self.window_max));
         self.acknowledged = 0;
@@ -120,9 +119,9 @@ impl Retry {
         left.is_some()
     }
 
-    /// Pauses because the peer has no receive, if a retry for that is left.
+    /// Pauses because the peer has no receive, if an RNR retry is left.
     pub(super) fn wait_for_receive(&mut self, now: u64, delay: u64) -> bool {
-        if self.rnr_retry != FOREVER {
+        if self.rnr_retry != NO_LIMIT {
             let Some(left) = self.rnr_retries_left.checked_sub(1) else {
                 return false;
             };
@@ -145,9 +144,9 @@ impl Retry {
 }
 
 impl Requester {
-    /// An answer has shown that the packet or the response at `unacked` was lost: sends again from there on.
+    /// A response has shown that the packet or the response at `unacked` was lost: sends again from there on.
     pub(super) fn go_back<H>(&mut self, step: &mut Step<'_, H>) {
-        let is_repeated = self.retry.went_back_to == Some(self.unacked);
+        let is_repeated = self.retry.last_rewind == Some(self.unacked);
         if is_repeated || self.next == self.unacked {
             return;
         }
@@ -155,18 +154,18 @@ impl Requester {
             self.fail(Status::RetryExceeded, step.out);
             return;
         }
-        self.retry.went_back_to = Some(self.unacked);
+        self.retry.last_rewind = Some(self.unacked);
         self.retry.shrink();
         self.rewind();
         self.retry.watch(step.now, true);
     }
 
-    /// The time at which [`on_time`](Self::on_time) has something to do, or a packet may be sent again.
+    /// When [`on_time`](Self::on_time) has something to do, or when packets may be sent again.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.retry.next_deadline()
     }
 
-    /// Sends again, or gives up, if the answer is late.
+    /// Sends again, or gives up, if the response is overdue.
     pub(crate) fn on_time(&mut self, now: u64, out: &mut Output) {
         if self.retry.not_before.is_some_and(|time| time <= now) {
             self.retry.not_before = None;
@@ -179,7 +178,7 @@ impl Requester {
             self.fail(Status::RetryExceeded, out);
             return;
         }
-        self.retry.went_back_to = None;
+        self.retry.last_rewind = None;
         self.retry.doublings = (self.retry.doublings + 1).min(DOUBLINGS_MAX);
         self.retry.shrink();
         self.rewind();
