@@ -1,8 +1,8 @@
 //! The device that the front ends of a process share.
 //!
-//! A program may use several APIs. If each of them opened a device of its own, a key of one would mean nothing to the others. So
-//! all APIs share one device, with one opening for each API. Further openings of an API get devices of their own: programs open
-//! several contexts of one API so that they do not wait for each other.
+//! A program may use several APIs. If each of them opened its own device, a key of one would mean nothing to the others. So all
+//! APIs share one device, with one opening for each API. Further openings of the same API get their own devices: programs open
+//! several contexts of one API so that they do not contend with each other.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -58,7 +58,7 @@ mod tests {
         Device::open_shared(config).unwrap()
     }
 
-    /// One test, because the tests of a process would share the device.
+    /// A single test, because several would share the device.
     #[test]
     fn the_apis_of_a_process_share_a_device() {
         let verbs = open(Api::Verbs, |_| ());
@@ -80,7 +80,7 @@ mod tests {
             assert_eq!(next(), Some(crate::AsyncEvent::CqOverrun(cq.id())));
             assert_eq!(next(), None);
         }
-        // A second opening of the same API, or one with another limit for the whole device.
+        // A second opening of the same API, or one with a different limit for the whole device.
         assert!(!verbs.is(&open(Api::Verbs, |_| ())));
         assert!(!verbs.is(&open(Api::Udapl, |config| config.max_qps = 7)));
         // The device ends with its last opening; until then it can be joined again.

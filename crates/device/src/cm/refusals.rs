@@ -251,7 +251,7 @@ impl Refusal {
     pub fn sentence(&self) -> String {
         let address = |it: Option<SocketAddr>| {
             let known = it.filter(|it| it.port() != 0);
-            known.map_or_else(|| "unknown address".to_owned(), |it| it.to_string())
+            known.map_or_else(|| "an unknown address".to_owned(), |it| it.to_string())
         };
         let process = self.pid.map(|pid| format!(" (process {pid})"));
         let process = process.unwrap_or_default();

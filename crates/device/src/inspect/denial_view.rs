@@ -50,7 +50,7 @@ pub struct PeerView {
     pub device: String,
     /// Its queue pair.
     pub queue_pair: u32,
-    /// The address of its host, if it is another one. There is no PID then.
+    /// The address of the peer's host, if it is another host. There is no PID then.
     #[serde(default)]
     pub host: Option<std::net::IpAddr>,
 }
@@ -201,7 +201,7 @@ fn memory(denial: &Denial) -> Option<MemoryView> {
     }
 }
 
-/// A process that has tried keys without access.
+/// A process that has tried keys that gave it no access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuesserView {
     /// Its PID; `None` stands for all processes of the user without a PID in our PID namespace.
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_is_in_the_words_of_its_api() {
+    fn a_view_uses_the_terms_of_its_api() {
         let key = rkey_core::NamedKey::Remote(rkey_core::WireKey::Device(rkey_core::Key(7)));
         let attempt = Attempt::Remote(rkey_core::Operation::Write);
         let node = NodeId::default();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_exact_are_strings() {
+    fn numbers_that_would_be_inexact_are_strings() {
         let json = |number: u64| serde_json::to_string(&Count::from(number)).unwrap();
         assert_eq!(json((1 << 53) - 1), "9007199254740991");
         assert_eq!(json(1 << 53), "\"9007199254740992\"");

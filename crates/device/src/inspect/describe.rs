@@ -19,7 +19,7 @@ pub const PEERS: usize = 64;
 /// The maximum number of tags in a description.
 pub const TAGS: usize = 8;
 /// How long the descriptions of all endpoints may take together; those of other objects have as long again.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 /// The pause between two attempts to lock: the thread that holds the lock may share our processor.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -161,7 +161,7 @@ impl Descriptions {
 
     /// The objects of all front ends.
     pub(crate) fn collect_objects(&self) -> Objects {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut all = Objects::default();
         for describe in self.0.lock().objects.values() {
             describe(until, &mut all);
@@ -171,7 +171,7 @@ impl Descriptions {
 
     /// The first descriptions, and how many there are in total.
     pub(crate) fn collect(&self) -> (Vec<EndpointView>, usize) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let known = self.0.lock();
         let described = known.by_number.values().take(ENDPOINTS);
         (

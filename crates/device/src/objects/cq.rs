@@ -30,7 +30,7 @@ impl Device {
     /// Creates a completion queue of `depth` entries, whose events go to `channel`.
     ///
     /// # Errors
-    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`]; [`DeviceError::Unknown`]: the channel is another device's.
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`]; [`DeviceError::Unknown`]: the channel belongs to another device.
     pub fn create_cq(&self, depth: u32, channel: Option<&Channel>) -> Result<Cq, DeviceError> {
         self.new_cq(depth, channel, |engine| engine.create_cq(depth))
     }
@@ -332,7 +332,7 @@ impl Cq {
     /// already holds do not count.
     ///
     /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`]; [`DeviceError::Unknown`]: the channel is another device's.
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`]; [`DeviceError::Unknown`]: the channel belongs to another device.
     pub fn watch(&self, channel: &Channel) -> Result<(), DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_armed_queues_comes_back_to_zero() {
+    fn the_count_of_armed_queues_returns_to_zero() {
         let table = CqTable::default();
         let one = table.add(id(1), None);
         let two = table.add(id(2), None);

@@ -109,8 +109,8 @@ impl Device {
                     id,
                     fails_with_peer: options.fail_with_peer,
                     tells_denials: self.config().tells_own_denials,
-                    // Verbs has no event for it. One that it drops would still make the descriptor of its events readable, and a
-                    // program that polls the descriptor (tgtd) would wait for an event that does not come.
+                    // Verbs has no event for it. An event that verbs drops would still make its event descriptor readable, and a
+                    // program that polls the descriptor (tgtd) would then wait for an event that never comes.
                     tells_end: self.config().api != Api::Verbs,
                 };
                 shared.qps.insert(qpn, entry);
@@ -221,9 +221,9 @@ impl Qp {
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 
-    /// Waits until the datagrams that wait for a link to their destination are sent: a quarter of a second at most. Destroying the queue
-    /// pair does this too, because a NIC sends within microseconds what is posted, and programs rely on it. Does nothing for
-    /// other types of queue pairs.
+    /// Waits, at most a quarter of a second, until the datagrams that wait for a link to their destination are sent. Destroying
+    /// the queue pair also does this, because a NIC sends what is posted within microseconds, and programs rely on it. Does
+    /// nothing for other types of queue pairs.
     pub fn send_waiting_datagrams(&self) {
         if self.0.device.shared().lifecycle().is_usable() {
             self.0.send_waiting_datagrams();

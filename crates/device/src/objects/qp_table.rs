@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_given_out_again_means_the_new_queue_pair() {
+    fn a_reused_number_refers_to_the_new_queue_pair() {
         let table = QpTable::default();
         let (old, new) = (QpId::from((1, 1)), QpId::from((1, 2)));
         let entry = |id, on| Entry {

@@ -16,7 +16,7 @@ use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
 use crate::shared::Shared;
 
-/// How many packets of one control socket are handled in one iteration.
+/// The maximum number of packets of one control socket to handle in one iteration.
 const PACKETS_PER_TURN: usize = 64;
 /// The maximum number of drives before a link is detached: the peer's last messages may still be in the ring, and our
 /// acknowledgements may be delayed.
@@ -84,7 +84,7 @@ impl Links {
     /// Handles a readable descriptor, if it is a link's. Returns whether the engine thread should drive.
     pub(crate) fn handle(&mut self, shared: &Shared, token: Token) -> bool {
         match self.tokens.get(&token) {
-            Some(&link) => self.hear(shared, link),
+            Some(&link) => self.read_socket(shared, link),
             None => false,
         }
     }
@@ -137,7 +137,7 @@ impl Links {
 
     /// Handles what arrived on a control socket, and the end of the process at its other end. Returns whether the engine thread
     /// should drive.
-    fn hear(&mut self, shared: &Shared, link: LinkId) -> bool {
+    fn read_socket(&mut self, shared: &Shared, link: LinkId) -> bool {
         let Some(watched) = self.links.get(&link) else {
             return false;
         };

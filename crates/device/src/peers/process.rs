@@ -1,4 +1,4 @@
-//! Other processes: their names in messages, and those that have exited.
+//! Other processes: their names in messages, and a list of those that have exited.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -50,7 +50,7 @@ impl DepartedPeers {
         true
     }
 
-    /// The exited processes of these devices.
+    /// The exited processes among the owners of these devices.
     pub(crate) fn of(&self, nodes: &HashSet<NodeId>) -> Vec<Departed> {
         let all = self.0.lock();
         let named = all.iter().filter(|one| nodes.contains(&one.node));

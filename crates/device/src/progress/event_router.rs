@@ -65,7 +65,7 @@ impl EventRouter {
         }
     }
 
-    /// Queues an event for the program, and updates the device's own state.
+    /// Reports an event to the program, and updates the device's own state.
     fn tell(&self, driver: &EngineDriver, event: AsyncEvent) {
         match event {
             AsyncEvent::CqOverrun(cq) => {
@@ -77,7 +77,7 @@ impl EventRouter {
                 self.cqs.ready(cq);
                 self.cqs.seen(cq);
             }
-            AsyncEvent::PeerGone { qp, qpn } => self.peer_is_gone(driver, qp, qpn),
+            AsyncEvent::PeerGone { qp, qpn } => self.peer_ended(driver, qp, qpn),
             _ => self.events.push(event),
         }
     }
@@ -89,7 +89,7 @@ impl EventRouter {
     }
 
     /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that.
-    pub(super) fn peer_is_gone(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
+    pub(super) fn peer_ended(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
         }

@@ -106,7 +106,7 @@ fn packets_of_strangers_are_dropped() {
     }
     assert!(b.poll().is_empty() && !hosts.nodes[1].engine.has_wire_output());
     let drops = hosts.nodes[1].engine.wire_drops();
-    assert_eq!((drops.stranger, drops.unknown), (2, 2));
+    assert_eq!((drops.wrong_address, drops.unknown), (2, 2));
     hosts.deliver(1, path(1), &place[..length]);
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
