@@ -52,7 +52,7 @@ impl Fabric {
         config.timeout = PATIENT;
         config.api = Api::Libfabric;
         // Endpoints log denials themselves, under their own names.
-        config.tells_own_denials = true;
+        config.logs_own_denials = true;
         let config = config.with_env().map(|mut config| {
             enough_for_endpoints(&mut config);
             config

@@ -112,9 +112,9 @@ pub struct Config {
     /// The program's API: denials name its access flags. Set by front ends; there is no variable for it.
     pub api: Api,
     /// Whether the front end logs the denials of its own requests in its own words
-    /// ([`Device::tell_own_denial`](crate::Device::tell_own_denial)); the device then does not log them. Front ends set
+    /// ([`Device::log_own_denial`](crate::Device::log_own_denial)); the device then does not log them. Front ends set
     /// it; no variable does.
-    pub tells_own_denials: bool,
+    pub logs_own_denials: bool,
 }
 
 impl Default for Config {
@@ -148,7 +148,7 @@ impl Default for Config {
             report: None,
             cross_api: false,
             api: Api::Native,
-            tells_own_denials: false,
+            logs_own_denials: false,
         }
     }
 }
@@ -201,7 +201,7 @@ impl Config {
             rnr_retry: self.rnr_retry,
             connect_timeout: self.connect_timeout,
             api: self.api,
-            tells_own_denials: self.tells_own_denials,
+            logs_own_denials: self.logs_own_denials,
             ..other.clone()
         };
         *self == other

@@ -176,7 +176,7 @@ impl Device {
 
     /// Logs a front end's own message about the refusal of one of its requests, subject to the rate limit for refusals. A
     /// watcher (`rkey run --explain`) gets the device's message instead.
-    pub fn tell_own_denial(&self, words: &str) {
+    pub fn log_own_denial(&self, words: &str) {
         self.shared().denials.write_own(words);
     }
 

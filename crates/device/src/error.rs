@@ -109,7 +109,7 @@ pub enum DeviceError {
     /// The queue pair has no link to its peer (not yet, or no longer).
     #[error("queue pair {qpn:#x} is not connected to another process (not yet, or no longer)")]
     NotConnected {
-        /// Its number.
+        /// The queue pair number.
         qpn: u32,
     },
     /// The memory of a lease could not be mapped.
@@ -118,7 +118,7 @@ pub enum DeviceError {
     /// The process at the other end belongs to another user, and sharing is off.
     #[error("the process at the other end belongs to user {uid}; both ends need RKEY_SHARE=all")]
     OtherUser {
-        /// Its user id.
+        /// The other process's user ID.
         uid: u32,
     },
     /// The connection could not be made: for example, the peer ended, violated the protocol, or claimed another process's device.
@@ -149,7 +149,7 @@ pub enum DeviceError {
     TooLong {
         /// What is too long.
         what: &'static str,
-        /// Its length.
+        /// The length, in bytes.
         len: usize,
         /// The maximum length.
         max: usize,

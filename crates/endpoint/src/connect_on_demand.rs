@@ -88,7 +88,7 @@ impl<F: Front> Driver<F> {
     /// Connects a queue pair to the listener of a destination if the two endpoints may talk. Returns the listener's hello.
     ///
     /// # Errors
-    /// Same as [`rkey_device::Device::connect_patiently`], and if the two endpoints are not allowed to talk.
+    /// Same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints are not allowed to talk.
     pub fn ask_at(
         &self,
         to: Destination,
@@ -105,8 +105,14 @@ impl<F: Front> Driver<F> {
             there = Some(hello.map_err(refused)?);
             Ok(())
         };
-        self.device
-            .connect_patiently(to.address, &[qp], &ours.encode(), find, answer, admit)?;
+        self.device.connect_with_timeouts(
+            to.address,
+            &[qp],
+            &ours.encode(),
+            find,
+            answer,
+            admit,
+        )?;
         there.ok_or(DeviceError::Handshake("no answer"))
     }
 

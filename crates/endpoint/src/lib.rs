@@ -93,7 +93,7 @@ pub struct State<F: Front> {
     /// Room for completions of the device.
     completions: Vec<Completion>,
     /// How many ended peers the device had reported when connections were last checked.
-    peers_gone: u32,
+    ended_peers: u32,
     /// Whether no new connection may be added.
     closing: bool,
 }
@@ -109,7 +109,7 @@ impl<F: Front> Driver<F> {
         let state = State {
             rdm: Endpoint::new(it.service),
             completions: Vec::new(),
-            peers_gone: 0,
+            ended_peers: 0,
             closing: false,
         };
         let driver = Self {

@@ -36,7 +36,7 @@ pub enum SendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
     /// The peer's process ended, or the peer closed the link.
-    #[error("the peer is gone")]
+    #[error("the peer ended or closed the link")]
     PeerGone,
     /// The peer violated the protocol.
     #[error(transparent)]
@@ -63,6 +63,6 @@ pub enum PullError {
     #[error("the kernel does not permit access to the peer's memory")]
     Refused,
     /// The peer process no longer exists.
-    #[error("the peer is gone")]
+    #[error("the peer's process no longer exists")]
     Gone,
 }

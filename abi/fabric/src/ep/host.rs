@@ -198,7 +198,7 @@ impl Host for EpHost {
             let peer = name_of(self.av.as_deref(), to.peer);
             let advice = advice(denial);
             let detail = format!("{denial} (endpoint {here} to {peer}; denial {id}). {advice}");
-            self.domain.device.tell_own_denial(&detail);
+            self.domain.device.log_own_denial(&detail);
             detail
         });
         Failure {

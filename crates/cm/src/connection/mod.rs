@@ -69,9 +69,9 @@ pub(crate) struct Connection {
 /// A description of a connection, for inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Its state.
+    /// The state of the connection.
     pub state: State,
-    /// Its transport; `None` for a datagram service.
+    /// The transport; `None` for a datagram service.
     pub transport: Option<Transport>,
     /// The requested service.
     pub service: ServiceId,

@@ -30,9 +30,9 @@ pub struct QueuePair {
     pub retry_count: u8,
     /// How many times it retries when the receiver is not ready, at most 7.
     pub rnr_retry: u8,
-    /// Whether it has a shared receive queue.
+    /// Whether the queue pair has a shared receive queue.
     pub srq: bool,
-    /// Whether it uses end-to-end flow control.
+    /// Whether the queue pair uses end-to-end flow control.
     pub flow_control: bool,
 }
 

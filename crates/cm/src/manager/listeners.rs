@@ -42,7 +42,7 @@ pub struct ListenerInfo {
     pub service: ServiceId,
     /// The addresses that it accepts.
     pub on: ListenOn,
-    /// What it offers.
+    /// What the listener offers.
     pub kind: Kind,
     /// How many requests may wait for the program.
     pub backlog: usize,

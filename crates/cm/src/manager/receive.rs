@@ -142,7 +142,7 @@ impl Manager {
 
     fn on_rep(&mut self, at: &Arrival, rep: &Rep) {
         let Some(id) = self.asked(at, rep.remote) else {
-            // The peer waits for an RTU that will never come: tell it.
+            // The peer waits for an RTU that will never come, so refuse explicitly.
             let reason = RejectReason::COMMUNICATION_ID;
             let rej = Rej::bare(rep.remote, rep.local, About::Rep, reason);
             return self.answer(at, Message::Rej(rej));

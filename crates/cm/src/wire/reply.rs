@@ -27,7 +27,7 @@ pub struct Rep {
     pub target_ack_delay: u8,
     /// The result for the alternate path, 2 bits: 0 if it was accepted, or if there was none.
     pub failover: u8,
-    /// Whether it uses end-to-end flow control.
+    /// Whether the passive side uses end-to-end flow control.
     pub flow_control: bool,
     /// The RNR retry count, 3 bits.
     pub rnr_retry: u8,

@@ -97,7 +97,7 @@ pub struct Req {
     pub remote_response: u8,
     /// The service type, 2 bits, and the extended transport type, 3 bits.
     pub transport: (u8, u8),
-    /// Whether it uses end-to-end flow control.
+    /// Whether the active side uses end-to-end flow control.
     pub flow_control: bool,
     /// The first PSN that the active side expects to receive, which is the first that the passive side sends. 24 bits.
     pub starting_psn: u32,

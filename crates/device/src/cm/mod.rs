@@ -118,7 +118,7 @@ pub enum Unfound {
     Failed,
 }
 
-/// What a call works on while it holds the service's lock.
+/// The state available to a call, which holds the service's lock.
 pub struct Parts<'a, H> {
     /// The connection manager.
     pub manager: &'a mut Manager,

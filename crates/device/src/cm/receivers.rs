@@ -219,7 +219,7 @@ impl Carrier {
         }
     }
 
-    /// Handles the end of a link: schedules a check whether its process has ended.
+    /// Handles the end of a link: schedules a check of whether its process has ended.
     pub(super) fn unlink(&mut self, now: Nanos, name: Name) {
         let Some(receiver) = self.receivers.0.get_mut(&name) else {
             return;

@@ -218,9 +218,9 @@ impl fmt::Display for Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Our program initiated the connection and was refused.
-    Asked,
+    Active,
     /// A peer requested the connection and was refused here.
-    WasAsked,
+    Passive,
     /// A call of our program was refused; nothing was sent.
     Call,
 }
@@ -228,7 +228,7 @@ pub enum Side {
 /// A connection that was refused.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Its number within this connection manager, from 1.
+    /// The refusal's number within this connection manager, from 1.
     pub number: u64,
     /// Which side we were.
     pub side: Side,
@@ -257,8 +257,8 @@ impl Refusal {
         let process = process.unwrap_or_default();
         let (from, to) = (address(self.from), address(self.to));
         let head = match self.side {
-            Side::Asked => format!("connecting to {to}{process}"),
-            Side::WasAsked => format!("a request from {from}{process} to {to}"),
+            Side::Active => format!("connecting to {to}{process}"),
+            Side::Passive => format!("a request from {from}{process} to {to}"),
             Side::Call => format!("a call for {to}"),
         };
         let types = self.types.map(|(asked, offered)| {
@@ -301,12 +301,14 @@ impl Refusals {
     /// Adds a connection that was not established. `why` is the reason as far as this process knows it.
     pub(super) fn add_refused(&mut self, refused: &Refused, pid: Option<u32>, why: Why) {
         let types = match refused.why {
-            NotAccepted::Transport { asked, offered } => Some((word(asked), word(offered))),
+            NotAccepted::Transport { asked, offered } => {
+                Some((type_name(asked), type_name(offered)))
+            }
             _ => None,
         };
         let (side, from, to) = match refused.is_active {
-            true => (Side::Asked, refused.local, refused.peer),
-            false => (Side::WasAsked, refused.peer, refused.local),
+            true => (Side::Active, refused.local, refused.peer),
+            false => (Side::Passive, refused.peer, refused.local),
         };
         self.add(Refusal {
             number: 0,
@@ -357,15 +359,15 @@ impl Refusals {
 }
 
 /// The queue pair type of a service.
-pub(super) fn word(kind: Kind) -> &'static str {
+pub(super) fn type_name(kind: Kind) -> &'static str {
     match kind {
-        Kind::Connected(transport) => word_of(Some(transport)),
-        Kind::Datagram => word_of(None),
+        Kind::Connected(transport) => type_name_of(Some(transport)),
+        Kind::Datagram => type_name_of(None),
     }
 }
 
 /// The queue pair type of a connection.
-pub(super) fn word_of(transport: Option<Transport>) -> &'static str {
+pub(super) fn type_name_of(transport: Option<Transport>) -> &'static str {
     match transport {
         Some(Transport::Rc) => "RC",
         Some(Transport::Uc) => "UC",

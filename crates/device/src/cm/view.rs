@@ -6,7 +6,7 @@ use rkey_cm::{ConnectionId, Info, ListenerId, State};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-use super::refusals::{Refusal, Side, word, word_of};
+use super::refusals::{Refusal, Side, type_name, type_name_of};
 
 /// The maximum number of identifiers in an inspection.
 pub const IDS: usize = 1024;
@@ -19,7 +19,7 @@ pub struct CmView {
     pub pid: u32,
     /// The process's user ID.
     pub uid: u32,
-    /// Its command line, shortened.
+    /// The process's command line, shortened.
     pub command: String,
     /// The API that uses it: "librdmacm" or "Rust".
     pub api: String,
@@ -45,9 +45,9 @@ pub struct IdView {
     pub qp_type: String,
     /// The port space: "TCP", "UDP", "IB" or "IPOIB".
     pub space: String,
-    /// Its state, in words.
+    /// The state, as text.
     pub state: String,
-    /// Its address and port.
+    /// The local address and port.
     pub local: Option<String>,
     /// The peer's address and port.
     pub peer: Option<String>,
@@ -68,7 +68,7 @@ pub struct IdView {
 /// A refused connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
-    /// Its number within the connection manager.
+    /// The refusal's number within the connection manager.
     pub number: u64,
     /// "asked": our program initiated the connection and was refused; "was-asked": a peer requested it and was refused here;
     /// "call": a call of our program was refused, and nothing was sent.
@@ -90,8 +90,8 @@ pub struct RefusalView {
 impl From<&Refusal> for RefusalView {
     fn from(it: &Refusal) -> Self {
         let side = match it.side {
-            Side::Asked => "asked",
-            Side::WasAsked => "was-asked",
+            Side::Active => "asked",
+            Side::Passive => "was-asked",
             Side::Call => "call",
         };
         Self {
@@ -116,15 +116,15 @@ pub struct OwnId {
     pub qp_type: &'static str,
     /// See [`IdView::space`].
     pub space: &'static str,
-    /// Its state, if it has neither a connection nor a listener.
+    /// The state, as text, if the identifier has neither a connection nor a listener.
     pub state: &'static str,
-    /// Its address and port.
+    /// The local address and port.
     pub local: Option<SocketAddr>,
     /// The peer's address and port.
     pub peer: Option<SocketAddr>,
-    /// Its connection.
+    /// The connection of this identifier.
     pub connection: Option<ConnectionId>,
-    /// Its listener.
+    /// The listener of this identifier.
     pub listener: Option<ListenerId>,
     /// How many events the program has not fetched.
     pub events: usize,
@@ -133,7 +133,7 @@ pub struct OwnId {
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Other {
-    /// Its PID.
+    /// The PID of the other side.
     pub(super) pid: Option<u32>,
     /// Whether our request has not reached any process yet.
     pub(super) is_missing: bool,
@@ -196,7 +196,7 @@ fn events(count: usize) -> String {
 pub(super) fn of_request(info: &Info, other: Other) -> IdView {
     let own = OwnId {
         name: "request".to_owned(),
-        qp_type: word_of(info.transport),
+        qp_type: type_name_of(info.transport),
         space: space(info.service),
         local: Some(info.local),
         peer: Some(info.peer),
@@ -218,7 +218,7 @@ pub(super) fn of_listener(info: &ListenerInfo) -> IdView {
     };
     let own = OwnId {
         name: "listener".to_owned(),
-        qp_type: word(info.kind),
+        qp_type: type_name(info.kind),
         space: space(info.service),
         local: Some(at),
         ..OwnId::default()

@@ -87,7 +87,7 @@ impl Device {
     ///
     /// # Errors
     /// Same as [`Device::connect`], and the error of `admit`.
-    pub fn connect_patiently(
+    pub fn connect_with_timeouts(
         &self,
         address: SocketAddr,
         qps: &[&Qp],

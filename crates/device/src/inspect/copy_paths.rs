@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// One mechanism: whether it works, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// Its name.
+    /// The name of the mechanism.
     pub name: String,
-    /// Whether it works here.
+    /// Whether the mechanism works here.
     pub works: bool,
-    /// What was tried and what it showed, in a sentence.
+    /// What was tried and the result, in one sentence.
     pub why: String,
 }
 

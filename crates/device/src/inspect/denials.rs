@@ -123,7 +123,7 @@ impl Denials {
         if let Some(watcher) = &self.watcher {
             let advice = report.denial.advice();
             watcher.lock().tell(&format!("{report}\n  {advice}"));
-        } else if report.side != Side::Target && self.qps.tells_denials(report.qpn) {
+        } else if report.side != Side::Target && self.qps.logs_denials(report.qpn) {
             // The front end logs this refusal.
         } else {
             limited(&self.limit, REFUSALS, || {

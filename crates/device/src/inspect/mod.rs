@@ -53,14 +53,14 @@ pub struct Inspection {
     pub node: NodeId,
     /// The process, as it sees itself.
     pub pid: u32,
-    /// Its user.
+    /// The process's user ID.
     pub uid: u32,
-    /// Its command line, shortened.
+    /// The process's command line, shortened.
     pub command: String,
     /// The API in whose terms the device's objects are shown: that of its domains, or [`Api::Native`] if they have several.
     #[serde(default)]
     pub api: Api,
-    /// Its blocks of queue pair numbers.
+    /// The device's blocks of queue pair numbers.
     pub blocks: Vec<u16>,
     /// What drives its engine at the moment: "thread", "program", or "asleep" if it is idle.
     pub driver: String,
@@ -112,13 +112,13 @@ pub struct Inspection {
 /// A queue pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QpView {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
-    /// Its transport service.
+    /// The transport service.
     pub qp_type: String,
-    /// Its state.
+    /// The state of the queue pair.
     pub state: String,
-    /// Its domain.
+    /// The number of the protection domain.
     pub domain: u32,
     /// The number of the connected queue pair.
     pub peer_qpn: Option<u32>,
@@ -140,9 +140,9 @@ pub struct QpView {
 /// A shared receive queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SrqView {
-    /// Its number within the device.
+    /// The queue's number within the device.
     pub number: u32,
-    /// Its domain.
+    /// The number of the protection domain.
     pub domain: u32,
     /// How many receives it can hold.
     pub depth: usize,
@@ -155,7 +155,7 @@ pub struct SrqView {
 /// A completion queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CqView {
-    /// Its number within the device.
+    /// The queue's number within the device.
     pub number: u32,
     /// How many completions it can hold.
     pub depth: usize,
@@ -172,7 +172,7 @@ pub struct LinkView {
     pub node: NodeId,
     /// "loopback", "requester" (we send the requests) or "responder".
     pub role: String,
-    /// Whether it works.
+    /// Whether the link is up.
     pub up: bool,
     /// Whether large payloads are copied directly between the processes, by remote iovecs.
     #[serde(alias = "by_reference")]
@@ -184,7 +184,7 @@ pub struct LinkView {
 /// A counter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CounterView {
-    /// Its number.
+    /// The counter's number.
     pub number: u32,
     /// How many writes and atomics peers made.
     pub writes: u64,
@@ -219,20 +219,20 @@ pub struct Listing {
 /// A process whose device did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentProcess {
-    /// Its PID.
+    /// The PID of the process.
     pub pid: u32,
     /// The name of its program, if `/proc` shows it.
     pub program: Option<String>,
-    /// Whether it is stopped, by a signal or a debugger. Otherwise it is busy or hangs.
+    /// Whether the process is stopped, by a signal or a debugger. Otherwise it is busy or hangs.
     pub stopped: bool,
 }
 
 /// A process whose device uses another version of the link protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherVersion {
-    /// Its PID, if it has one in our PID namespace.
+    /// The process's PID, if it has one in our PID namespace.
     pub pid: Option<u32>,
-    /// Its user.
+    /// The process's user ID.
     pub uid: u32,
     /// The version that it uses. Ours is [`rkey_link::shm::PROTOCOL_VERSION`].
     pub version: u16,

@@ -58,7 +58,7 @@ struct Process {
     uid: u32,
     /// `None`: it has no PID in our PID namespace.
     pid: Option<u32>,
-    /// Its start time, which distinguishes it from a later process with the same PID; 0 if unknown.
+    /// The start time of the process, which distinguishes it from a later one with the same PID; 0 if unknown.
     started: u64,
 }
 

@@ -14,9 +14,9 @@ const REMEMBERED: usize = 256;
 /// A process that has exited while it was connected to this device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departed {
-    /// Its device.
+    /// The device of the process.
     pub node: NodeId,
-    /// Its PID, if it had one in our PID namespace.
+    /// The PID, if the process had one in our PID namespace.
     pub pid: Option<u32>,
     /// The name of its program, if that was known.
     pub program: Option<String>,

@@ -554,7 +554,7 @@ impl EngineDriver {
     }
 }
 
-/// Wakes peers that have not acknowledged our requests, whatever their sleep words say: their programs may have stopped polling
+/// Wakes peers that have not acknowledged our requests, regardless of their sleep words: their programs may have stopped polling
 /// without updating them.
 fn kick_peers(engine: &DeviceEngine) {
     for (_, link) in engine.links() {

@@ -60,7 +60,7 @@ impl EventRouter {
                 error,
                 ..
             } => self.denials.write_bind(qpn, work_id, &error),
-            // A later engine may have events that this device does not know.
+            // A later engine may have events that this version of the device does not handle.
             other => tracing::debug!(?other, "ignored an unknown engine event"),
         }
     }
@@ -93,7 +93,7 @@ impl EventRouter {
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
         }
-        if self.qps.tells_end(qpn) {
+        if self.qps.reports_end(qpn) {
             self.events.push(AsyncEvent::PeerGone { qp, qpn });
         }
     }
@@ -111,7 +111,7 @@ impl EventRouter {
                 tracing::debug!(%error, "cannot fail a queue pair whose peer has ended");
             }
             for notify in &notified {
-                notify.count_gone_peer(engine);
+                notify.count_ended_peer(engine);
             }
         });
         for cq in cqs {

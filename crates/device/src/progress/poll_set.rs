@@ -99,7 +99,7 @@ impl PollSet {
     /// Checks all links, for pollers.
     #[inline]
     pub(crate) fn check(&self) -> PollResult {
-        // An exiting thread has no count any more. `Arrived` makes it drive under the lock instead.
+        // An exiting thread no longer has a count. `Arrived` makes it drive under the lock instead.
         CHECK_COUNT
             .try_with(|check_count| self.check_as(check_count))
             .unwrap_or(PollResult::Arrived)

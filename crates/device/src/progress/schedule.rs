@@ -1,7 +1,7 @@
 //! Who drives the engine, and when it must be driven at the latest.
 //!
-//! One word, the [`Mode`], says who drives. It changes only under the engine's lock, which is why the transitions below take
-//! a reference to the engine:
+//! A single word, the [`Mode`], determines who drives. It changes only under the engine's lock, which is why the transitions
+//! below take a reference to the engine:
 //!
 //! | from | transition | to | sleep words | timer |
 //! | --- | --- | --- | --- | --- |

@@ -64,7 +64,7 @@ impl ThreadRequests {
         self.add(|lists| lists.groups.push((qp, group)));
     }
 
-    /// Requests a check whether a peer that does not respond could have responded.
+    /// Requests a check of whether a peer that does not respond could have responded.
     pub(crate) fn judge(&self, peer: UnresponsivePeer) {
         self.add(|lists| lists.unresponsive.push(peer));
     }

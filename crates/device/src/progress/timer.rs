@@ -15,7 +15,7 @@ use crate::error::DeviceError;
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
-    /// When it fires, in nanoseconds; `u64::MAX` while it is off.
+    /// When the timer fires, in nanoseconds; `u64::MAX` while it is off.
     at: AtomicU64,
 }
 

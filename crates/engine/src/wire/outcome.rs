@@ -106,7 +106,7 @@ fn on_completed<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64, ended: End
     }
     let wqe = qp.sq.wqe(seq);
     let report = match ended {
-        // The peer does not say why. Its own user finds the reason there.
+        // The peer does not send the reason, which is only in the log of its own process.
         Ended::RemoteAccess => {
             let (id, denial) = (wqe.id, wqe.withheld());
             x.report(Side::Initiator, qp, NodeId::default(), Some(id), denial)

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_travel_and_nonsense_does_not() {
+    fn grants_round_trip_and_other_bytes_are_refused() {
         let id = LeaseId {
             index: 255,
             generation: 77,

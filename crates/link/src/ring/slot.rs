@@ -14,7 +14,7 @@
 //! header and payload then usually fit into one cache line, so the reader has one cache miss.
 //!
 //! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value
-//! [`PAYLOAD_IN_RING`] says that the payload is in the payload ring, at the offset stored at 48. All numbers are
+//! [`PAYLOAD_IN_RING`] means that the payload is in the payload ring, at the offset stored at 48. All numbers are
 //! little-endian.
 
 use super::half::SLOT;

@@ -180,7 +180,7 @@ impl LinkRequest {
     /// Creates the link as its responder.
     ///
     /// # Errors
-    /// No link was created. If the peer's segment cannot be used, the peer is told so.
+    /// No link was created. If the peer's segment cannot be used, the peer gets a refusal.
     pub fn accept(self) -> Result<ShmLink, HandshakeError> {
         let Self {
             local,

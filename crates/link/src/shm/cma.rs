@@ -52,7 +52,7 @@ impl PeerProcess {
         matches!(watch.all_clear(pid, deadline), Ok(true)) && alive.is_alive()
     }
 
-    /// Its PID, if it has one in our PID namespace.
+    /// The process's PID, if it has one in our PID namespace.
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }

@@ -112,7 +112,7 @@ impl ShmLink {
         });
         let own = own_half(&segments.own, parts.own_geometry)?;
         // SAFETY: the peer's segment is mapped and cannot shrink (its seals have been checked);
-        // we only read through this half (a sender is made only for the own one), and the `KeepMapped`
+        // we only read through this half (a sender is created only for our own half), and the `KeepMapped`
         // below holds the mapping.
         let peer = unsafe {
             Half::new(
@@ -360,7 +360,7 @@ impl Link for ShmLink {
     #[inline]
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         let acked = self.end.read_peer_ack()?;
-        // The number of responses that the peer has taken says nothing about requests.
+        // The peer's acknowledgement counts responses here, not requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
 

@@ -56,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// Everything before `position` has been executed. Returns `false` if a response to it is missing.
+    /// Handles an acknowledgement of everything before `position`. Returns `false` if a response before it is missing.
     fn acknowledge<H>(&mut self, step: &mut Step<'_, H>, position: Sequence) -> bool {
         let awaited = self.awaited().map(Work::awaited);
         let until = awaited.map_or(position, |awaited| awaited.min(position));
