@@ -29,6 +29,9 @@ pub struct Config {
     /// The response timeout is 4.096 µs · 2^timeout; each timeout uses up a retry, and doubles the next one, up to four times the
     /// first, until there is progress. 0 means no timeout (5 bits).
     pub timeout: u8,
+    /// A response that is later than usual, and at least this late (in nanoseconds), makes the requester send the oldest packet again
+    /// before the timeout, without using up a retry. `None`: only after the timeout.
+    pub probe_after: Option<u64>,
     /// How many retries in a row without progress, after a timeout or a lost packet, until the request fails (3 bits).
     pub retry_count: u8,
     /// How many retries while the peer has no receive posted; 7 means no limit (3 bits).
@@ -60,6 +63,7 @@ impl Config {
             send_psn,
             receive_psn,
             timeout: 14,
+            probe_after: Some(1_000_000),
             retry_count: 7,
             rnr_retry: 7,
             min_rnr_timer,

@@ -84,6 +84,8 @@ pub struct Counters {
     pub retransmitted: u64,
     /// Timeouts while waiting for a response.
     pub timeouts: u64,
+    /// Times that the oldest packet was sent again because its response was later than usual.
+    pub probes: u64,
     /// Sequence errors reported by the peer.
     pub sequence_naks: u64,
     /// Responses that showed that an earlier response was lost.

@@ -45,6 +45,7 @@ impl Lone {
     /// Creates a queue pair that sends from PSN 100 and expects PSN 500.
     pub(crate) fn new(change: impl Fn(&mut Config)) -> Self {
         let mut config = Config::reliable(0xb, Psn::new(100), Psn::new(500));
+        config.probe_after = None;
         change(&mut config);
         Self {
             connection: Connection::new(&config),

@@ -13,6 +13,7 @@
 //!
 //! [`send`] builds packets, [`response`] handles responses, and [`retry`] handles missing ones.
 
+mod probe;
 mod response;
 mod retry;
 mod send;
@@ -144,6 +145,7 @@ impl Requester {
             return;
         }
         self.retry.progress(position.since(self.unacked));
+        self.retry.probe.progress(now, position);
         self.unacked = position;
         while let Some(work) = self.works.front()
             && self.started > 0
@@ -177,6 +179,7 @@ impl Requester {
     /// Resets `next` to the oldest unacknowledged packet, which belongs to the oldest request.
     fn rewind(&mut self) {
         (self.next, self.cursor) = (self.unacked, 0);
+        self.retry.probe.forget();
         self.response_ends.clear();
     }
 

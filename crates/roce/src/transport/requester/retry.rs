@@ -1,6 +1,7 @@
 //! Retries: how long to wait for a response, how often to send again, and how much may be outstanding.
 
 use super::Requester;
+use super::probe::Probe;
 use crate::transport::config::{Config, timeout_ns};
 use crate::transport::event::Status;
 use crate::transport::sequence::Sequence;
@@ -38,6 +39,9 @@ pub(super) struct Retry {
     window: u32,
     /// Positions acknowledged since the window last changed.
     acknowledged: u32,
+    /// A probe has left since the last progress: until then, the window is one packet.
+    is_probing: bool,
+    pub(super) probe: Probe,
 }
 
 impl Retry {
@@ -56,6 +60,8 @@ impl Retry {
             window_max: window,
             window,
             acknowledged: 0,
+            is_probing: false,
+            probe: Probe::new(config.probe_after),
         }
     }
 
@@ -70,7 +76,7 @@ impl Retry {
 
     /// The maximum number of outstanding positions.
     pub(super) fn window(&self) -> u32 {
-        self.window
+        if self.is_probing { 1 } else { self.window }
     }
 
     /// Whether sending is paused because the peer had no receive.
@@ -84,12 +90,17 @@ impl Retry {
         if self.deadline.is_none() {
             self.watch(now, true);
         }
+        self.probe.sent(now);
     }
 
     /// Restarts the timer, or stops it if no response is awaited.
     pub(super) fn watch(&mut self, now: u64, awaits_response: bool) {
         let timeout = self.timeout.filter(|_| awaits_response);
         self.deadline = timeout.map(|timeout| now.saturating_add(timeout << self.doublings));
+        match awaits_response {
+            true => self.probe.watch(now),
+            false => self.probe.stop(),
+        }
     }
 
     /// Records that the peer has executed `positions` packets: resets the retry counts. The window grows by one packet
@@ -99,6 +110,10 @@ impl Retry {
         self.rnr_retries_left = self.rnr_retry;
         self.doublings = 0;
         self.not_before = None;
+        if std::mem::take(&mut self.is_probing) && positions == 1 {
+            // The peer had no later packet, so the probe has replaced one that was lost. Otherwise it was superfluous.
+            self.shrink();
+        }
         self.acknowledged = self.acknowledged.saturating_add(positions);
         if self.acknowledged >= self.window {
             self.acknowledged = 0;
@@ -110,6 +125,7 @@ impl Retry {
     fn shrink(&mut self) {
         self.window = (self.window / 2).max(WINDOW_MIN.min(self.window_max));
         self.acknowledged = 0;
+        self.is_probing = false;
     }
 
     /// Uses up a retry, if one is left.
@@ -129,17 +145,22 @@ impl Retry {
         }
         self.not_before = Some(now.saturating_add(delay));
         self.deadline = None;
+        self.probe.stop();
         true
     }
 
     /// Stops all timers.
     pub(super) fn stop(&mut self) {
         (self.deadline, self.not_before) = (None, None);
+        self.probe.stop();
     }
 
     /// When the next timer expires.
     fn next_deadline(&self) -> Option<u64> {
-        self.deadline.into_iter().chain(self.not_before).min()
+        [self.deadline, self.not_before, self.probe.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -171,6 +192,9 @@ impl Requester {
             self.retry.not_before = None;
         }
         if self.retry.deadline.is_none_or(|deadline| now < deadline) {
+            if (self.retry.probe.deadline()).is_some_and(|deadline| deadline <= now) {
+                self.send_probe(now, out);
+            }
             return;
         }
         out.counters.timeouts += 1;
@@ -183,5 +207,14 @@ impl Requester {
         self.retry.shrink();
         self.rewind();
         self.retry.watch(now, true);
+    }
+
+    /// Sends the oldest packet again, because its response is later than usual.
+    fn send_probe(&mut self, now: u64, out: &mut Output) {
+        out.counters.probes += 1;
+        self.retry.last_rewind = Some(self.unacked);
+        self.retry.is_probing = true;
+        self.rewind();
+        self.retry.probe.probed(now);
     }
 }

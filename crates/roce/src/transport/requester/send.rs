@@ -56,6 +56,9 @@ impl Requester {
             host.load(id, packet.offset, payload)
         })?;
         step.out.counters.retransmitted += u64::from(is_again);
+        if !is_again && (headers.ack_request || packet.is_answered) {
+            self.retry.probe.measure(step.now, self.next);
+        }
         self.sent(step, &headers);
         Ok(length)
     }
