@@ -17,7 +17,7 @@ use crate::error::DeviceError;
 static DEVICE: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
 /// How long to wait while another thread opens the device. If the process forks meanwhile, nothing unlocks [`DEVICE`] in the child.
-const OPENING: Duration = Duration::from_secs(10);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Device {
     /// Opens the device that the front ends of this process share: the same one for every API. The domains of the APIs stay separate
@@ -29,7 +29,7 @@ impl Device {
     /// # Errors
     /// Same as [`Device::open`].
     pub fn open_shared(config: Config) -> Result<Self, DeviceError> {
-        let Some(mut device) = DEVICE.try_lock_for(OPENING) else {
+        let Some(mut device) = DEVICE.try_lock_for(OPEN_TIMEOUT) else {
             return Self::open(config);
         };
         match device.upgrade().filter(|handle| handle.is_usable()) {

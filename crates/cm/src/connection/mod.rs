@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     pub(crate) remote_id: Option<u32>,
     pub(crate) local: IpAddr,
     pub(crate) peer: IpAddr,
-    /// The ports: ours, and the peer's.
+    /// Our port and the peer's.
     pub(crate) ports: (u16, u16),
     /// Whether our program initiated it.
     pub(crate) is_active: bool,

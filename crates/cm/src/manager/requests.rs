@@ -71,7 +71,7 @@ impl Manager {
         self.note_refused(at, req.service, req.source_port(), why);
     }
 
-    /// Makes the checks that are possible before a connection exists, in the same order as Linux.
+    /// Performs the checks that are possible before a connection exists, in the same order as Linux.
     fn acceptable(&self, at: &Arrival, req: &Req) -> Result<Acceptable, NoConnection> {
         if req.path.remote != Gid::from(at.to) {
             return Err(NoConnection::reject(RejectReason::GID));

@@ -207,7 +207,7 @@ fn requests_with_false_addresses_are_dropped_or_refused() {
 /// Another process at the peer's address, or a host that claims the address, knows the GUID and the number of the peer's
 /// queue pair, but none of the ids.
 #[test]
-fn messages_that_name_a_connection_s_queue_pair_do_not_end_it() {
+fn naming_the_queue_pair_of_a_connection_does_not_end_it() {
     let mut world = World::new();
     let (a, b) = world.pair();
     let (Message::Req(req), Message::Rep(rep)) = (world.sent[0].1.message, world.sent[1].1.message)

@@ -214,7 +214,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// Which side a refusal happened on.
+/// Where a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Our program initiated the connection and was refused.
@@ -230,7 +230,7 @@ pub enum Side {
 pub struct Refusal {
     /// The refusal's number within this connection manager, from 1.
     pub number: u64,
-    /// Which side we were.
+    /// Where it was refused.
     pub side: Side,
     /// The address and port of the initiator, as far as known.
     pub from: Option<SocketAddr>,

@@ -64,7 +64,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
     outcome
 }
 
-/// Whether this user's processes may vouch that a message comes from another host.
+/// Whether a process of user `uid` may vouch that a message comes from another host.
 pub(super) fn is_ours(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw()
 }

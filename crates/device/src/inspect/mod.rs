@@ -42,7 +42,7 @@ const ANSWER: &[u8] = b"inspection";
 /// The maximum length of an inspection, in bytes.
 const MAX_LEN: u64 = 64 << 20;
 /// The maximum number of regions, and of windows, in an inspection.
-const LISTED: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 /// How long all devices together may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -388,8 +388,8 @@ pub(crate) fn answer(shared: &Shared, connection: &OtherConnection) -> std::io::
 fn inspect(shared: &Shared) -> Inspection {
     let mut protection = shared.protection.snapshot();
     let (regions, windows) = (protection.regions.len(), protection.windows.len());
-    protection.regions.truncate(LISTED);
-    protection.windows.truncate(LISTED);
+    protection.regions.truncate(MAX_LISTED);
+    protection.windows.truncate(MAX_LISTED);
     let (engine, roles, guessers) = {
         let engine = shared.driver.lock();
         let roles: BTreeMap<u32, &str> = engine

@@ -20,7 +20,7 @@ use crate::shared::Shared;
 const PACKETS_PER_TURN: usize = 64;
 /// The maximum number of drives before a link is detached: the peer's last messages may still be in the ring, and our
 /// acknowledgements may be delayed.
-const LAST_DRIVES: u32 = 64;
+const DRAIN_DRIVES_MAX: u32 = 64;
 /// The first and the longest pause between two checks of what lost links leave behind. A process that is being killed closes
 /// its sockets shortly before it ends.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
@@ -178,7 +178,7 @@ impl Links {
         // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. Each
         // iteration takes the engine's lock anew, and the number of iterations is limited, because other links may never run
         // out of work.
-        for _ in 0..LAST_DRIVES {
+        for _ in 0..DRAIN_DRIVES_MAX {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;
             }

@@ -9,7 +9,7 @@ use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of exited processes that are remembered.
-const REMEMBERED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 
 /// A process that has exited while it was connected to this device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl DepartedPeers {
         if all.iter().any(|known| known.node == one.node) {
             return false;
         }
-        if all.len() >= REMEMBERED {
+        if all.len() >= MAX_REMEMBERED {
             all.pop_front();
         }
         all.push_back(one);

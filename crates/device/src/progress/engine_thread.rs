@@ -22,7 +22,7 @@ const TURNS_PER_CLOCK: u32 = 64;
 /// The engine thread handles sockets once in this many iterations of its loop.
 const TURNS_PER_SOCKETS: u32 = 4096;
 /// A program that has polled within this many nanoseconds before a doorbell counts as still polling.
-const RECENTLY: u64 = 200_000;
+const RECENT_POLL_NS: u64 = 200_000;
 
 /// The state of the thread.
 pub(crate) struct EngineThread {
@@ -174,11 +174,11 @@ impl EngineThread {
         if !woken.rung {
             return false;
         }
-        let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENTLY;
+        let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENT_POLL_NS;
         if is_polling {
             // The program may just have stopped, so check again soon.
             self.last_polls = polls;
-            self.driver().give_way(Some(RECENTLY));
+            self.driver().give_way(Some(RECENT_POLL_NS));
         }
         !is_polling
     }

@@ -68,7 +68,7 @@ use waiting::Waiting;
 /// The wires of this process, by their settings.
 static WIRES: Mutex<Vec<(WireSetting, Weak<Wire>)>> = Mutex::new(Vec::new());
 /// How long to wait while another thread opens a wire. If the process forks meanwhile, nothing unlocks [`WIRES`] in the child.
-const OPENING: Duration = Duration::from_secs(10);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A packet from another host.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +148,7 @@ impl Wire {
         if *setting == WireSetting::Off {
             return None;
         }
-        let mut wires = WIRES.try_lock_for(OPENING)?;
+        let mut wires = WIRES.try_lock_for(OPEN_TIMEOUT)?;
         wires.retain(|(_, wire)| wire.strong_count() > 0);
         let known = wires.iter().filter(|(it, _)| it == setting);
         let known = known.filter_map(|(_, wire)| wire.upgrade());

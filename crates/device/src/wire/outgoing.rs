@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_covers_a_datagram_s_identification() {
+    fn the_checksum_covers_the_identification_of_each_datagram() {
         let (from, to) = (
             "10.0.0.1:4791".parse().unwrap(),
             "10.0.0.2:4791".parse().unwrap(),

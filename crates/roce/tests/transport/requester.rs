@@ -336,7 +336,7 @@ fn responses_that_do_not_match_the_request_end_it() {
 }
 
 #[test]
-fn reads_wait_for_the_limit_and_fences_for_all_reads() {
+fn reads_wait_at_the_limit_and_fences_wait_for_all_reads() {
     let mut lone = Lone::new(|config| config.max_reads_out = 2);
     for id in 0..3 {
         lone.post(read(id, target(0), 1), vec![0]);
