@@ -1,4 +1,4 @@
-/* UCX finds its peer by address: ucp_listener_create and ucp_ep_create with a socket address, over the connection manager. */
+/* UCX connects by socket address (ucp_listener_create, ucp_ep_create), through librdmacm. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void on_request(ucp_conn_request_h request, void *arg)
 	accepted = new_endpoint(&params);
 }
 
-/* Waits for a request. */
+/* Waits until a request completes. */
 static void complete(ucs_status_ptr_t request, const char *what)
 {
 	ucs_status_t status = UCS_OK;
@@ -147,7 +147,7 @@ int main(int argc, char **argv)
 			receive_all(round + 100);
 		}
 	}
-	/* The client closes when the server has its last message, and the server when the client has closed. */
+	/* The client closes after the server has received its last message; the server closes after the client has closed. */
 	if (is_server) {
 		unsigned char end;
 		ucp_tag_recv_info_t info;
