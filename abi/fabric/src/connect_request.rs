@@ -121,7 +121,7 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
 /// # Safety
 /// `info` is the `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
-    // SAFETY: the caller promises that we made it and that its handle is that of a request.
+    // SAFETY: the caller guarantees that we made it and that its handle is that of a request.
     let object = unsafe {
         let info = input(info.cast_const()).ok();
         info.and_then(|it| find::<RequestObject, _>(it.handle).ok())
@@ -134,7 +134,7 @@ pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
 /// # Safety
 /// `info` is the `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn forget_request(info: *mut Info) {
-    // SAFETY: the caller promises that we made it and that its handle is that of a request.
+    // SAFETY: the caller guarantees that we made it and that its handle is that of a request.
     unsafe {
         if let Ok(info) = input(info.cast_const()) {
             let _ = reject(info.handle, &[]);
@@ -154,6 +154,6 @@ pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<
     if param.is_null() {
         return Ok(&[]);
     }
-    // SAFETY: not null, and `len` bytes as the caller promises.
+    // SAFETY: not null, and `len` bytes as the caller guarantees.
     Ok(unsafe { list(param.cast(), len)? })
 }

@@ -98,7 +98,7 @@ pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) 
     if cut > 0 && room.is_null() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: the caller promises this length.
+    // SAFETY: the caller guarantees this length.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), room.cast::<u8>(), cut);
         *len = bytes.len();

@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, pep)? };
         owner.inner.users.add();
         Ok(())
@@ -284,7 +284,7 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
         // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
         let name = pep.state.lock().local_address()?.name();
-        // SAFETY: the caller promises that both are writable.
+        // SAFETY: the caller guarantees that both are writable.
         unsafe { give_name(&pep.format.encode(name), addr, len) }
     })
 }

@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn insert_auth_key(
         }
         // SAFETY: the program promises the length.
         let bytes = unsafe { list(auth_key.cast::<u8>(), len)? };
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { store(number, av.keys.insert(bytes)) }
     })
 }
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn lookup_auth_key(
             _ => av.keys.of_address(number),
         };
         let key = key.ok_or(FiError::INVAL)?;
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { give_cut(&key.bytes, room, len) }.map(drop)
     })
 }

@@ -311,7 +311,7 @@ pub(crate) unsafe extern "C" fn av_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, av)? };
         owner.inner.users.add();
         Ok(())
@@ -364,12 +364,12 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
 /// `at` points to an address of this format, or to at least two bytes of an address of another family.
 pub(crate) unsafe fn address_at(format: Format, at: *const u8) -> (Option<SocketAddr>, *const u8) {
     let len = match format {
-        // SAFETY: the caller promises a C string.
+        // SAFETY: the caller guarantees a C string.
         Format::Text => unsafe { CStr::from_ptr(at.cast()) }
             .to_bytes_with_nul()
             .len(),
         _ => {
-            // SAFETY: the caller promises at least two bytes.
+            // SAFETY: the caller guarantees at least two bytes.
             let family = c_int::from(unsafe { at.cast::<u16>().read_unaligned() });
             match family {
                 libc::AF_INET => size_of::<libc::sockaddr_in>(),
@@ -411,13 +411,13 @@ unsafe extern "C" fn insert(
         let mut at = addr.cast::<u8>();
         let addresses: Vec<_> = (0..count)
             .map(|_| {
-                // SAFETY: the caller promises an array of addresses.
+                // SAFETY: the caller guarantees an array of addresses.
                 let (address, next) = unsafe { address_at(format, at) };
                 at = next;
                 address
             })
             .collect();
-        // SAFETY: the caller promises room for each number.
+        // SAFETY: the caller guarantees room for each number.
         unsafe {
             object
                 .inner
@@ -452,7 +452,7 @@ unsafe extern "C" fn insertsvc(
             return Err(FiError::INVAL);
         }
         let address = address::resolve(node, service, object.inner.domain.format, false).ok();
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe {
             object
                 .inner
@@ -490,7 +490,7 @@ unsafe extern "C" fn insertsym(
                 addresses.push(address::resolve(Some(&node), Some(&service), format, false).ok());
             }
         }
-        // SAFETY: the caller promises room for each number.
+        // SAFETY: the caller guarantees room for each number.
         unsafe {
             object
                 .inner
@@ -541,7 +541,7 @@ unsafe extern "C" fn lookup(
         let object = unsafe { find::<AvObject, _>(av)? };
         let address = object.inner.get(number).ok_or(FiError::INVAL)?;
         let bytes = object.inner.domain.format.encode(address);
-        // SAFETY: the caller promises that both are writable.
+        // SAFETY: the caller guarantees that both are writable.
         unsafe { give_cut(&bytes, addr, len) }.map(drop)
     })
 }
@@ -559,11 +559,11 @@ unsafe extern "C" fn straddr(
         if addr.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: the caller promises an address of the domain's format.
+        // SAFETY: the caller guarantees an address of the domain's format.
         let (address, _) = unsafe { address_at(object.inner.domain.format, addr.cast()) };
         let mut text = rkey_rdm::address::to_text(address.ok_or(FiError::INVAL)?).into_bytes();
         text.push(0);
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         unsafe {
             let capacity = len.as_ref().copied().unwrap_or(0);
             if !give_cut(&text, buf.cast(), len)? && capacity > 0 {

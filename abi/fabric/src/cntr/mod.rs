@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, cntr)? };
         owner.inner.users.add();
         Ok(())

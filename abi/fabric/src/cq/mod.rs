@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn cq_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, cq)? };
         owner.inner.users.add();
         if let Some(attr) = attr

@@ -41,7 +41,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
             break;
         }
         let tagged = entry.tagged();
-        // SAFETY: the caller promises room for `max` entries, and `taken` is below that; every format is a
+        // SAFETY: the caller guarantees room for `max` entries, and `taken` is below that; every format is a
         // prefix of the longest one.
         unsafe {
             let place = into.cast::<u8>().add(taken * stride);
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
         let deadline = Deadline::of(timeout);
         let spin = time::now() + SPIN;
         loop {
-            // SAFETY: the caller promises room for the entries.
+            // SAFETY: the caller guarantees room for the entries.
             match unsafe { poll(cq, buf, max, sources) } {
                 Err(FiError::AGAIN) => {}
                 result => return result,
@@ -253,7 +253,7 @@ pub(super) unsafe extern "C" fn strerror(
         let bytes = queue.error_data.get(..len).filter(|_| ours)?;
         CString::new(bytes).ok()
     });
-    // SAFETY: the caller promises null, or room of this length.
+    // SAFETY: the caller guarantees null, or room of this length.
     unsafe {
         match sentence {
             Some(sentence) => give_words(sentence, buf, len),

@@ -196,7 +196,7 @@ pub(super) unsafe extern "C" fn connect(
         if addr.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: an address of the domain's format, as the caller promises.
+        // SAFETY: an address of the domain's format, as the caller guarantees.
         let address = unsafe { crate::av::address_at(ep.domain.format, addr.cast()) }.0;
         let address = address.ok_or(FiError::INVAL)?;
         ep.enable()?;

@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn join(
             );
             return Err(FiError::OPNOTSUPP);
         }
-        // SAFETY: with this flag the address is that of a collective, as the caller promises.
+        // SAFETY: with this flag the address is that of a collective, as the caller guarantees.
         let addr = unsafe { input(addr.cast::<CollectiveAddr>())? };
         // SAFETY: `find` validates the handle.
         let set = unsafe { find::<AvSetObject, _>(addr.set)? };
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn join(
             eq: Arc::clone(eq),
             address,
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         let fid = handle_of(unsafe { publish(object, mc)? }) as usize;
         let joined = Joined {
             fid,

@@ -190,7 +190,7 @@ unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: the caller promises this number of bytes.
+    // SAFETY: the caller guarantees this number of bytes.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 

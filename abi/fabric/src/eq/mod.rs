@@ -249,7 +249,7 @@ pub(crate) unsafe extern "C" fn eq_open(
     status(|| {
         // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<FabricObject, _>(fabric)? };
-        // SAFETY: the caller promises null or attributes.
+        // SAFETY: the caller guarantees null or attributes.
         let (flags, wait_obj) = match unsafe { attr.as_ref() } {
             None => (0, FI_WAIT_NONE),
             Some(attr) => (attr.flags, attr.wait_obj),
@@ -283,7 +283,7 @@ pub(crate) unsafe extern "C" fn eq_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, eq)? };
         owner.inner.users.add();
         Ok(())
@@ -364,7 +364,7 @@ unsafe fn take(
         return Err(FiError::TOOSMALL);
     }
     let len = len.min(bytes.len());
-    // SAFETY: the caller promises this length.
+    // SAFETY: the caller guarantees this length.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), len) };
     if !event.is_null() {
         // SAFETY: not null, so it is writable.
@@ -407,7 +407,7 @@ unsafe extern "C" fn read(
     count(|| {
         // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         unsafe { poll(eq, event, buf, len, flags) }
     })
 }
@@ -427,7 +427,7 @@ unsafe extern "C" fn sread(
         let set = eq.set.as_ref().ok_or(FiError::INVAL)?;
         let deadline = Deadline::of(timeout);
         loop {
-            // SAFETY: the caller promises this length.
+            // SAFETY: the caller guarantees this length.
             match unsafe { poll(eq, event, buf, len, flags) } {
                 Err(FiError::AGAIN) if deadline.passed() => return Err(FiError::AGAIN),
                 Err(FiError::AGAIN) => {}
@@ -486,7 +486,7 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) 
 pub(crate) unsafe fn give_error_data(data: &[u8], room: &mut *mut c_void, size: &mut usize) {
     if *size > 0 && !room.is_null() {
         let len = data.len().min(*size);
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.cast::<u8>(), len) };
         *size = len;
     } else {
@@ -509,7 +509,7 @@ unsafe extern "C" fn write(
         if !eq.writable || flags != 0 {
             return Err(FiError::INVAL);
         }
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         let bytes = unsafe { crate::object::list(buf.cast::<u8>(), len)? }.to_vec();
         eq.push(Event::plain(event, bytes));
         Ok(len)
@@ -524,7 +524,7 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    // SAFETY: the caller promises null, or room of this length.
+    // SAFETY: the caller guarantees null, or room of this length.
     unsafe { give_text(prov_errno, buf, len) }
 }
 
@@ -553,7 +553,7 @@ pub(crate) unsafe fn give_words(text: CString, buf: *mut c_char, len: usize) -> 
     }
     let bytes = text.as_bytes();
     let cut = bytes.len().min(len - 1);
-    // SAFETY: the caller promises `len` bytes, and `cut` is less.
+    // SAFETY: the caller guarantees `len` bytes, and `cut` is less.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), cut);
         *buf.add(cut) = 0;

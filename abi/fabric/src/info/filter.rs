@@ -33,17 +33,17 @@ impl Hints<'_> {
     /// # Safety
     /// `info` is null, or a complete `fi_info` from libfabric's core, which does not change while the result is used.
     pub(crate) unsafe fn read<'a>(info: *const Info) -> Hints<'a> {
-        // SAFETY: the caller promises null or a valid structure.
+        // SAFETY: the caller guarantees null or a valid structure.
         let Some(info) = (unsafe { info.as_ref() }) else {
             return Hints::default();
         };
         let bytes = |at: *const std::ffi::c_void, len: usize| {
-            // SAFETY: the caller promises an address of this length, or null.
+            // SAFETY: the caller guarantees an address of this length, or null.
             unsafe { list(at.cast::<u8>(), len) }
                 .ok()
                 .filter(|bytes| !bytes.is_empty())
         };
-        // SAFETY: the caller promises that attributes are null or valid.
+        // SAFETY: the caller guarantees that attributes are null or valid.
         unsafe {
             Hints {
                 caps: info.caps,

@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         if info.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: the caller promises C strings and hints.
+        // SAFETY: the caller guarantees C strings and hints.
         let (node, service) = unsafe { (text(node)?, text(service)?) };
         // SAFETY: as above.
         let hints = unsafe { Hints::read(hints) };
@@ -63,7 +63,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<Option<&'a str>>
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, so the caller promises a C string.
+    // SAFETY: not null, so the caller guarantees a C string.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map(Some).map_err(|_| FiError::NODATA)
 }

@@ -227,7 +227,7 @@ pub(super) unsafe fn register(
     spec: &RegionSpec<'_>,
     foreign: Option<&Foreign>,
 ) -> std::result::Result<Region, DeviceError> {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match foreign {
             Some(foreign) if foreign.has_copiers() => {

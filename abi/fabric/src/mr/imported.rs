@@ -154,7 +154,7 @@ static FID_OPS: Ops = Ops {
 /// # Safety
 /// `fid` is null or the beginning of an object of libfabric; a monitor stays valid until the program has closed it.
 pub(crate) unsafe fn import(fid: *mut Fid) -> Result<()> {
-    // SAFETY: the caller promises an object, which begins with a `fid`.
+    // SAFETY: the caller guarantees an object, which begins with a `fid`.
     if unsafe { input(fid.cast_const())? }.fclass != FI_CLASS_MEM_MONITOR {
         return Err(FiError::NOSYS.because(format_args!(
             "the cache imports objects of the class FI_CLASS_MEM_MONITOR only"

@@ -48,7 +48,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     if mr.domain.has(FI_MR_ALLOCATED) && !notify {
         return Err(FiError::NOSYS);
     }
-    // SAFETY: the caller promises a list of this length.
+    // SAFETY: the caller guarantees a list of this length.
     let iov = unsafe { list(modify.attr.mr_iov, modify.attr.iov_count)? };
     let mut asked = if iov.is_empty() {
         mr.ranges.clone()

@@ -259,7 +259,7 @@ pub(super) unsafe fn make(
         // SAFETY: the object was created just now, and the program does not run in between.
         unsafe { (*object.fid.get()).key = object.inner.key() };
     }
-    // SAFETY: the caller promises room for a handle.
+    // SAFETY: the caller guarantees room for a handle.
     unsafe { *mr = handle };
     if let Some((eq, true)) = domain.eq.get() {
         // The handle is already written: the program finds it when it reads the event (FI-202).

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn open(
         if name.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: not null, so the caller promises a C string.
+        // SAFETY: not null, so the caller guarantees a C string.
         let name = unsafe { CStr::from_ptr(name) };
         if name != c"mr_cache" {
             return Err(FiError::NOSYS.because(format_args!(
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn open(
         let object = CacheObject {
             fid: UnsafeCell::new(Fid::new(FI_CLASS_MR_CACHE, context, &OPS)),
         };
-        // SAFETY: the caller promises null or room for a handle.
+        // SAFETY: the caller guarantees null or room for a handle.
         unsafe { publish(object, fid) }.map(drop)
     })
 }

@@ -37,7 +37,7 @@ pub(super) unsafe fn descriptors<'a>(
     if desc.is_null() || count == 0 {
         return Ok(Descriptors::None);
     }
-    // SAFETY: not null, and `count` descriptors as the caller promises.
+    // SAFETY: not null, and `count` descriptors as the caller guarantees.
     Ok(Descriptors::Many(unsafe {
         list(desc.cast_const(), count)?
     }))

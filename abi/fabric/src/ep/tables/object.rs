@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             ),
             is_alias: false,
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         let published = unsafe { publish(object, ep)? };
         published
             .inner
@@ -271,7 +271,7 @@ unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
         flags,
         is_alias: true,
     };
-    // SAFETY: room for a handle, as the caller promises, or null.
+    // SAFETY: room for a handle, as the caller guarantees, or null.
     unsafe { publish(alias, asked.fid.cast())? };
     ep.aliases.add();
     Ok(())

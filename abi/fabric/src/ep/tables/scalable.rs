@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn scalable_ep(
             fid: fid_with(FI_CLASS_SEP, context, &FID_OPS, &OPS, &SEP_CM),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe { publish(object, sep)? };
         owner.inner.users.add();
         Ok(())
@@ -152,7 +152,7 @@ unsafe extern "C" fn tx_ctx(
         let (sep, attr) = unsafe { (&find::<SepObject, _>(sep)?.inner, attr.as_mut()) };
         let choice = context::transmit(sep.ep_type, sep.transmit, attr)?;
         let flags = OpFlags::new(choice.op_flags, 0);
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe {
             open(
                 sep,
@@ -180,7 +180,7 @@ unsafe extern "C" fn rx_ctx(
         let (sep, attr) = unsafe { (&find::<SepObject, _>(sep)?.inner, attr.as_mut()) };
         let choice = context::receive(sep.receive, attr)?;
         let flags = OpFlags::new(0, choice.op_flags);
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe {
             open(
                 sep,

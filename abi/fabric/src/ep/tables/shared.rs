@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn srx_context(
             fid: fid_with(FI_CLASS_SRX_CTX, context, &FID_OPS, &OPS, &CM),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe { publish(object, ep)? };
         owner.inner.users.add();
         Ok(())
