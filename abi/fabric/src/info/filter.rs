@@ -1,4 +1,4 @@
-//! Which offers match the hints, and how an offer is narrowed down to them.
+//! Matches offers with hints, and narrows an offer down to them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the program's structures.
@@ -81,7 +81,7 @@ fn choice(
     }
 }
 
-/// Checks a name of the program, if it passed one, against ours.
+/// Compares a name that the program passed, if any, with ours.
 fn named(what: &'static str, given: *const c_char, ours: &CStr) -> Result<(), &'static str> {
     // SAFETY: null or a C string: names in attributes are.
     if given.is_null() || unsafe { CStr::from_ptr(given) } == ours {

@@ -131,7 +131,7 @@ pub(crate) unsafe fn register_with(
     unsafe { register(domain, attr, tail, flags, ops, mr) }
 }
 
-/// Checks a request and makes the region, with `ops` as the table of its handle.
+/// Checks a request and creates the region, with `ops` as the table of its handle.
 ///
 /// # Safety
 /// The attributes are the program's; `mr` is null or has room for a handle.
@@ -262,7 +262,7 @@ unsafe fn av_keys(
     })
 }
 
-/// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).
+/// The ranges of a list. None may be empty or extend past the end of the address space (FI-015, FI-I34).
 ///
 /// Programs register all present and future memory as `UINTPTR_MAX` bytes from 0 (dynamic windows of MPI): such
 /// a range ends at the end of user memory.

@@ -1,4 +1,4 @@
-//! `fi_open`: the objects that belong to no fabric. There is one, `mr_cache`, into which programs import a memory monitor.
+//! `fi_open`: objects that do not belong to a fabric. There is only one, `mr_cache`, into which programs import a memory monitor.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn open(
         let name = unsafe { CStr::from_ptr(name) };
         if name != c"mr_cache" {
             return Err(FiError::NOSYS.because(format_args!(
-                "fi_open knows only the object mr_cache, not {}",
+                "fi_open supports only the object mr_cache, not {}",
                 name.to_string_lossy()
             )));
         }
@@ -79,7 +79,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-/// `fi_close`. An imported monitor stays until the program closes it.
+/// `fi_close`. An imported monitor remains in use until the program closes it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     // SAFETY: the program no longer uses the handle.
     status(|| unsafe { remove::<CacheObject, _>(fid) }.map(drop))

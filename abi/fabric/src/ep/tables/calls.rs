@@ -1,4 +1,4 @@
-//! What the calls of `fi_msg` and `fi_tagged` share: they differ in the tag, and in how many fields of a message the
+//! The common part of the calls of `fi_msg` and `fi_tagged`, which differ only in the tag, and in how many fields of a message the
 //! program sets.
 
 #![allow(unsafe_code)]

@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         let shares_tx = attr.tx_ctx_cnt == FI_SHARED_CONTEXT;
         if attr.tx_ctx_cnt > 1 && !shares_tx || attr.rx_ctx_cnt > 1 && !shares {
             return Err(FiError::INVAL.because(format_args!(
-                "fi_endpoint makes endpoints with one context for each direction: use fi_scalable_ep for several"
+                "fi_endpoint opens endpoints with one context for each direction: use fi_scalable_ep for several"
             )));
         }
         // SAFETY: the caller guarantees valid attributes.

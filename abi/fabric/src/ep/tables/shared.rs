@@ -57,8 +57,7 @@ pub(crate) unsafe extern "C" fn srx_context(
     })
 }
 
-/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the context. Receives that still wait are dropped without a
-/// completion.
+/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the context. Drops outstanding receives without a completion.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.
