@@ -181,7 +181,7 @@ pub fn to_c(info: &Info) -> *mut Addrinfo {
     result.c.ai_qp_type = info.qp_type;
     result.c.ai_port_space = info.space;
     let result = Box::into_raw(result);
-    // SAFETY: just made; the addresses are part of it, so they live as long.
+    // SAFETY: just created; the addresses are part of it, so they live as long as it does.
     unsafe {
         if let Some(source) = info.source {
             (*result).source = address::storage(source);

@@ -40,7 +40,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// `EINVAL`: the identifier has no device; its queue pair is not live; or, for connected queue pairs, there is neither a queue
-/// pair nor parameters, or the parameters ask for more outstanding reads than the device supports.
+/// pair nor parameters, or the parameters request more outstanding reads than the device supports.
 ///
 /// # Safety
 /// `param` is null or valid; the identifier must not be destroyed during the call.
@@ -128,7 +128,7 @@ pub fn to_field<const N: usize>(data: &[u8]) -> Result<PrivateData<N>, Errno> {
 /// Checks the length of private data. If it is too long, records a refusal for `rkey explain`.
 ///
 /// # Errors
-/// `EINVAL`: it is longer than `most`.
+/// `EINVAL`: it is longer than `limit`.
 pub fn check_length(
     parts: &mut Parts<'_, Hub>,
     key: IdKey,

@@ -34,7 +34,7 @@ pub struct EventObject {
     group: Option<GroupKey>,
 }
 
-// SAFETY: the C structure is written only while the event is made.
+// SAFETY: the C structure is written only while the event is created.
 unsafe impl Sync for EventObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for EventObject {}
@@ -44,13 +44,13 @@ rkey_kit::object!(EventObject, c: CmEvent, MAX);
 /// The parameters of an event.
 #[derive(Clone, Copy)]
 pub enum Param {
-    /// Nothing.
+    /// No parameters.
     None,
-    /// Of a connection.
+    /// Those of a connection.
     Connection(ConnParam),
-    /// Of a datagram queue pair.
+    /// Those of a datagram queue pair.
     Datagram(UdParam),
-    /// Of a multicast group. The private data is the context pointer that the program passed when it joined.
+    /// Those of a multicast group. The private data is the context pointer that the program passed when it joined.
     Group(UdParam),
     /// The argument of the program's own event.
     User(u64),
@@ -137,7 +137,7 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
         about: draft.about,
         group: draft.group,
     })?;
-    // SAFETY: just made, so it is live, and only this thread knows it.
+    // SAFETY: just created, so it is live, and no other thread has seen it.
     unsafe {
         let at = find::<EventObject>(handle)?.data.get().cast::<c_void>();
         let at = if len == 0 { null_mut() } else { at };
@@ -259,7 +259,7 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
 /// Waits for the event of a synchronous identifier's call, and stores it in the identifier. Does nothing for other identifiers.
 ///
 /// # Errors
-/// The error that the event reports; `ECONNREFUSED` for a refusal.
+/// The error that the event reports; `ECONNREFUSED` for a rejection.
 ///
 /// # Safety
 /// No other thread may use the identifier during the call.

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_readable_from_the_signal_until_it_is_drained() {
+    fn a_descriptor_is_readable_after_a_signal_until_it_is_drained() {
         for event_fd in [EventFd::new().unwrap(), EventFd::sockets().unwrap()] {
             assert!(!is_readable(&event_fd));
             event_fd.drain();

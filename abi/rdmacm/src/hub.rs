@@ -192,7 +192,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A new identifier.
+    /// Creates an identifier.
     #[must_use]
     pub fn new(channel: ChannelKey, space: i32, qp_type: ibv_qp_type) -> Self {
         Self {

@@ -75,7 +75,7 @@ impl IdObject {
         verbs, set_verbs: *mut Context;
         /// The event channel.
         channel, set_channel: *mut EventChannel;
-        /// The program's pointer.
+        /// The program's context pointer.
         context, set_context: *mut c_void;
         /// The queue pair.
         qp, set_qp: *mut Qp;

@@ -73,7 +73,7 @@ unsafe fn create_on(
         Ok(())
     })?;
     let handle = made?;
-    // SAFETY: just made.
+    // SAFETY: just created.
     unsafe { find::<IdObject>(handle) }?
         .sync
         .store(is_sync, Ordering::Relaxed);
@@ -173,7 +173,7 @@ pub fn create_child(listener: &IdObject) -> Result<(*mut CmId, IdKey), Errno> {
     let (channel, context) = (listener.channel(), listener.context());
     // SAFETY: the listener's channel outlives the listener.
     let handle = unsafe { create_on(channel, context, space, listener.qp_type(), false) }?;
-    // SAFETY: just made.
+    // SAFETY: just created.
     let key = unsafe { find::<IdObject>(handle) }?.key;
     Ok((handle, key))
 }

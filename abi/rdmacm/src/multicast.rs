@@ -75,7 +75,7 @@ impl Address {
             AF_IB => IB_LEN,
             _ => return Err(Errno::INVAL),
         };
-        // SAFETY: as long as its family says, as the caller guarantees.
+        // SAFETY: the caller guarantees that it is as long as its family requires.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
         let gid = match len {
             // `sockaddr_in`: the address follows the family and the port.

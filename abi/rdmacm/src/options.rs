@@ -108,7 +108,7 @@ pub unsafe extern "C" fn set_option(
 /// `rdma_set_local_ece`.
 ///
 /// # Safety
-/// `ece` is null or a structure; the identifier must not be destroyed during the call.
+/// `ece` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.

@@ -1,4 +1,4 @@
-//! The attributes for moving queue pairs between states, from what both sides have agreed on.
+//! The attributes for moving queue pairs between states, derived from what both sides have agreed on.
 
 use crate::address;
 use crate::bind::PORT;
@@ -14,7 +14,7 @@ const RETRY_COUNT: u8 = 7;
 /// The address vector of the peer's queue pair.
 ///
 /// # Errors
-/// `EINVAL`: our address or the peer's is not known.
+/// `EINVAL`: our address or the peer's is unknown.
 pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
     let (Some(local), Some(peer)) = (own.local, own.peer) else {
         return Err(Errno::INVAL);
@@ -36,7 +36,7 @@ pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
 /// The attributes for a transition to a state, and their mask.
 ///
 /// # Errors
-/// `EINVAL`: the peer is not known yet, or the state is not INIT, RTR or RTS.
+/// `EINVAL`: the peer is still unknown, or the state is not INIT, RTR or RTS.
 pub fn attributes(own: &Entry, state: ibv_qp_state) -> Result<(QpAttr, u32), Errno> {
     let (attr, mask) = match (state, own.is_datagram()) {
         (QPS_INIT, true) => (of_datagrams(), QP_PKEY_INDEX | QP_PORT | QP_QKEY),

@@ -1,5 +1,5 @@
-//! `rdma_resolve_addr` and `rdma_resolve_route`. Both complete at once: peers are on this host, or the routing table says from which
-//! of our addresses the wire reaches them.
+//! `rdma_resolve_addr` and `rdma_resolve_route`. Both complete immediately: peers are on this host, or the routing table determines
+//! from which of our addresses the wire reaches them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

@@ -43,7 +43,7 @@ fn code(number: c_int) -> Result<(), Errno> {
     }
 }
 
-/// The context and the default protection domain. The first call opens the device, which stays open until the process ends.
+/// The context and the default protection domain. The first call opens the device, which stays open until the process exits.
 ///
 /// # Errors
 /// The device cannot be opened.
@@ -68,7 +68,7 @@ pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
     ))
 }
 
-/// The XRC domain that all identifiers share. The first call opens it; it stays open until the process ends.
+/// The XRC domain that all identifiers share. The first call opens it; it stays open until the process exits.
 ///
 /// # Errors
 /// Those of `ibv_open_xrcd`.

@@ -35,7 +35,7 @@ static inline int holds(const void *from, size_t length, unsigned seed) {
     return 1;
 }
 
-/* Fills memory with bytes that no pattern has. */
+/* Allocates memory, filled with 0xEE. */
 static inline void *room(size_t length) {
     void *memory = malloc(length + 1);
     CHECK(memory);

@@ -26,7 +26,8 @@ const TIMEOUT_MS: c_int = 2000;
 const READS: u8 = 0;
 /// The retry count, and the RNR retry count, for which 7 means without limit.
 const RETRIES: u8 = 7;
-/// The backlog of the identifier that listens. The event thread takes requests at once; [`super::open`] limits accepted connections.
+/// The backlog of a listening identifier. The event thread handles requests immediately; [`super::open`] limits accepted
+/// connections.
 const BACKLOG: c_int = 1024;
 
 /// The event channel of all rsockets.
@@ -99,11 +100,11 @@ impl Channel {
 #[derive(Debug)]
 pub struct Id(*mut CmId);
 
-// SAFETY: a handle; the socket's lock keeps other threads out.
+// SAFETY: a handle; the socket's lock excludes other threads.
 unsafe impl Send for Id {}
 
 impl Id {
-    /// Creates the channel.
+    /// Creates an identifier.
     ///
     /// # Errors
     /// `ENOMEM`, or the connection manager cannot be used.
@@ -153,7 +154,7 @@ impl Id {
         listen_at(self.object()?, BACKLOG)
     }
 
-    /// Begins to resolve an address. An event follows.
+    /// Starts resolving an address. An event follows.
     ///
     /// # Errors
     /// Those of [`resolve`].
@@ -161,7 +162,7 @@ impl Id {
         resolve(self.object()?, None, to)
     }
 
-    /// Begins to find the path. An event follows.
+    /// Starts resolving the route. An event follows.
     ///
     /// # Errors
     /// Those of [`find_route`].

@@ -72,7 +72,7 @@ impl Link {
         let sends = sizes.send_requests + CONTROLS;
         // SAFETY: the library's own context.
         let (channel, cq) = unsafe { verbs::create_cq(context, receives + sends, null_mut()) }?;
-        // SAFETY: just made.
+        // SAFETY: just created.
         let fd = unsafe { (*channel).fd };
         let mut link = Self {
             qp: null_mut(),

@@ -46,7 +46,7 @@ impl Registration {
     /// Those of `ibv_reg_mr`.
     ///
     /// # Safety
-    /// The memory stays valid until the registration is dropped.
+    /// The memory must stay valid until the registration is dropped.
     pub unsafe fn new(
         pd: *mut Pd,
         at: *mut c_void,
@@ -139,7 +139,7 @@ impl Area {
     /// Copies a program's bytes into the area.
     ///
     /// # Safety
-    /// The program's memory is readable.
+    /// The program's memory must be readable.
     pub unsafe fn fill(&self, at: u32, from: *const u8, len: u32) {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
@@ -150,7 +150,7 @@ impl Area {
     /// Copies bytes from the area to a program's memory.
     ///
     /// # Safety
-    /// The program's memory is writable.
+    /// The program's memory must be writable.
     pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
@@ -213,7 +213,7 @@ impl<'a> Buffers<'a> {
     /// `EINVAL`: the total length is too large. `EFAULT`: a buffer is null.
     ///
     /// # Safety
-    /// The buffers are readable or writable, as the caller's use requires.
+    /// The buffers must be readable or writable, as the caller's use requires.
     pub unsafe fn new(left: &'a [libc::iovec]) -> Result<Self, Errno> {
         let mut total = 0usize;
         for buffer in left {
@@ -283,7 +283,7 @@ impl<'a> Buffers<'a> {
         let len = self.len().min(data.len());
         self.advance(len as u32, |offset, to, len| {
             let from = data[offset as usize..].as_ptr();
-            // SAFETY: the program's memory is writable, as guaranteed to `new` `len` is at most the length of the data.
+            // SAFETY: the program's memory is writable, as guaranteed to `new`, and `len` is at most the length of the data.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
         });
         len

@@ -103,7 +103,7 @@ impl Link {
         let into = Area::new(pd, (RECEIVES * SLOT) as usize, Access::Local)?;
         // SAFETY: the library's own context.
         let (channel, cq) = unsafe { verbs::create_cq(context, SENDS + RECEIVES, null_mut()) }?;
-        // SAFETY: just made.
+        // SAFETY: just created.
         let fd = unsafe { (*channel).fd };
         let mut link = Self {
             qp: null_mut(),
