@@ -67,7 +67,7 @@ fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Resu
         parts.manager.accept(now, connection, &with)
     };
     answered.map_err(errno)?;
-    // From now on, the program gets the events of the connection.
+    // From now on, the program receives the events of the connection.
     entry(parts.handler, key)?.phase = Phase::Connected;
     Ok(())
 }

@@ -86,7 +86,7 @@ impl Options {
     }
 }
 
-/// Limits the number of requests that a program asks for.
+/// Clamps the queue depth that a program requests.
 ///
 /// # Errors
 /// `EINVAL`: 0 or negative.

@@ -276,7 +276,7 @@ impl State {
                 qpn: self.qpn,
                 data: None,
             };
-            // If the answer is lost, the peer's next datagram also travels over UDP, and gets another answer.
+            // If the answer is lost, the peer's next datagram also travels over UDP, and is answered again.
             let _ = sendto(
                 &self.udp,
                 &answer.encode(from.ip()),

@@ -78,7 +78,7 @@ impl Receiving {
         self.is_over
     }
 
-    /// Notes that the peer has shut down sending.
+    /// Records that the peer has shut down sending.
     pub fn finish(&mut self) {
         self.is_over = true;
     }
