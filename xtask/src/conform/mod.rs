@@ -175,7 +175,7 @@ mod tests {
         let table = render::table(&sections, &proofs);
         assert!(
             table.contains(
-                "2 clauses: 1 rule, 1 open. Open where the row gives no reason: no test yet."
+                "2 clauses: 1 rule, 1 open. An open clause without a reason has no test yet."
             ),
             "{table}"
         );

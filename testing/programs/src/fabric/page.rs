@@ -115,9 +115,9 @@ const HEAD: &str = "\
 # The clauses of `fi_mr` with other providers
 
 The checks in `abi/fabric/tests/clauses` test the clauses of [the list](spec/clauses.md) with any provider of an installed
-libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every registration mode, with API versions from 1.4 to 2.5, as root and
-as an ordinary user; `rkey` must pass each of them. `rkey` refuses what the manual page forbids and other providers allow in strict mode only
-(`FI_RKEY_STRICT=1`), which has runs of its own; the checks of what `rkey` allows by default apply to no other provider. The same checks run
+libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every registration mode, with API versions from 1.4 to 2.5, as root and as
+an ordinary user; `rkey` must pass all of them. Only in strict mode (`FI_RKEY_STRICT=1`), which has runs of its own, does `rkey` refuse what
+the manual page forbids but other providers allow; the checks of what `rkey` allows by default apply to no other provider. The same checks run
 with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17. This page shows their results, and the stage fails if they change. The
 same command with `--record` writes the page, except for the last column of the differences.
 
