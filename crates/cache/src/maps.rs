@@ -117,7 +117,7 @@ impl Maps {
     /// The mapping that contains an address. One system call, 0.3 µs.
     ///
     /// # Errors
-    /// `NOENT` if nothing is mapped there; others if the kernel does not answer.
+    /// `NOENT` if nothing is mapped there; other errors if the kernel does not answer.
     pub(crate) fn mapping(&self, address: u64) -> Result<Mapping, Errno> {
         let mut name = [0; NAME];
         let query = self.query(address, 0, &mut name)?;

@@ -4,7 +4,7 @@ use crate::maps::Backing;
 use crate::request::{Kind, Rights};
 use rkey_base::range::VaRange;
 
-/// What a registration refers to, which decides how the cache ensures that no entry is stale.
+/// What a registration refers to, which determines how the cache ensures that no entry is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Follows {

@@ -258,7 +258,7 @@ fn without_unified_addresses_device_memory_is_not_cached() {
     assert_eq!(cache.stats().entries, 1);
 }
 
-/// An address that was freed and given out again is not the same memory.
+/// An address that was freed and allocated again is not the same memory.
 /// Proves partly: FI-232, FI-243, FI-244, FI-245, FI-246 (the cache as a library)
 #[test]
 fn an_allocation_that_was_replaced_is_registered_again() {
@@ -269,7 +269,7 @@ fn an_allocation_that_was_replaced_is_registered_again() {
     assert_eq!(get(range(0x1000, 0x2000)), Why::Absent);
     assert_eq!(get(range(0x1100, 0x10)), Why::Hit);
     world.change(&range(0x2000, 1));
-    // The other page of the entry is what it was.
+    // The other page of the entry is unchanged.
     assert_eq!(get(range(0x1100, 0x10)), Why::Hit);
     assert_eq!(
         get(range(0x2100, 0x10)),
@@ -281,7 +281,7 @@ fn an_allocation_that_was_replaced_is_registered_again() {
 }
 
 #[test]
-fn a_registration_for_one_call_is_no_entry() {
+fn a_registration_for_one_call_is_not_an_entry() {
     let cache = cache(options());
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     for _ in 0..2 {
@@ -321,13 +321,13 @@ fn the_trace_holds_the_last_lookups() {
         lines,
         [
             "0x100..0x200, rights 0x1, host: hit",
-            "0x100..0x200, rights 0x1, host: miss: the entry ended because the program or an imported monitor said so",
+            "0x100..0x200, rights 0x1, host: miss: the entry ended because the program or an imported monitor announced a change",
         ]
     );
 }
 
 #[test]
-fn a_registrar_that_is_exhausted_gets_the_idle_registrations_back() {
+fn idle_registrations_are_evicted_when_the_registrar_is_exhausted() {
     let cache = cache_of(Fake::limited(&World::new(4096), 8), options());
     for number in 0..50 {
         assert_eq!(get(&cache, buffer(number)), Why::Absent);

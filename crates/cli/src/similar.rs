@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_forgiven_and_another_word_is_not() {
+    fn a_typo_is_matched_and_another_word_is_not() {
         let known = ["write", "read", "atomic"].map(|name| (name, name));
         assert_eq!(closest("wrtie", known), Some("write"));
         assert_eq!(closest("raed", known), Some("read"));

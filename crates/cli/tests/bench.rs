@@ -52,7 +52,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Every repetition is in the file, with its round, and the older contents of the file are gone.
+/// Every repetition is in the file, with its round, and the older contents of the file are overwritten.
 #[test]
 fn every_repetition_is_written() {
     let (json, svg) = (Scratch::new("all.json"), Scratch::new("all.svg"));
@@ -97,7 +97,7 @@ fn an_interrupted_benchmark_shows_what_it_has() {
     wait_until("no target was started", || !children(&child).is_empty());
     let target = children(&child).remove(0);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();
     let out = text(&output.stdout);
     assert_eq!(
@@ -109,11 +109,11 @@ fn an_interrupted_benchmark_shows_what_it_has() {
     assert!(out.contains("not measured: interrupted"), "{out}");
     assert_eq!(json.json()["stopped"], true);
     let target = Path::new("/proc").join(target);
-    wait_until("the target lives on", || !target.exists());
+    wait_until("the target is still running", || !target.exists());
 }
 
 #[test]
-fn a_time_limit_is_no_failure() {
+fn a_time_limit_is_not_a_failure() {
     let output = program()
         .args([
             "bench",
@@ -169,7 +169,7 @@ fn a_device_that_fails_is_a_failure() {
         nanoseconds.is_some_and(|ns: u64| ns > 500_000_000)
     });
     kill_process(Pid::from_raw(target).unwrap(), Signal::KILL).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
@@ -182,7 +182,7 @@ fn a_device_that_fails_is_a_failure() {
     assert!(err.contains(failed[0].as_str().unwrap()), "{report} {err}");
 }
 
-/// Programs started under `nohup` continue when their terminal is closed.
+/// A benchmark started under `nohup` continues when its terminal is closed.
 #[test]
 fn a_hangup_that_was_ignored_stays_ignored() {
     let plain = program();
@@ -199,7 +199,7 @@ fn a_hangup_that_was_ignored_stays_ignored() {
     let mut child = command.spawn().unwrap();
     wait_until("no target was started", || !children(&child).is_empty());
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
@@ -231,10 +231,12 @@ fn end_during_perftest(name: &str, signal: Signal) -> Option<i32> {
     };
     wait_until("the two sides are not started", || started().len() == 2);
     kill_process(Pid::from_child(&child), signal).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     for process in started() {
         let process = Path::new("/proc").join(process);
-        wait_until("a side of ucx_perftest lives on", || !process.exists());
+        wait_until("a side of ucx_perftest is still running", || {
+            !process.exists()
+        });
     }
     let output = child.wait_with_output().unwrap();
     let _ = std::fs::remove_dir_all(folder);

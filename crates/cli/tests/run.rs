@@ -244,7 +244,7 @@ fn refusals_are_explained_at_the_end() {
 
 /// A name that is almost one of ours is an error before the program starts; any other only causes a message.
 #[test]
-fn mistyped_variables_are_told() {
+fn mistyped_variables_are_reported() {
     for (name, meant) in [
         ("RKEY_SHRAE", "RKEY_SHARE"),
         ("FI_RKEY_PROFIL", "FI_RKEY_PROFILE"),
@@ -289,7 +289,7 @@ fn static_program() -> Vec<u8> {
 /// A statically linked program runs, and `rkey` reports that it will not see the device.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_static_program_is_told() {
+fn a_static_program_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir().join(format!("rkey-static-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();

@@ -88,8 +88,8 @@ impl<F: Front> Driver<F> {
         !self.cq.is_empty() || self.cq.ended_peers() != state.ended_peers
     }
 
-    /// Posts requests that waited for room on connections, as far as there is room now. Returns whether some still wait. For
-    /// a host that watches its backlog ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
+    /// Posts requests that waited for room on connections, as far as there is room now. Returns whether any still wait. For a
+    /// host that watches its backlog ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
         // Report waiting requests: the thread that holds the lock may leave some.
         let Some(mut state) = self.state.try_lock() else {
@@ -129,7 +129,7 @@ impl<F: Front> Driver<F> {
             sges: &[sge],
         };
         if let Err(error) = self.srq.post_recv(&request) {
-            tracing::warn!(%error, "cannot repost a message buffer; it is lost");
+            tracing::warn!(%error, "cannot repost a message buffer; the buffer is lost");
         }
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// How long an endpoint searches for a peer whose address the program has.
 const SEARCH: Duration = Duration::from_secs(3);
-/// How long an existing peer may take to answer: it may be stopped, or compete with many spinning threads for a few
+/// How long an existing peer may take to answer: it may be stopped, or be competing with many spinning threads for few
 /// processors.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -43,7 +43,7 @@ pub enum Absent {
 }
 
 impl Absent {
-    /// The reason that the peer gets.
+    /// The reason sent to the peer.
     const fn reason(self) -> &'static str {
         match self {
             Self::NotReady => "not ready",
@@ -85,10 +85,10 @@ impl<F: Front> Driver<F> {
         Ok(())
     }
 
-    /// Connects a queue pair to the listener of a destination if the two endpoints may talk. Returns the listener's hello.
+    /// Connects a queue pair to the listener of a destination if the two endpoints may communicate. Returns the listener's hello.
     ///
-    /// # Errors
-    /// Same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints are not allowed to talk.
+    /// # Errors The
+    /// same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints may not communicate.
     pub fn ask_at(
         &self,
         to: Destination,

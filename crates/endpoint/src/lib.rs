@@ -10,7 +10,7 @@
 //! | [`front`] | what the driver needs from the front end |
 //! | [`advance`] | hands completions of the device to the state machine |
 //! | [`connect_on_demand`], [`connection`] | connections on demand, in either direction, and their queue pairs |
-//! | [`hello`] | why two endpoints cannot talk |
+//! | [`hello`] | why two endpoints cannot communicate |
 //! | [`listeners`] | the thread that accepts connections |
 //! | [`buffers`] | where messages arrive |
 //! | [`queue_pair`] | the states of queue pairs, for hosts |
@@ -49,7 +49,7 @@ use std::net::SocketAddr;
 
 /// The properties of an endpoint.
 pub struct Options<'a> {
-    /// What it offers.
+    /// The type and features that it offers.
     pub service: Service,
     /// The peers that it talks to.
     pub admission: Admission,

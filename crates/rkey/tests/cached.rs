@@ -51,7 +51,7 @@ fn the_second_transfer_from_a_buffer_registers_nothing() {
 /// The device reads what is at the addresses at the time of the transfer, so an entry cannot be stale.
 /// Proves partly: FI-243 (through the Rust API, with a device that follows addresses)
 #[test]
-fn new_data_is_sent_after_memory_was_mapped_anew() {
+fn new_data_is_sent_after_memory_was_remapped() {
     const LEN: usize = 8192;
     let pair = Pair::new();
     let (region, key) = pair.region(LEN, ALL);

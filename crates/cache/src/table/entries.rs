@@ -24,7 +24,7 @@ const REMEMBERED: usize = if cfg!(loom) { 2 } else { 64 };
 /// The maximum number of entries of a table.
 pub(crate) const MOST: usize = 1 << 20;
 
-/// One entry, or room for one.
+/// A slot: one entry, or room for one.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Slot {

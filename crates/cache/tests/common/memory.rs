@@ -1,6 +1,9 @@
 //! Memory that a test maps, unmaps and changes itself, at its own addresses.
 
-#![allow(dead_code, reason = "each test program uses a part of what they share")]
+#![allow(
+    dead_code,
+    reason = "each test program uses only a part of this shared module"
+)]
 // UNSAFETY: the tests unmap and replace memory.
 #![allow(unsafe_code)]
 

@@ -128,13 +128,13 @@ pub(crate) fn find(pid: Option<u32>, is_known: bool) -> anyhow::Result<Vec<Inspe
     find_all(pid, is_known).map(|found| found.devices)
 }
 
-/// The devices that answer, and the processes that do not.
+/// The devices that respond, and the processes that do not.
 struct Found {
     devices: Vec<Inspection>,
     silent: Vec<SilentProcess>,
 }
 
-/// Like [`find`], and also returns the processes that do not answer.
+/// Like [`find`], but also returns the processes that do not respond.
 fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
     let config = rkey::Config::from_env()?;
     let listing = list_all(&config).context("cannot list the devices of this host")?;
@@ -155,7 +155,7 @@ fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
             let error = anyhow::anyhow!("process {pid} has a device open, but {}", state(silent));
             let advice = match silent.stopped {
                 true => "continue it: `kill -CONT PID`, or in its debugger",
-                false => "wait until it is less busy, or look at it with a debugger",
+                false => "wait until it is less busy, or inspect it with a debugger",
             };
             return Err(hinted(error, advice));
         }
@@ -168,11 +168,11 @@ fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
     Ok(Found { devices, silent })
 }
 
-/// Why a process does not answer.
+/// Why a process does not respond.
 fn state(silent: &SilentProcess) -> &'static str {
     match silent.stopped {
         true => "is stopped",
-        false => "does not answer",
+        false => "does not respond",
     }
 }
 

@@ -99,7 +99,7 @@ impl Rocr {
     }
 
     fn copy(&self, dst: u64, src: u64, len: usize) -> Result<(), Failure> {
-        // SAFETY: the runtime checks the accelerator's side; the other one is a buffer of the caller with this length.
+        // SAFETY: the runtime checks the accelerator's side; the other side is a buffer of the caller with this length.
         let code = unsafe { (self.0.memory_copy)(dst as *mut c_void, src as *const c_void, len) };
         check("hsa_memory_copy", code)
     }

@@ -194,7 +194,7 @@ impl Shared {
         let page = page_size() as u64;
         let first = mapping.slice(0, page.min(mapping.len()));
         let watched = match first.map(|first| ask(&first)) {
-            // Huge pages: the range must consist of whole ones.
+            // Huge pages: the range must consist of whole pages.
             Some(Err(Errno::INVAL)) => ask(mapping),
             Some(answer) => answer,
             None => return false,
@@ -268,8 +268,8 @@ mod tests {
         }
     }
 
-    /// Only memory that the monitor's own descriptor watches counts as its own. The kernel answers the question "is it
-    /// watched?" for both descriptors.
+    /// Only memory that the monitor's own descriptor watches counts as its own. The kernel's answer to "is it watched?"
+    /// covers both descriptors.
     #[test]
     fn the_end_of_a_reader_leaves_other_descriptors_alone() {
         let (Ok((first, reader)), Ok((second, _other))) =
