@@ -5,8 +5,8 @@
 //! half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total,
 //! so there is neither a short key nor a key schedule to attack.
 //!
-//! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: 64 numbers
-//! are encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.
+//! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: encrypting 64
+//! numbers takes as long as encrypting eight one by one, no table is needed, and the result does not depend on the processor's features.
 
 use crate::Secrets;
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encrypted_can_be_decrypted() {
+    fn encryption_round_trips() {
         let secrets = Secrets([1, 2, 3, 4]);
         let (cipher, next) = (Cipher::new(&secrets, 0), Cipher::new(&secrets, 1));
         let numbers: [u32; 64] = std::array::from_fn(|at| (at as u32).wrapping_mul(0x3c6e_f372));

@@ -39,7 +39,7 @@ pub enum NamedKey {
     Region(RegionId),
 }
 
-/// What became of a stale key's region or window. It deliberately discloses no more than that.
+/// What happened to a stale key's region or window. It deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
     /// The region or window has ended, or the window was rebound; the slot is free, or no longer known.
@@ -59,7 +59,7 @@ pub enum Reason {
     UnknownKey,
     /// The key was valid once.
     StaleKey {
-        /// What became of its region or window.
+        /// What happened to its region or window.
         now: SlotNow,
     },
     /// A local key was received over the network.

@@ -202,7 +202,7 @@ impl Denial {
         owner.api() != self.api
     }
 
-    /// What became of a key that was valid once.
+    /// What happened to a key that was valid once.
     fn stale(&self, out: &mut fmt::Formatter<'_>, now: SlotNow) -> fmt::Result {
         let words = self.words();
         let (key, region, window) = (words.key, words.region, words.window);

@@ -10,7 +10,7 @@ const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
 const SLOTS: usize = 8;
 const FREE: u64 = 0;
 
-/// For each part of an imaginary memory, a word and the key of its region. The owner stores the number of the round in
+/// For each part of a simulated memory, a word and the key of its region. The owner stores the number of the round in
 /// the word before it registers the part, and zero once the deregistration is drained. The holder of a grant must not
 /// see zero.
 struct Arena {
@@ -76,7 +76,7 @@ fn arena() -> Arena {
 }
 
 #[test]
-fn memory_is_the_owners_when_its_close_is_drained() {
+fn memory_is_the_owners_once_deregistration_is_drained() {
     let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let section = SectionLock::new(table.section().unwrap());

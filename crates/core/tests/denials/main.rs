@@ -419,7 +419,7 @@ fn an_address_outside_a_zero_based_region() {
         ),
         "Use an offset below 0x1000 instead of an address.",
     );
-    // An access that starts inside and goes past the end is another mistake.
+    // An access that starts inside and extends past the end is a different mistake.
     let denial = it.write(region.key.0, 0xffc, 8);
     assert!(!denial.to_string().contains("zero-based"), "{denial}");
     assert_eq!(
@@ -441,7 +441,7 @@ fn a_stale_key_learns_nothing_about_its_successor() {
 }
 
 #[test]
-fn denials_and_snapshots_survive_json() {
+fn denials_and_snapshots_round_trip_through_json() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     for denial in [

@@ -71,7 +71,7 @@ pub(crate) fn denial_no(denial: &Denial) -> No {
         | Reason::Fault { .. }
         | Reason::Withheld
         | Reason::Other(_) => {
-            panic!("nothing of the kind was asked for: {denial}")
+            panic!("no request can cause this denial: {denial}")
         }
     }
 }

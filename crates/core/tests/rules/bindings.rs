@@ -5,7 +5,7 @@ use rkey_core::*;
 
 /// Proves: FI-072, FI-073, FI-075, FI-198, FI-199
 #[test]
-fn a_disabled_region_is_tied_then_enabled() {
+fn a_disabled_region_is_bound_then_enabled() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {

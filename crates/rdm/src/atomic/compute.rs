@@ -4,7 +4,7 @@ use super::{AtomicError, DataType, Op};
 #[cfg(target_arch = "x86_64")]
 use rkey_base::long_double::LongDouble;
 
-/// What every type of number can do.
+/// What every type of number supports.
 trait Number: Copy + PartialEq {
     const ZERO: Self;
     const ONE: Self;

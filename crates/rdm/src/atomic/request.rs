@@ -19,8 +19,8 @@ impl<'a> Request<'a> {
     /// Parses a peer's request.
     ///
     /// # Errors
-    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more than one operation takes, or
-    /// operands of another length; [`AtomicError::Unsupported`]: the operation does not exist for
+    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more numbers than one operation
+    /// takes, or operands of the wrong length; [`AtomicError::Unsupported`]: the operation does not exist for
     /// this type.
     pub fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self, AtomicError> {
         let kind = Kind::from_wire(it.form).ok_or(AtomicError::Malformed)?;

@@ -48,7 +48,7 @@ pub enum Teardown {
     Wait,
     /// Move its queue pair to the error state.
     End,
-    /// Destroy its queue pair as soon as no peer touches memory through it, and free its slot when all its messages are
+    /// Destroy its queue pair as soon as no peer accesses memory through it, and free its slot when all its messages are
     /// read.
     Release,
 }

@@ -1,4 +1,4 @@
-//! How the host reads and changes peers and connections.
+//! The host's access to peers and connections.
 
 use super::{Connection, Connections, Endpoint, Host};
 use crate::address::Destination;

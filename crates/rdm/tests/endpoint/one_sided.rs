@@ -56,7 +56,7 @@ fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
 }
 
 #[test]
-fn data_arrive_with_the_bytes_of_a_write() {
+fn data_arrives_with_the_bytes_of_a_write() {
     // Short data is sent with the write, other data after it.
     for data in [7, u64::MAX] {
         let (mut world, connection) = connected();
@@ -86,7 +86,7 @@ fn data_arrive_with_the_bytes_of_a_write() {
 }
 
 #[test]
-fn a_refused_write_gives_its_credit_back() {
+fn a_refused_write_returns_its_credit() {
     let (mut world, connection) = connected();
     let place = RemoteRange {
         addr: 0,
@@ -147,7 +147,7 @@ fn a_durable_write_waits_for_the_answer() {
 }
 
 #[test]
-fn an_atomic_gives_the_old_values() {
+fn an_atomic_returns_the_old_values() {
     for count in [1, 100] {
         let (mut world, connection) = connected();
         let mut numbers = vec![40u64; count];
