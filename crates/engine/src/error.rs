@@ -31,7 +31,7 @@ pub enum EngineError {
     /// A number that must not be zero is zero.
     #[error("{0} must not be zero")]
     Zero(&'static str),
-    /// The queue pair number is taken, or longer than 24 bits.
+    /// The queue pair number is in use, or has more than 24 bits.
     #[error("queue pair number {0:#x} is in use or has more than 24 bits")]
     Number(u32),
     /// A completion queue has more entries than its new depth.
@@ -50,7 +50,7 @@ pub enum ModifyError {
     /// The handle is stale.
     #[error("no such queue pair")]
     NoSuchQp,
-    /// There is no such transition.
+    /// The transition does not exist.
     #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
     Step {
         /// Its type.

@@ -50,7 +50,7 @@ const REPEATS: usize = 16;
 /// Stands for the users without an entry in the table. No user has this number: it means "none" to the kernel.
 const OTHER_USERS: u32 = u32::MAX;
 
-/// What a process has tried.
+/// The guesses of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guesser {
     /// The process.
@@ -225,7 +225,7 @@ fn has_room<K: Eq + Hash, V>(
 }
 
 impl Guesses {
-    /// The time until which requests that arrive over a link attached at `since` must wait; `None` if they need not
+    /// The time until which requests arriving over a link attached at `since` must wait; `None` if they need not
     /// wait.
     #[inline]
     pub(crate) fn paused_until(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_tries_nothing_for_long_is_forgotten() {
+    fn a_process_that_stops_guessing_is_forgotten() {
         let (mut guesses, quiet, busy) = (Guesses::default(), origin(1, 1), origin(2, 2));
         for key in 0..100 {
             guesses.note(&quiet, &unknown(key), 0);
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_may_try_what_it_likes() {
+    fn this_process_may_try_any_key() {
         let mut guesses = Guesses::default();
         let who = Origin {
             here: true,

@@ -103,7 +103,7 @@ pub(super) fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a fault inside the guarded code would reach us.
+/// Whether a fault inside the guarded code would reach our handler.
 pub(super) fn in_place() -> bool {
     (0..SIGNALS.len()).all(|signal| match current(signal) {
         Ok(action) => reaches_us(action.sa_sigaction),
@@ -162,7 +162,7 @@ fn add_layer(signal: usize) -> io::Result<()> {
     }
     let previous = current(signal)?;
     let remembered = Box::leak(Box::new(previous));
-    // This precedes the handler's installation, so that the handler always finds its predecessor.
+    // Stored before the handler is installed, so that the handler always finds its predecessor.
     PREVIOUS[signal][layer].store(remembered, Ordering::Release);
 
     // SAFETY: all zeros is a valid `sigaction` (default action, empty mask, no flags).

@@ -1,7 +1,7 @@
 //! Copies between our memory and that of another process, by the kernel.
 //!
 //! Whether the kernel allows it depends on both processes, may differ by direction, and may change at any time (see
-//! `ptrace(2)`, "Ptrace access mode checking"). The only way to find out is to try.
+//! `ptrace(2)`, "Ptrace access mode checking"). The only way to determine that is to try.
 
 // UNSAFETY: the system calls write to addresses that the caller vouches for.
 #![allow(unsafe_code)]
@@ -23,7 +23,7 @@ pub enum CmaError {
     #[error("the process revoked its permit")]
     Revoked,
     /// The process no longer exists (`ESRCH`).
-    #[error("the process is gone")]
+    #[error("the process no longer exists")]
     Gone,
     /// A byte on our side cannot be accessed.
     #[error("our memory at {address:#x} cannot be accessed")]
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_sides_apart() {
+    fn faults_name_the_right_side() {
         let page = page_size();
         let bad = two_pages_of_which_one_is_there();
         let edge = bad as u64 + page as u64;
@@ -361,7 +361,7 @@ mod tests {
 
     /// Pages disappear and return all the time: a failed copy must blame the side that has them.
     #[test]
-    fn blames_the_side_whose_pages_come_and_go() {
+    fn faults_name_the_side_whose_pages_vanish_and_return() {
         use std::sync::atomic::{AtomicBool, Ordering};
         let page = page_size();
         let shaky = two_pages_of_which_one_is_there();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone() {
+    fn a_dead_process_is_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();

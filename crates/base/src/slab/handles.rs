@@ -80,9 +80,9 @@ impl<'a, T> Look<'a, T> {
         &self.slot.value
     }
 
-    /// Whether the slot is live under this generation at this moment. This may change at once: a caller that relies on
-    /// it must make sure by other means, for example a lock, that a slot retired after this call is not changed
-    /// meanwhile.
+    /// Whether the slot is live under this generation at this moment. This may change at once: a caller that relies on it
+    /// must ensure by other means, for example a lock, that a slot retired after this call is not changed in the
+    /// meantime.
     #[must_use]
     #[inline(always)]
     pub fn is_live(&self, generation: u32) -> bool {

@@ -1,4 +1,4 @@
-//! The responder: takes requests from a link, checks, executes, responds.
+//! The responder: takes requests from a link, checks and executes them, and responds.
 //!
 //! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
 //! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and

@@ -1,4 +1,4 @@
-//! What a refusal reveals to peers that must not learn the reason.
+//! What a refusal reveals to peers that must not be told the reason.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -108,8 +108,8 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     (wires, near, far)
 }
 
-/// A peer that must not learn the reason gets the same bytes for every reason; the owner knows every reason. A peer
-/// that may learn the reason gets each one.
+/// A peer that must not be told the reason gets the same bytes for every reason; the owner's report has the reason. A
+/// peer that may be told gets each reason.
 #[test]
 fn bare_refusals_are_the_same_in_every_byte() {
     let (wires, near, far) = answers(false);
