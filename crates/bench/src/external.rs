@@ -1,4 +1,4 @@
-//! A peer's program: a separate pair of processes that reads orders from standard input and answers each with a line.
+//! A peer's program: a separate pair of processes that reads commands from standard input and answers each with a line.
 //! `benches/README.md` describes the lines.
 
 use super::child;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The conditions without which a figure means nothing.
+/// The conditions without which a figure is meaningless.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     /// The processor's name, from the kernel.

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_go_with_steps() {
+    fn tests_match_steps() {
         let of = |step: Step| test_of(&step.subject());
         assert_eq!(
             of(Step::DirectStream(Kind::Write, 8, false)),

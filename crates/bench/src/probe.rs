@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seventh_more_is_another_distance() {
+    fn a_seventh_more_is_a_different_distance() {
         let of = |round_trip_ns| Distance {
             round_trip_ns,
             gigabytes_per_second: 1.0,

@@ -103,7 +103,7 @@ impl Measurement {
             return None;
         }
         let above = |turn: &Turn| Some(turn.ns - turn.round_trip_ns? / 2.0);
-        // Return nothing if any repetition lacks a distance: leaving some out would make the figures
+        // `None` if any repetition lacks a distance: leaving some out would make the figures
         // incomparable.
         let mut all: Vec<f64> = self.turns.iter().map(above).collect::<Option<_>>()?;
         median(&mut all)

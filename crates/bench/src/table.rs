@@ -16,7 +16,7 @@ pub(crate) struct Row<'a> {
     pub(crate) peers: BTreeMap<&'a str, &'a Measurement>,
 }
 
-/// How we compare with the better peer on one subject.
+/// Our time compared with the better peer's, on one subject.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) op: String,
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn units_read_well() {
+    fn units_are_readable() {
         assert_eq!(
             [time(18.25), time(145.0), time(1500.0), time(2.5e6)],
             ["18.2 ns", "145 ns", "1.50 us", "2.50 ms"]

@@ -33,7 +33,7 @@ impl CompletionQueue {
         Ok(self.raw.poll(into)?)
     }
 
-    /// Waits up to `timeout` until a completion can be polled; returns `false` if there is none by then. Polls for some
+    /// Waits up to `timeout` until a completion can be polled; returns `false` if there is none by then. Polls for a few
     /// microseconds and then sleeps.
     ///
     /// # Errors

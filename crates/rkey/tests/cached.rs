@@ -77,9 +77,9 @@ fn new_data_is_sent_after_memory_was_remapped() {
     });
 }
 
-/// Even if the program forgets a cached region, it ends with the scope: its memory may be freed then.
+/// Even if the program forgets a cached region, it ends with the scope, after which its memory may be freed.
 #[test]
-fn the_end_of_a_scope_ends_its_cache() {
+fn a_cache_ends_with_its_scope() {
     let pair = Pair::new();
     let bytes = pattern(1, 100);
     let regions = || pair.visitor.device().inspect().unwrap().regions;
@@ -94,7 +94,7 @@ fn the_end_of_a_scope_ends_its_cache() {
 
 /// A cached region is the source of our own operations, and nothing else.
 #[test]
-fn cached_memory_can_only_be_read_by_its_owner() {
+fn cached_memory_is_only_a_source_for_its_owner() {
     let pair = Pair::new();
     let (_region, key) = pair.region(100, ALL);
     let bytes = pattern(1, 100);

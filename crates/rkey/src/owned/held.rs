@@ -1,4 +1,4 @@
-//! A registered buffer that is owned: kept on the heap until its registration is closed.
+//! An owned registered buffer: kept on the heap until its registration is closed.
 
 use super::buffer::Buffer;
 use super::registered::{CHANGING, Registered, RegistrationRequest};
@@ -70,7 +70,7 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
         let registered = self.memory.as_ref();
         // SAFETY: a constant registration has no right by which the device writes (`register`
         // and `shared` see to it), refuses the owner's own stores, and (PrivateBuffer) no other process has the bytes mapped. The
-        // result lives as long as &self, so the buffer is neither taken nor dropped meanwhile.
+        // result borrows from &self, so the buffer is neither taken nor dropped while it lives.
         registered.constant.then(|| unsafe {
             std::slice::from_raw_parts(registered.start.as_ptr(), registered.len)
         })

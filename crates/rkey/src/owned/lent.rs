@@ -64,7 +64,7 @@ impl Drop for Lent {
 
 /// All memory of the process as one region, in a protection domain that contains only an endpoint's queue pairs.
 ///
-/// The program never gets the domain: with its own queue pair in it, the program could name any address. The endpoint
+/// The program never gets a handle to the domain: with a queue pair in it, the program could name any address. The endpoint
 /// names only its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
     // Deregistered before the domain is closed.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lent_buffer_comes_back_as_it_was() {
+    fn a_lent_buffer_is_returned_unchanged() {
         let mut buffer = Vec::with_capacity(10);
         buffer.extend([1, 2, 3]);
         let start = buffer.as_ptr();
