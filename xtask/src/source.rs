@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_tests_are_known_by_their_declaration() {
+    fn test_modules_are_recognised_by_their_declaration() {
         let tree = Tree::of(&[
             (
                 "crates/a/src/lib.rs",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn words_have_ends() {
+    fn words_have_boundaries() {
         assert!(has_word("use tracing::warn;", "tracing"));
         assert!(!has_word("use backtracing::warn;", "tracing"));
         assert!(has_word("a std::env::var", "std::env"));

@@ -86,7 +86,7 @@ impl Ia {
             Fail::INTERNAL
         })?;
         config.api = Api::Udapl;
-        // Endpoints are known by their numbers, which are unique on this host only.
+        // Endpoints are identified by their numbers, which are unique on this host only.
         config.wire = rkey_device::WireSetting::Off;
         let device = Device::open_shared(config)?;
         let address = of_parameters(parameters);

@@ -37,7 +37,7 @@ pub enum Error {
     },
 
     /// The peer closed the connection, exited, or stopped responding.
-    #[error("the peer is gone ({how}); reconnect when it is back")]
+    #[error("the peer is no longer connected ({how}); reconnect when it is available again")]
     PeerGone {
         /// How this was detected.
         how: String,

@@ -26,7 +26,7 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ),
     (
         "DA-037",
-        "a permission: `may_be_sent_behind_its_fence` shows the result",
+        "a permission: `may_be_sent_after_its_fence` shows the result",
     ),
     ("DA-038", "promises nothing about other endpoints"),
     ("FI-103", EXACT),

@@ -81,7 +81,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
             let reason = reasons::not_applicable(id).unwrap_or_default();
             return format!("{}: {reason}", state.name());
         }
-        // Tests below the API are listed next to those that show the whole clause through it.
+        // Tests below the API are listed next to those that prove the whole clause through it.
         State::Shown => parts.extend(list("shown", id, evidence, |_, extent| {
             extent == Extent::Whole
         })),
@@ -101,7 +101,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
     parts.join("; ")
 }
 
-/// The remark in brackets about tests that show a part.
+/// The remark in brackets about tests that prove a part.
 fn missing(id: &str, evidence: &Evidence<'_>) -> String {
     let said: BTreeSet<&str> = evidence
         .tests(id)
@@ -117,7 +117,7 @@ fn missing(id: &str, evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// The tests of a clause that are `wanted`, after a word for what they show; `None` if there are none.
+/// The tests of a clause that are `wanted`, after the word for what they prove; `None` if there are none.
 fn list(
     word: &str,
     id: &str,

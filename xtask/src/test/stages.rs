@@ -1,4 +1,4 @@
-//! The stages, in the order that finds mistakes most cheaply.
+//! The stages, in the order that finds mistakes at the lowest cost.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session, counts, fresh, fuzz, unprivileged};
@@ -13,7 +13,7 @@ use std::process::Command;
 pub(super) struct Stage {
     /// For `--only`.
     pub(super) name: &'static str,
-    /// One line on what it shows.
+    /// One line about what it checks.
     pub(super) what: &'static str,
     pub(super) run: fn(&Session<'_>) -> Result<Report>,
 }
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_leaves_tests_out_fails() {
+    fn a_run_that_omits_tests_fails() {
         let mut report = Report::check(Ok(()), "");
         report.failures.push("FAIL a".into());
         assert_eq!(too_few(2, &report), None);

@@ -108,7 +108,7 @@ pub(super) fn results(output: &str, checks: &[Check]) -> Result<Results> {
     Ok(results)
 }
 
-/// The placeholder of an explanation that is not written yet.
+/// The placeholder for an explanation that is not written yet.
 pub(super) const UNEXPLAINED: &str = "(not explained)";
 
 const HEAD: &str = "\
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn words_may_change_and_verdicts_may_not() {
+    fn details_may_change_but_verdicts_may_not() {
         let first = page("a\tdiffers\t0 instead of 1", "");
         let reworded = page("a\tdiffers\t2 instead of 1", "");
         assert_ne!(first, reworded);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_was_not_run_is_missed() {
+    fn a_check_that_was_not_run_is_reported() {
         let checks = checks(LIST).expect("a list");
         assert!(results("a\tok\t\n", &checks).is_err());
         assert!(results("a\tok\t\nb\tfine\t\n", &checks).is_err());
