@@ -338,7 +338,7 @@ impl Ia {
         // SAFETY: all zeros is a valid value.
         let mut handle: IbAddrHandle = unsafe { std::mem::zeroed() };
         handle.qpn = qpn;
-        // SAFETY: the room has the size of the field, and is not written meanwhile.
+        // SAFETY: the room has the size of the field, and is not written during the read.
         handle.ia_addr = unsafe { *self.visible.pointer().cast::<libc::sockaddr_in6>() };
         // Any value but null will do: a send needs only the number.
         handle.ah = self.handle as Handle;

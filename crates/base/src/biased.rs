@@ -8,7 +8,7 @@
 //! that it wants to enter and then, after the heavy barrier, checks whether the owner is inside. So one of the two
 //! sees the other, and the owner yields.
 
-// UNSAFETY: a lock gives out `&mut T` from `&self`, which cannot be written without `unsafe`.
+// UNSAFETY: a lock lends `&mut T` from `&self`, which cannot be written without `unsafe`.
 #![allow(unsafe_code)]
 
 use crate::lock::{Guard, SpinLock};

@@ -32,7 +32,7 @@ pub fn prefetch_read(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// Tells the processor that this loop waits for another processor.
+/// Hints to the processor that this loop waits for another processor.
 #[inline(always)]
 pub fn pause() {
     std::hint::spin_loop();

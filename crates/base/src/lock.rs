@@ -5,7 +5,7 @@
 //! the work. A waiting thread spins for about a microsecond and then yields in every iteration, so that a preempted
 //! holder on a machine with few cores makes progress.
 
-// UNSAFETY: a lock gives out `&mut T` from `&self`, which cannot be written without `unsafe`.
+// UNSAFETY: a lock lends `&mut T` from `&self`, which cannot be written without `unsafe`.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicBool, Backoff, Ordering, UnsafeCell};

@@ -271,7 +271,7 @@ impl<'a> OwnBytes<'a> {
     #[inline(always)]
     #[must_use]
     pub fn reborrow(&mut self) -> OwnBytes<'_> {
-        // SAFETY: the new view borrows this one, which cannot be used meanwhile.
+        // SAFETY: the new view borrows this one, which cannot be used while the new one lives.
         unsafe { OwnBytes::new(self.ptr, self.len) }
     }
 

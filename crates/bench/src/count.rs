@@ -1,7 +1,7 @@
 //! `rkey bench --count`: how many instructions, loads and stores the short paths take, on each side.
 //!
 //! A time depends on the machine and its load; these counts depend only on the code and the compiler.
-//! Valgrind's callgrind runs this program again for each path. There [`paths`] plays both sides in turns, in one thread, and
+//! Valgrind's callgrind runs this program again for each path. There, [`paths`] plays both sides in turn, in one thread, and
 //! callgrind collects only inside [`paths::initiator`] and [`paths::target`]. `benches/peers/count.c` does the same through
 //! libfabric.
 

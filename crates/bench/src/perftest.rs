@@ -123,8 +123,8 @@ fn perftest_once(
         "ucx_perftest {test}: the two sides did not meet"
     ));
     let until = Instant::now() + MEETING;
-    // The server needs a moment to listen, and a client that starts too early gives up. If another program has taken
-    // the port meanwhile, the server has exited.
+    // The server needs a moment to listen, and a client that starts too early gives up. If another program has taken the
+    // port in the meantime, the server has exited.
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
         stop.check()?;

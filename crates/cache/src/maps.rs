@@ -81,7 +81,7 @@ impl Maps {
         self.mapping(here).is_ok()
     }
 
-    /// Calls `each` with the range of every mapping. Mappings may change meanwhile.
+    /// Calls `each` with the range of every mapping. Mappings may change during the call.
     pub(crate) fn each(&self, mut each: impl FnMut(&VaRange)) {
         let mut address = 0;
         while let Ok(range) = self

@@ -353,7 +353,7 @@ fn an_address_that_is_reused_at_once_is_never_stale() {
     println!("{hits} hits of {}", 2 * TRIES);
 }
 
-/// Hooks run inside the allocator's callers, on many threads at once, while caches come and go.
+/// Hooks run inside the allocator's callers, on many threads at once, while caches are created and dropped.
 #[test]
 fn threads_that_allocate_and_free_do_not_wait_for_the_cache() {
     const ROUNDS: usize = 200;

@@ -38,7 +38,7 @@ fn storm<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, arena: &Arena, 
     }
 }
 
-/// Invalidations do not accumulate, neither while buffers come and go nor afterwards, when the program makes
+/// Invalidations do not accumulate, neither while buffers are mapped and unmapped nor afterwards, when the program makes
 /// no lookups.
 #[test]
 fn forty_thousand_unmapped_buffers_leave_nothing_behind() {

@@ -225,7 +225,7 @@ impl Denial {
         }
     }
 
-    /// The copy for a peer that must not learn the reason. It contains only the peer's request, so it is the same for
+    /// The copy for a peer that must not be told the reason. It contains only the peer's request, so it is the same for
     /// every reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {

@@ -108,7 +108,7 @@ impl Entry {
         (self.rights() & flag::PEER != 0).then(|| self.link_generation.load(Ordering::Relaxed))
     }
 
-    /// The requested key, if there is one. The slot must be a region's and must not change meanwhile.
+    /// The requested key, if there is one. The slot must be a region's and must not change during the call.
     #[inline]
     pub(crate) fn requested(&self) -> Option<u64> {
         if self.rights() & flag::REQUESTED == 0 {

@@ -335,7 +335,7 @@ pub(crate) mod drained {
             Self { table, section }
         }
 
-        /// Whether no section's grants are awaited any more.
+        /// Whether it no longer waits for a section's grants.
         #[inline]
         pub(crate) fn is_over(&self) -> bool {
             !self.section || self.is_dropped()

@@ -240,7 +240,7 @@ fn keys_near_those_that_were_seen_open_nothing() {
 }
 
 /// A server registers a buffer for each client and deregisters it when the client disconnects. One client connects 16
-/// times and learns the keys of its buffers. Then another client connects, and the first one tries to reach the new
+/// times and records the keys of its buffers. Then another client connects, and the first one tries to reach the new
 /// buffer: first with the 256 keys that share their upper bits with one of its own keys (in the old layout, the key of
 /// eight registrations ago has the right ones), then with keys that its own keys and their differences suggest.
 #[test]

@@ -134,8 +134,8 @@ impl<F: Front> Driver<F> {
 
     /// Connects to a peer: the body of the thread of [`spawn_connect`].
     fn connect_to(&self, peer: usize, to: Destination) {
-        // Add the connection first: messages may arrive over it as soon as the peer learns that our queue pair is
-        // ready.
+        // Add the connection first: messages may arrive over it as soon as the peer is notified that our queue pair
+        // is ready.
         let made = self.prepare_connection(to).and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {
@@ -147,8 +147,8 @@ impl<F: Front> Driver<F> {
         self.connect_finished(peer, made);
     }
 
-    /// Reports the result of connecting to a peer: our connection, or the error. A connection that the peer made meanwhile
-    /// also counts.
+    /// Reports the result of connecting to a peer: our connection, or the error. A connection that the peer made in the
+    /// meantime also counts.
     fn connect_finished(&self, peer: usize, made: Result<(usize, Hello), Error>) {
         let mut state = self.state.lock();
         let rdm = &mut state.rdm;

@@ -206,7 +206,7 @@ fn is_idle(fd: BorrowedFd<'_>, direction: u64, wait: c_int) -> io::Result<bool> 
     repeat(|| unsafe { libc::poll(&raw mut it, 1, wait) }).map(|ready| ready > 0)
 }
 
-/// Tells a driver about accesses of the processor.
+/// Notifies a driver of accesses by the processor.
 type Sync = fn(BorrowedFd<'_>, u64) -> io::Result<()>;
 
 /// The bytes of a DMA-buf.

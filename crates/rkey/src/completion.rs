@@ -24,7 +24,7 @@ impl CompletionQueue {
     }
 
     /// Takes finished operations, oldest first, and returns how many it wrote to `into`. Never blocks. A program that
-    /// polls drives the device on its own core; the device's thread sleeps meanwhile.
+    /// polls drives the device on its own core; meanwhile, the device's thread sleeps.
     ///
     /// # Errors
     /// The device is broken, or this is a forked child.

@@ -191,7 +191,7 @@ impl RemoteKey {
         };
         if bytes[0..4] != MAGIC {
             return Err(Error::BadKey(
-                "it does not begin like a key of this version".into(),
+                "it does not have the header of a key of this version".into(),
             ));
         }
         if u32_at(bytes, 36) != checksum(&bytes[..36]) {

@@ -127,7 +127,7 @@ fn register(side: &Side, memory: &Mapped) -> Region {
     let ranges = [memory.range()];
     let rights = Access::REMOTE | Access::LOCAL_READ | Access::LOCAL_WRITE;
     let spec = RegionSpec::new(side.domain, &ranges, rights);
-    // SAFETY: accessed through atomics only, and deregistered before it is unmapped for good.
+    // SAFETY: accessed through atomics only, and deregistered before it is finally unmapped.
     unsafe { side.device.register(&spec) }.unwrap()
 }
 
@@ -502,7 +502,7 @@ fn transfers_survive_vanishing_and_returning_pages() {
             &ranges,
             Access::REMOTE | Access::LOCAL_WRITE,
         );
-        // SAFETY: accessed through atomics only, and deregistered before it is unmapped for good.
+        // SAFETY: accessed through atomics only, and deregistered before it is finally unmapped.
         let region = unsafe { pair.far.device.register(&spec) }.unwrap();
         let good = Mapped::new(LEN, None);
         let local = register(&pair.near, &good);

@@ -377,7 +377,7 @@ impl Attacked<'_> {
         });
         self.holdings.wait_for(role);
         self.side.check_memory(self.honest.seed, role);
-        eprintln!("{TEST}: {role}: {during} rounds of the honest peer meanwhile");
+        eprintln!("{TEST}: {role}: {during} rounds of the honest peer during that time");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Why clauses are not proved: those that do not apply, and those that are open. For a clause that is proved in part, the reason says
 //! what is missing.
 
-const HEADER: &str = "a function of libfabric's own header, in which the provider has no part";
+const HEADER: &str = "a function in libfabric's own header, which does not involve the provider";
 const NO_BEHAVIOUR: &str = "says nothing about behaviour";
 const AT_ONCE: &str =
     "registration is complete when the call returns, so it neither fails nor writes `*mr` later";
@@ -47,7 +47,7 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("FI-221", NO_BEHAVIOUR),
     ("FI-222", NO_BEHAVIOUR),
     ("FI-262", NO_BEHAVIOUR),
-    ("FI-268", "the title of a page; FI-178 has its substance"),
+    ("FI-268", "the title of a page; FI-178 states its content"),
     ("FI-270", EXACT),
     ("FI-272", NO_BEHAVIOUR),
     ("FI-273", NO_BEHAVIOUR),

@@ -69,12 +69,12 @@ pub(super) const ALL: &[Stage] = &[
     stage("miri", "base, core, engine and rdm under Miri", miri),
     stage(
         "fuzz",
-        "mutated bytes for everything that reads a peer, a minute each",
+        "mutated input for everything that reads a peer's bytes, a minute each",
         fuzz::mutated,
     ),
     stage(
         "libfuzzer",
-        "the same guided by coverage: cargo-fuzz, a minute each",
+        "the same, guided by coverage: cargo-fuzz, a minute each",
         fuzz::by_coverage,
     ),
     stage(
@@ -116,7 +116,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "counts",
-        "instructions of the short paths, compared with the record",
+        "instruction counts of the short paths, compared with the recorded counts",
         instruction_counts,
     ),
     stage(
@@ -127,7 +127,7 @@ pub(super) const ALL: &[Stage] = &[
 ];
 
 /// Stages that run only by name, because they are too slow for every run, need root, or have results that can change
-/// without a change of the code.
+/// without a code change.
 pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {

@@ -285,7 +285,7 @@ fn a_datagram_request_does_not_use_up_an_rsp() {
 
 /// The provider's object for an EP.
 fn object(end: &End) -> Arc<Ep> {
-    // SAFETY: nothing frees the EP meanwhile.
+    // SAFETY: nothing frees the EP while the reference is used.
     Arc::clone(unsafe { find::<Ep>(end.ep) }.unwrap())
 }
 

@@ -223,7 +223,7 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
     };
     // SAFETY: the local list is valid for the call; the remote one is valid or lies in a page that may have vanished,
     // in which case the call fails. The kernel checks the addresses in both. The owner of the permit may change the
-    // list meanwhile, but it names only the owner's memory, and the local list limits how much is copied.
+    // list during the call, but it names only the owner's memory, and the local list limits how much is copied.
     let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
         Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible

@@ -177,8 +177,8 @@ impl<T> Retired<'_, T> {
         self.finish(free, next_generation, true)
     }
 
-    /// Makes the slot live again under its old generation, held ([`Slab::hold`]) or not; its contents may have been changed
-    /// meanwhile.
+    /// Makes the slot live again under its old generation, held ([`Slab::hold`]) or not; its contents may have been changed in
+    /// the meantime.
     ///
     /// # Errors
     ///

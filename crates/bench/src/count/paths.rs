@@ -1,7 +1,7 @@
-//! The short paths, both sides in turns in one thread.
+//! The short paths, with both sides in turn in one thread.
 //!
-//! A round is one operation. In a counted round each side polls once, the target first, and finds what it waits for, so
-//! a count does not depend on the time. A round in which a poll finds nothing fails the run.
+//! A round is one operation. In a counted round each side polls once, the target first, and finds what it is waiting for,
+//! so a count does not depend on time. A round in which a poll finds nothing fails the run.
 
 use anyhow::{Context, Result, bail, ensure};
 use rkey::{

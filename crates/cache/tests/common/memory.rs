@@ -108,7 +108,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the arena is this test's own, and nothing refers to it any more.
+        // SAFETY: the arena is this test's own, and nothing refers to it anymore.
         unsafe { libc::munmap(pointer(self.start), self.len as usize) };
     }
 }

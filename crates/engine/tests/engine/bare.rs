@@ -70,7 +70,7 @@ fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
     all
 }
 
-/// The response to each mistake, without message numbers, and what the initiator and the target learn.
+/// The response to each mistake, without message numbers, and what is reported to the initiator and the target.
 fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.survive_remote_error = true);

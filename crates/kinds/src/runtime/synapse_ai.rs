@@ -63,7 +63,7 @@ impl SynapseAi {
         })
     }
 
-    /// Calls `with` with the stream and the buffer of a device, which no other thread uses meanwhile.
+    /// Calls `with` with the stream and the buffer of a device, which no other thread uses during the call.
     fn with_lane(
         &self,
         of: &Allocation,

@@ -77,7 +77,7 @@ pub trait Host: Sized {
     fn rts_posted(&self, exposed: &Self::Exposed);
     /// Revokes a key, without waiting, if no peer is using it; returns whether it did.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
-    /// Revokes a key that no peer is using any more.
+    /// Revokes a key that is no longer in use by any peer.
     fn withdraw(&self, exposed: &Self::Exposed);
     /// Executes a peer's atomic. Returns the old values, if it requests them.
     ///

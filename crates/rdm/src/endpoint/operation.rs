@@ -244,7 +244,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Acts on the end of an operation whose memory no peer can access any more.
+    /// Acts on the end of an operation whose memory peers can no longer access.
     pub(super) fn operation_over(&mut self, host: &H, operation: Operation<H>) {
         match operation.what {
             OperationKind::Fetch { landing, id, .. } => {

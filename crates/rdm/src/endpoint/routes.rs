@@ -134,7 +134,7 @@ impl<H: Host> Endpoint<H> {
         !self.callers.is_empty()
     }
 
-    /// The connection to a peer. If there is none, the host starts to connect. [`Error::Again`] meanwhile.
+    /// The connection to a peer. If there is none, the host starts to connect, and the result is [`Error::Again`].
     ///
     /// # Errors
     /// Why the peer cannot be reached; reported once.

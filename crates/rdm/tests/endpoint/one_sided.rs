@@ -25,7 +25,7 @@ fn connected() -> (World, usize) {
     }
 }
 
-/// Only a caller that named itself learns that its call may be retried: a call that names no caller is retried anyway,
+/// Only a caller that identified itself is notified that its call may be retried: a call that names no caller is retried anyway,
 /// and must not wake the thread that happened to make it.
 #[test]
 fn only_named_callers_learn_that_they_may_retry() {

@@ -132,7 +132,7 @@ impl Registered {
         Ok(())
     }
 
-    /// Copies bytes at `offset` out of the region. Peers may change them meanwhile.
+    /// Copies bytes at `offset` out of the region. Peers may change them during the copy.
     pub(crate) fn load(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let from = self.at(offset, into.len())?;
         // SAFETY: `from` covers into.len() bytes of the registration, which its holder keeps valid;

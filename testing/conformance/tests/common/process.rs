@@ -72,7 +72,7 @@ impl Peer {
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         until("the stop", || {
-            // Threads that end meanwhile shorten the list.
+            // Threads that exit in the meantime shorten the list.
             let states = states(self.pid());
             states.len() == thread_count(self.pid()) && states.iter().all(|s| *s == 'T')
         });

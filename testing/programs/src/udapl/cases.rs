@@ -173,7 +173,7 @@ const fn performance(words: &'static [&'static str]) -> Case {
     }
 }
 
-/// The server of `dapltest`, with all its clients; the last one ends it.
+/// The server of `dapltest`, with all its clients; the last one shuts it down.
 const DAPLTEST: Scene = Scene {
     program: "dapltest",
     both: &[],
