@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_characters_end_where_they_end() {
+    fn escaped_characters_are_blanked_to_their_end() {
         assert_eq!(
             code_only(r"m('\'', b'\\', '\u{1f}', 'y');").trim_end(),
             "m(    ,      ,         ,    );"
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_with_letters_of_any_length_are_blanked() {
+    fn comments_with_multibyte_characters_are_blanked() {
         let code = code_only("/// \u{e4}\u{20ac} unsafe\nfn a() {} /* \u{1d11e} */ fn b() {}");
         assert!(
             code.contains("fn a() {}") && code.ends_with(" fn b() {}"),

@@ -98,7 +98,7 @@ mod tests {
 
     /// Each side raises its flag and reads the other's: at least one must see the other.
     #[test]
-    fn one_of_two_sees_the_other() {
+    fn at_least_one_side_sees_the_other() {
         if !register() {
             eprintln!("SKIP: no membarrier on this machine");
             return;

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_links_cross_between_the_two() {
+    fn links_copy_between_system_and_foreign_memory() {
         let arena = ArenaMemory::new(0x1000_0000, LEN);
         let shelf = Arc::new(Shelf(0x1000, Mutex::new(vec![0; LEN])));
         let copier: Copier = Some(Arc::clone(&shelf) as Arc<dyn ForeignMemory>);

@@ -116,7 +116,7 @@ impl ProcessMemory {
     }
 }
 
-/// The pointer for an address given as a number.
+/// The pointer for an address as a number.
 #[inline(always)]
 fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)

@@ -202,7 +202,7 @@ impl<T> Slab<T> {
     }
 
     /// Resumes a dropped claim from the caller's list. `None` when the slot is not claimed under this generation. No
-    /// other caller may know of the claim.
+    /// other caller may use the claim.
     #[inline]
     pub fn claimed(&self, index: u32, generation: u32) -> Option<Claimed<'_, T>> {
         let slot = self.slot(index)?;

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_perftest_is_read() {
+    fn perftest_output_is_parsed() {
         let text = "[17] UCX WARN something, with a comma\n\
             iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n50000,0.015,0.018,0.018,435.02\n";
         let ns = parse_perftest(text).expect("reads");

@@ -171,7 +171,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn mappings_and_their_files() {
+    fn mappings_are_reported_with_their_files() {
         let maps = Maps::open().unwrap();
         if !maps.answers() {
             println!("skipped: the kernel has no PROCMAP_QUERY");

@@ -50,7 +50,7 @@ fn the_second_lookup_registers_nothing() {
 
 /// Proves partly: FI-234, FI-235, FI-236 (the cache as a library)
 #[test]
-fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
+fn idle_bytes_never_exceed_the_limit_but_used_bytes_may() {
     let mut limited = options();
     limited.max_size = Some(0x400);
     let cache = cache(limited);
@@ -104,7 +104,7 @@ fn entries_never_exceed_their_limit() {
 /// 1024 entries of any total size. Libfabric's own limit of bytes, if none is set, is below the host's memory.
 /// Proves partly: FI-235, FI-I46 (the cache as a library)
 #[test]
-fn the_default_limits_are_those_of_the_manual_page() {
+fn the_default_limits_match_the_manual_page() {
     const ENTRY: u64 = 1 << 36;
     let monitor = Arc::new(Imported::new((), Timing::Around));
     let cache = Cache::new(Nothing, monitor, Options::default()).unwrap();
@@ -194,7 +194,7 @@ fn evictions_follow_the_order_of_use() {
     }
 }
 
-/// Which of these buffers have entries. Looks at the registrar, because a lookup would change the order of use.
+/// Which of these buffers have entries. Checks the registrar, because a lookup would change the order of use.
 fn present(cache: &Cache<Fake>, numbers: &[u64]) -> Vec<u64> {
     let live = cache.registrar().ranges();
     let has = |number: &u64| live.contains(&buffer(*number));
@@ -294,7 +294,7 @@ fn a_registration_for_one_call_is_not_an_entry() {
 }
 
 #[test]
-fn a_lookup_says_which_rights_the_entry_has() {
+fn a_miss_reports_the_rights_of_the_entry() {
     let cache = cache(options());
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     let both = cache.get(buffer(1), BOTH, Kind::HOST).unwrap();

@@ -205,7 +205,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each lookup is a hit exactly if the model says so, and no guard is stale. What was registered is deregistered once.
+    /// Each lookup is a hit exactly if the model predicts it, and no guard is stale. Every registration is deregistered once.
     /// Proves partly: FI-231, FI-243 (the cache as a library)
     #[test]
     fn hits_match_the_model(

@@ -299,7 +299,7 @@ fn shared_memory_that_a_child_punches_is_not_stale() {
 
 /// Attaching System V memory over a part of a buffer causes no event.
 #[test]
-fn system_v_memory_over_a_part_of_a_large_buffer_is_seen() {
+fn system_v_memory_over_part_of_a_large_buffer_is_detected() {
     let Some((cache, monitor)) = cache() else {
         return;
     };
@@ -525,7 +525,7 @@ fn each_way_to_open_it_works_or_says_why() {
 
 /// For a large buffer the kernel is asked about only one page of each mapping; events report changes of the others.
 #[test]
-fn a_change_in_the_middle_of_a_large_buffer_is_seen() {
+fn a_change_in_the_middle_of_a_large_buffer_is_detected() {
     let Some((cache, _)) = cache() else {
         return;
     };

@@ -16,7 +16,7 @@ const OF_TESTS: &[&str] = &["RKEY_BIN", "RKEY_TEST_", "RKEY_FUZZ_"];
 /// # Errors
 /// An invalid value, or a mistyped name of one of our variables.
 pub(crate) fn check() -> anyhow::Result<()> {
-    const ADVICE: &str = "unset the variable, or give it one of the values above";
+    const ADVICE: &str = "unset the variable, or set it to one of the values above";
     for setting in SETTINGS {
         setting.value().map_err(|error| hinted(error, ADVICE))?;
     }

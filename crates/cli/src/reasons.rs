@@ -177,7 +177,7 @@ impl Table {
         Ok(())
     }
 
-    /// Denials that do not come from the table.
+    /// Denials that the table does not issue.
     fn others(&mut self) -> Result<()> {
         let region = self.register(|_| {})?;
         let (who, key) = (self.accessor(), WireKey::Device(region.key));

@@ -1,6 +1,6 @@
 //! Finds the name that a mistyped name was probably meant to be.
 
-/// The value of the name closest to `given`, if one is close enough.
+/// The value of the name closest to `given`, if any is close enough.
 pub(crate) fn closest<'a, T>(
     given: &str,
     known: impl IntoIterator<Item = (&'a str, T)>,

@@ -85,7 +85,7 @@ fn every_repetition_is_written() {
 
 /// Ctrl-C in the middle: the table and the files are written, the target ends, and the exit status reports it.
 #[test]
-fn an_interrupted_benchmark_shows_what_it_has() {
+fn an_interrupted_benchmark_shows_its_results_so_far() {
     let json = Scratch::new("interrupted.json");
     let mut child = program()
         .args(["bench", "write", "--seconds", "2", "--reps", "31"])
@@ -147,7 +147,7 @@ fn files_are_opened_before_measuring() {
     }
 }
 
-/// A target that ends in the middle fails the run: the status says so, and so do the step's name and the files.
+/// A target that exits in the middle fails the run: the exit status, the step's name and the files show it.
 #[test]
 fn a_device_that_fails_is_a_failure() {
     let json = Scratch::new("failed.json");
@@ -206,7 +206,7 @@ fn a_hangup_that_was_ignored_stays_ignored() {
     assert!(!out.contains("not measured"), "{out}{err}");
 }
 
-/// With a `ucx_perftest` that never ends, starts the benchmark, ends it with `signal`, and returns its exit code.
+/// With a `ucx_perftest` that never exits, starts the benchmark, terminates it with `signal`, and returns its exit code.
 fn end_during_perftest(name: &str, signal: Signal) -> Option<i32> {
     let folder = std::env::temp_dir().join(format!("rkey-bench-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

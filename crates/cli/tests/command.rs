@@ -86,7 +86,7 @@ fn the_demo_fails_when_its_second_process_cannot_work() {
 }
 
 #[test]
-fn info_says_what_and_why() {
+fn info_shows_features_and_reasons() {
     let output = run(&["info"]);
     let out = text(&output.stdout);
     assert!(output.status.success());
@@ -348,7 +348,7 @@ fn ls_and_explain_show_the_connection_manager() {
 }
 
 #[test]
-fn explain_knows_every_reason() {
+fn explain_describes_every_reason() {
     let output = run(&["explain", "--reasons"]);
     assert!(output.status.success());
     let out = text(&output.stdout);

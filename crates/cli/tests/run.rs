@@ -201,7 +201,7 @@ fn signals_reach_the_program() {
     }
 }
 
-/// Prints a refusal in a child of the program with its advice; if there was no refusal, says so.
+/// Prints a refusal in a child of the program with its advice, or that there was no refusal.
 #[test]
 fn refusals_are_explained_at_the_end() {
     let quiet = run(&["--explain", "true"]);

@@ -1,4 +1,4 @@
-//! What the table costs: nanoseconds for a check, and for registering and deregistering with a magazine; bytes per live
+//! The costs of the table: nanoseconds for a check, and for registering and deregistering with a magazine; bytes per live
 //! region.
 //!
 //! `cargo run --release -p rkey-core --example cost`. Run it on an otherwise idle machine.

@@ -1,4 +1,4 @@
-//! Re-registration: gives a region another domain, other memory or other rights.
+//! Re-registration: changes a region's domain, memory or rights.
 //!
 //! The region gets new keys with [`Protection::reregister`], which registers and deregisters in one step. It keeps its
 //! keys with [`Protection::change_region`], as verbs drivers do: every check refuses the region until the earlier

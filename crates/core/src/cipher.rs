@@ -75,7 +75,7 @@ mod tests {
 
     /// The test vector of the paper that describes Speck (appendix C, Speck32/64), with its own key schedule.
     #[test]
-    fn the_round_is_the_published_one() {
+    fn the_round_matches_the_published_cipher() {
         let (mut key, mut others) = (0x0100u16, [0x0908u16, 0x1110, 0x1918]);
         let mut round_keys = Vec::new();
         for round in 0..22u16 {
@@ -104,7 +104,7 @@ mod tests {
     /// Flipping any bit of the input flips about half of the output's bits.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
-    fn one_bit_changes_half_of_them() {
+    fn one_input_bit_changes_half_of_the_output_bits() {
         let cipher = Cipher::new(&Secrets([5, 6, 7, 8]), 0);
         for bit in 0..32 {
             let turned: u32 = (0..4_000u32)

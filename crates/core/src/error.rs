@@ -158,7 +158,7 @@ pub enum BindError {
     /// The key is not one of this window's.
     #[error("{given} is not a key of this window, which has {current}")]
     ForeignKey {
-        /// The key given.
+        /// The key in the request.
         given: Key,
         /// The window's current key.
         current: Key,

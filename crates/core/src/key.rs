@@ -296,7 +296,7 @@ impl Keys {
             .then_some(Key(key))
     }
 
-    /// Whether one of the 256 keys with these upper bits has been drawn, besides the number that the prefix comes from.
+    /// Whether one of the 256 keys with these upper bits has been drawn, other than the number that the prefix comes from.
     fn any_was_drawn(&self, prefix: u32) -> bool {
         let keys = |block: u32| {
             std::array::from_fn::<u32, BATCH, _>(|low| prefix | block << 6 | low as u32)
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn other_secrets_give_other_keys() {
+    fn different_secrets_give_different_keys() {
         let ((one, mut first), (two, mut second)) = (keys(1), keys(2));
         let same = (0..100).filter(|slot| {
             one.give_remote(&mut first, *slot, 0) == two.give_remote(&mut second, *slot, 0)

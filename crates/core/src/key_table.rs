@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_until_they_end_and_recalled_for_a_while() {
+    fn keys_are_found_while_live_and_remembered_for_a_while() {
         let table = KeyTable::new();
         let count = if cfg!(miri) { 200 } else { 20_000 };
         let keys: Vec<u32> = keys().take(count).collect();

@@ -189,7 +189,7 @@ fn a_thousand_keys_reveal_nothing_about_the_next() {
 /// 1.2 million guesses against a hundred live regions, of which 0.03 would succeed by chance.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
-fn keys_near_those_that_were_seen_open_nothing() {
+fn keys_near_known_keys_grant_nothing() {
     let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 5]));
     let domain = table.create_domain().unwrap();
     let register = || {
@@ -245,7 +245,7 @@ fn keys_near_those_that_were_seen_open_nothing() {
 /// eight registrations ago has the right ones), then with keys that its own keys and their differences suggest.
 #[test]
 #[cfg_attr(miri, ignore = "many thousand steps")]
-fn a_client_that_came_16_times_cannot_reach_the_next_clients_buffer() {
+fn a_client_that_connected_16_times_cannot_reach_the_next_clients_buffer() {
     for secret in 0..20 {
         let table = Protection::new(Limits::default(), Secrets([secret, 7, 8, 9]));
         let domain = table.create_domain().unwrap();

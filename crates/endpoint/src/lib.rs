@@ -51,9 +51,9 @@ use std::net::SocketAddr;
 pub struct Options<'a> {
     /// The type and features that it offers.
     pub service: Service,
-    /// The peers that it talks to.
+    /// The peers that it accepts.
     pub admission: Admission,
-    /// The address under which peers know it, until [`Driver::serve`] sets another.
+    /// The address that peers use for it, until [`Driver::serve`] sets another.
     pub name: SocketAddr,
     /// The endpoint's number, for regions that serve one endpoint only.
     pub number: Option<u32>,
@@ -76,7 +76,7 @@ pub struct Driver<F: Front> {
     buffers: Buffers,
     /// Completions of all connections.
     pub cq: Cq,
-    /// The peers that it talks to.
+    /// The peers that it accepts.
     pub admission: Admission,
     /// Where peers find it.
     pub name: Mutex<SocketAddr>,
@@ -132,7 +132,7 @@ impl<F: Front> Driver<F> {
         Ok(driver)
     }
 
-    /// The address under which peers know the endpoint.
+    /// The address that peers use for the endpoint.
     pub fn name(&self) -> SocketAddr {
         *self.name.lock()
     }

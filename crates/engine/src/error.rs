@@ -63,7 +63,7 @@ pub enum ModifyError {
     /// Attributes that this transition needs are missing.
     #[error("the transition needs {}", words(*.0))]
     Missing(Attributes),
-    /// The call gave attributes that this transition does not take.
+    /// The call passed attributes that this transition does not accept.
     #[error("the transition does not take {}", words(*.0))]
     NotAllowed(Attributes),
     /// Only queue pairs of the types RC and UC can have a peer on another host. Its address comes with its number, and while
@@ -75,7 +75,7 @@ pub enum ModifyError {
     Value {
         /// The name of the value.
         what: &'static str,
-        /// The given value.
+        /// The value in the call.
         given: u64,
         /// The limit.
         limit: u64,

@@ -55,7 +55,7 @@ const OTHER_USERS: u32 = u32::MAX;
 pub struct Guesser {
     /// The process.
     pub process: Process,
-    /// How many keys it named that gave it no access; recent repetitions do not count.
+    /// How many keys it named that granted it no access; recent repetitions do not count.
     pub tried: u64,
     /// How many of the `tried` keys were never issued.
     pub never_issued: u64,
@@ -89,7 +89,7 @@ impl std::fmt::Display for Guesser {
         } else {
             write!(
                 f,
-                " tried {tried} {keys} that give it no access, {never_issued} of them never issued"
+                " tried {tried} {keys} that grant it no access, {never_issued} of them never issued"
             )?;
         }
         if self.pause > 0 {
@@ -254,7 +254,7 @@ impl Guesses {
         Some(own.max(shared)).filter(|until| *until > now)
     }
 
-    /// Records that a process has named a key that gives it no access. Returns what to report about it, if a report is
+    /// Records that a process has named a key that grants it no access. Returns what to report about it, if a report is
     /// due.
     #[cold]
     pub(crate) fn note(&mut self, origin: &Origin, denial: &Denial, now: u64) -> Option<Guesser> {
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));
         guesses.note(&busy, &unknown(2), now);
         assert_eq!((guesses.processes.len(), guesses.users.len()), (1, 1));
-        // If the process comes back, it starts over.
+        // If the process tries again, it starts over.
         guesses.note(&quiet, &unknown(0), now);
         assert_eq!(guesses.all(now)[1].tried, 1);
         // Repeating a recent key is not a guess, so the process is forgotten all the same.

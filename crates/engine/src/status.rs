@@ -106,7 +106,7 @@ bitflags! {
 /// After an error only `id`, `status`, `opcode`, `qpn` and `vendor` are valid (ibv_poll_cq(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// The id that the program gave when it posted the request.
+    /// The id that the program passed when it posted the request.
     pub id: u64,
     /// How it ended.
     pub status: Status,

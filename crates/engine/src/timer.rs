@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_deadlines_come_in_order_and_not_early() {
+    fn exact_deadlines_expire_in_order_and_not_early() {
         let mut timers = Timers::new();
         timers.at(30, (3, 1));
         timers.at(10, (1, 1));

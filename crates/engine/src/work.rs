@@ -119,7 +119,7 @@ bitflags! {
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdAddress {
-    /// The link, if it is known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
+    /// The link, if known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
     /// [`crate::Engine::connect_qpn`].
     pub link: Option<LinkId>,
     /// The number of the queue pair at the destination.

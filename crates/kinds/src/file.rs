@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_told_before_and_after_each_copy() {
+    fn the_driver_is_notified_before_and_after_each_copy() {
         copy::install().unwrap();
         let fd = memfd(4096);
         let FileMemory { range, mapping, .. } = map(fd.as_raw_fd(), 0, 4096, true).unwrap();
@@ -390,7 +390,7 @@ mod tests {
         );
     }
 
-    /// A socket stands for the buffer: it is readable (the device has finished writing) once a byte has arrived, and always writable.
+    /// A socket replaces the buffer: it is readable (the device has finished writing) once a byte has arrived, and always writable.
     #[test]
     fn a_busy_device_causes_a_fault_without_waiting() {
         static SYNCS: AtomicU64 = AtomicU64::new(0);

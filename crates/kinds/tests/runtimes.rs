@@ -69,7 +69,7 @@ fn runtimes_copy_in_both_directions() {
 }
 
 #[test]
-fn neuron_memory_is_only_written() {
+fn neuron_memory_can_only_be_written() {
     let Some(fake) = NEURON.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     let refused = hold(Kind::Neuron, &wanted(at, 4096)).unwrap_err();
@@ -86,7 +86,7 @@ fn neuron_memory_is_only_written() {
 }
 
 #[test]
-fn the_context_of_the_calling_thread_stays() {
+fn the_calling_threads_context_is_preserved() {
     let Some(fake) = CUDA.load() else { return };
     let (at, copier) = held(&fake, Kind::Cuda, Place::Device, 64);
     copier.store(at, &[1]).unwrap();

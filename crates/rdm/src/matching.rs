@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_oldest_receive_that_accepts_a_message_may_suit() {
+    fn only_the_oldest_matching_receive_is_considered() {
         let mut queue = Queue::default();
         for (number, name) in [(1, "first"), (2, "second"), (2, "third")] {
             queue.post(tag(number), name);

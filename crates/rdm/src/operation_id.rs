@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_operations_are_in_their_numbers() {
+    fn plain_operations_are_encoded_in_their_numbers() {
         for form in Form::ALL {
             for report in [false, true] {
                 let plain = Plain {

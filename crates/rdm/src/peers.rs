@@ -112,7 +112,7 @@ impl<E, C> Peers<E, C> {
         self.by_destination.get(&destination.into()).copied()
     }
 
-    /// The peer with this number in the address vector; `None` if it is not known, or no longer.
+    /// The peer with this number in the address vector; `None` if it is unknown or has been forgotten.
     #[inline]
     pub fn numbered(&self, number: u64) -> Option<usize> {
         let Some(known) = self.by_number.get(usize::try_from(number).ok()?) else {

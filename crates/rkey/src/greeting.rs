@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_greeting_of_another_kind_is_an_error() {
+    fn an_unknown_greeting_is_an_error() {
         assert!(matches!(peer_limit(b""), Err(Error::Protocol(_))));
         assert!(matches!(peer_limit(&[0xff; 40]), Err(Error::Protocol(_))));
         let hello = |protocol| {

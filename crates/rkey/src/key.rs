@@ -207,7 +207,7 @@ impl RemoteKey {
         };
         if bytes[5] != 0 || u32_at(bytes, 32) != 0 {
             return Err(Error::BadKey(
-                "it uses fields that this version does not know".into(),
+                "it uses fields that are unknown to this version".into(),
             ));
         }
         let rights = unpack_rights(u16::from_le_bytes([bytes[6], bytes[7]]))?;
@@ -224,7 +224,7 @@ fn pack_rights(access: Access) -> u16 {
 fn unpack_rights(bits: u16) -> Result<Access, Error> {
     if bits > 7 {
         return Err(Error::BadKey(
-            "it names rights that this version does not know".into(),
+            "it names rights that are unknown to this version".into(),
         ));
     }
     let right = |value, right| {

@@ -97,7 +97,7 @@ impl Window {
             return Ok(());
         }
         Err(Error::Rights(
-            "the window belongs to another device than the queue pair".into(),
+            "the window belongs to a different device than the queue pair".into(),
         ))
     }
 

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn one_module_names_the_kind_of_link() {
+    fn only_one_module_names_a_kind_of_link() {
         let text = "use rkey_link::shm::Step; // rkey_link::shm";
         let found = |path| named_once(&Tree::of(&[(path, text)])).len();
         assert_eq!(found("crates/device/src/shared.rs"), 1);

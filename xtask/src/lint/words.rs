@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn reminders_and_switched_off_tests_are_found() {
+    fn reminders_and_disabled_tests_are_found() {
         let [first, second, _] = LEFTOVER_WORDS else {
             panic!("three words")
         };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_one_machine_are_found() {
+    fn machine_specific_paths_are_found() {
         let bad = format!("see {}me/notes", concat!("/ho", "me/"));
         assert_eq!(count(paths, "docs/a.md", &bad), 1);
         assert_eq!(

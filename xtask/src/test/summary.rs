@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_of_skipped_tests_are_found_once() {
+    fn reasons_for_skipped_tests_are_listed_once() {
         let output = "running 1 test\n    skipped: no driver\ntest a ... ok\nSKIP: not root\n skipped: no driver\n1 skipped";
         assert_eq!(skips(output), ["no driver", "not root"]);
     }

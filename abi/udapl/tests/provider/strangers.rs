@@ -320,7 +320,7 @@ fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
 
 /// A peer's message also counts if it arrives while the program is accepting the peer's request.
 #[test]
-fn a_connection_that_breaks_before_it_is_confirmed_is_broken() {
+fn a_connection_that_breaks_before_confirmation_is_reported_broken() {
     let (world, stranger) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), stranger.qp());
     let ep = object(&end);

@@ -197,7 +197,7 @@ unsafe extern "C" fn on_fault<const LAYER: usize>(
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO, and a handler that chains
     // to us passes on its arguments.
     let code = unsafe { (*info).si_code };
-    // A code above 0 comes from the kernel for this very instruction; others were sent by a process (`kill`).
+    // A code above 0 comes from the kernel, for exactly this instruction; others come from a process (`kill`).
     if code > 0 {
         // SAFETY: as above for the context, which the handler may change: it is loaded back when the handler returns.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

@@ -244,7 +244,7 @@ fn other(errno: i32) -> CmaError {
 /// Copies one byte through a local variable; returns the number of bytes copied.
 ///
 /// `EFAULT` does not say which end of a copy failed, and checking the ends afterwards does not help: the page may be
-/// back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails
+/// accessible again by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails
 /// now, the copy has made progress by one byte and can continue from there.
 ///
 /// # Safety
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Pages disappear and return all the time: a failed copy must blame the side that has them.
+    /// Pages repeatedly disappear and return: a failed copy must blame the side that has them.
     #[test]
     fn faults_name_the_side_whose_pages_vanish_and_return() {
         use std::sync::atomic::{AtomicBool, Ordering};

@@ -159,7 +159,7 @@ mod tests {
 
     /// Threads that always run are never seen asleep, so they are cleared by the processor time that they use.
     #[test]
-    fn threads_that_always_run_are_cleared_by_the_time_they_use() {
+    fn threads_that_always_run_are_cleared_by_their_processor_time() {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let spin = || {

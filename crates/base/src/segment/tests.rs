@@ -46,7 +46,7 @@ fn bare(size: u64, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn a_peer_sees_what_is_written_and_can_change_nothing() {
+fn a_peer_sees_writes_but_can_change_nothing() {
     let mut own = OwnSegment::create("rkey-test", 5000).unwrap();
     assert_eq!(own.len(), 2 * page_size());
     let fd = own.fd().try_clone_to_owned().unwrap();

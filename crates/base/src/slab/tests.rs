@@ -68,7 +68,7 @@ fn dropping_a_claim_frees_the_slot() {
 }
 
 #[test]
-fn a_retired_slot_that_was_left_can_be_resumed_once() {
+fn a_retired_slot_that_was_left_behind_can_be_resumed_once() {
     let slab = Slab::<Value>::new(1);
     let (index, generation) = publish(&slab, 1);
     let pin = slab.pin(index, generation).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn registrars_that_pin_get_no_page_without_a_byte_of_the_buffer() {
+    fn pinned_entries_have_no_page_without_a_byte_of_the_buffer() {
         let large = Rounding::Multiples(1 << 21);
         assert!(large.validate(Follows::Addresses).is_ok());
         let error = large.validate(Follows::Pages).unwrap_err();

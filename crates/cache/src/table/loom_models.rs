@@ -114,7 +114,7 @@ fn pin_against_reuse_of_the_slot() {
     });
 }
 
-/// The kernel's part of userfaultfd. Its lock stands for the kernel's locks, which both sides take.
+/// The kernel's part of userfaultfd. Its lock models the kernel's locks, which both sides take.
 #[derive(Default)]
 struct Kernel {
     /// How many changes are in progress.

@@ -1,4 +1,4 @@
-//! `rkey demo`: the device at work, in two processes.
+//! `rkey demo`: demonstrates the device with two processes.
 //!
 //! This process plays the *visitor*. It starts a second copy of the program, the *owner*, which registers memory and issues keys;
 //! the visitor's address is all that they share. The visitor exercises the features of the device, checks the data after every

@@ -16,7 +16,7 @@ use serde::Serialize;
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
 #[command(
-    after_help = "Keys are not shown, because a process that knows one could use it. `rkey explain` shows the memory of a denied key."
+    after_help = "Keys are not shown, because a process that knows a key could use it. `rkey explain` shows the memory of a denied key."
 )]
 pub(crate) struct LsArgs {
     /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for, uDAPL's
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_without_objects_is_left_out_beside_a_used_one() {
+    fn a_device_without_objects_is_omitted_next_to_a_used_one() {
         let (one, other) = (rkey::Device::open().unwrap(), rkey::Device::open().unwrap());
         let _domain = one.domain().unwrap();
         let all = [one.inspect().unwrap(), other.inspect().unwrap()];

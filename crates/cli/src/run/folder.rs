@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_get_another_folder() {
+    fn other_libraries_get_a_different_directory() {
         let [a, b] = ["/a/libibverbs.so", "/b/libibverbs.so"].map(PathBuf::from);
         assert_ne!(name([&a].into_iter()), name([&b].into_iter()));
         assert_eq!(name([&a].into_iter()), name([&a].into_iter()));

@@ -53,7 +53,7 @@ fn obstacle_of_binary(path: &Path) -> Option<&'static str> {
     if let Ok(Head::Elf(own)) = own
         && own.machine != elf.machine
     {
-        return Some("is built for another processor than rkey's libraries");
+        return Some("is built for a different processor than rkey's libraries");
     }
     if elf.loader.is_none() {
         return Some("is statically linked, so it loads no shared libraries");

@@ -54,7 +54,7 @@ fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     let mut gone = false;
     for front_end in front_ends() {
         let library = match fs::read_link(folder.join(front_end.file)) {
-            // Earlier versions had fewer front ends, and our libfabric is there only on request.
+            // Earlier versions had fewer front ends, and our libfabric is present only on request.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_removed_with_the_libraries() {
+    fn directories_are_removed_with_the_libraries() {
         let base = empty("folders");
         let libraries = base.join("libraries");
         let make = |name: &str, libraries: &Path| {

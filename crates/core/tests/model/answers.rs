@@ -12,7 +12,7 @@ pub(crate) fn core_no(error: &CoreError) -> No {
         CoreError::Empty => No::Empty,
         CoreError::Wraps { .. } => No::AddressWraps,
         CoreError::AccessNeeds { .. } => No::AccessNeeds,
-        CoreError::UnknownAccess(_) => unreachable!("the generator knows all rights"),
+        CoreError::UnknownAccess(_) => unreachable!("the generator includes all rights"),
         CoreError::KeyTaken(_) => No::KeyTaken,
         CoreError::KeyReserved(_) => No::KeyReserved,
         CoreError::DomainBusy { .. } | CoreError::RegionBusy { .. } => No::Busy,

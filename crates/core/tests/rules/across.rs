@@ -101,7 +101,7 @@ fn a_peer_may_use_another_apis_key_as_a_64_bit_key() {
 }
 
 #[test]
-fn the_owner_may_let_peers_in_across_apis() {
+fn the_owner_may_admit_peers_across_apis() {
     let it = World::new(true);
     for &(from, own) in &it.sides {
         for &(owner, region) in &it.sides {
@@ -125,7 +125,7 @@ fn the_owner_may_let_peers_in_across_apis() {
 }
 
 #[test]
-fn windows_are_reached_across_apis_as_regions_are() {
+fn windows_are_reachable_across_apis_like_regions() {
     for across in [false, true] {
         let it = World::new(across);
         let (owner, region) = it.sides[2];

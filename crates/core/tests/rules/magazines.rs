@@ -37,7 +37,7 @@ fn reason(table: &Protection, domain: DomainId, key: WireKey) -> Option<Reason> 
 }
 
 #[test]
-fn inspection_shows_regions_and_nothing_prepaid() {
+fn inspection_omits_prepaid_slots() {
     let (table, domain) = table(Limits::default());
     let magazine = table.magazine();
     let shown = || {

@@ -35,7 +35,7 @@ fn spans(
 }
 
 #[test]
-fn bytes_come_from_the_zeros_and_go_to_the_sink() {
+fn reads_return_zeros_and_writes_go_to_the_sink() {
     let (table, domain, region) = null();
     let key = region.local_key;
     for want in [LocalUse::Send, LocalUse::WriteSource] {

@@ -205,7 +205,7 @@ fn overlapping_regions_have_their_own_rights() {
 
 /// A request of no bytes needs no valid key: InfiniBand ignores the key, and so do we.
 #[test]
-fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
+fn an_empty_request_accesses_nothing_and_is_granted() {
     let (table, domain) = table();
     for key in [0, 1, u32::MAX] {
         let grant = remote(&table, domain, Key(key), 0, 0, Operation::Write).unwrap();

@@ -207,7 +207,7 @@ fn a_window_grants_its_own_rights_only() {
 }
 
 #[test]
-fn window_region_and_queue_pair_meet_in_one_domain() {
+fn window_region_and_queue_pair_must_share_a_domain() {
     let it = Fixture::new();
     let other = it.table.create_domain().unwrap();
     let window = it.window(WindowKind::Dat);

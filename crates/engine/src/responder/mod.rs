@@ -177,7 +177,7 @@ fn not_ready(header: &Header) -> Reply {
 
 /// A request that did not come from the peer of its queue pair, or arrived too early.
 ///
-/// A peer that has our number may send before we have found out which device it is on. A reliable connection lets it
+/// A peer that has our number may send before we have determined which device it is on. A reliable connection lets it
 /// retry. An unreliable one has no retries, so dropping the request would lose it. It stays on the link instead until
 /// the search for the peer's device ends; that search does not need this link.
 #[cold]

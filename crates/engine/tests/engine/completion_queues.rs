@@ -42,7 +42,7 @@ fn completions_are_removed_with_their_queue_pair() {
 
 /// A completion that finds no room breaks the queue and its queue pairs, with one event.
 #[test]
-fn an_overrun_is_noticed() {
+fn an_overrun_is_detected() {
     let mut pair = Pair::new();
     let small = pair.nodes[0].engine.create_cq(2).unwrap();
     let [a, _] = pair.connect(|at, config| {

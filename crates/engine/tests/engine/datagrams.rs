@@ -75,7 +75,7 @@ fn datagrams() {
     assert_eq!(got[0].flags, CompletionFlags::IMM | CompletionFlags::GRH);
     assert_eq!(pair.nodes[1].bytes(0, 40), route.grh(4096));
     assert_eq!(pair.nodes[1].bytes(40, 4096), data);
-    // The highest bit of the key stands for the sender's own key.
+    // The highest bit of the key selects the sender's own key.
     pair.recv(1, &b, 51, &room);
     send(
         &mut pair,

@@ -313,7 +313,7 @@ fn every_kind_of_wrong_key_is_counted() {
     let known = attack.pair.nodes[1].engine.guessers();
     assert_eq!(
         known[0].to_string(),
-        "PID 42 (user 1) has tried 3 keys that give it no access, 1 of them never issued"
+        "PID 42 (user 1) has tried 3 keys that grant it no access, 1 of them never issued"
     );
     let reports = attack.pair.nodes[1].engine.reports().all();
     assert!(matches!(

@@ -54,7 +54,7 @@ fn requests_wait_for_a_link() {
 
 /// A broken link fails its outstanding requests at once, and affects nothing else.
 #[test]
-fn a_broken_link_fails_what_is_outstanding() {
+fn a_broken_link_fails_outstanding_requests() {
     let mut pair = Pair::new();
     let ([a, _], [mine, _]) = transfer(&mut pair);
     let [c, d] = pair.connect(|_, _| {});

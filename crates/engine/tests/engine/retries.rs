@@ -95,7 +95,7 @@ fn a_peer_that_is_not_ready_yet_is_retried() {
     assert_eq!(pair.nodes[1].bytes(0, 4096), pattern(9, 4096));
 }
 
-/// A peer that never comes up costs the transport timeout, no more and not much less.
+/// A peer that never comes up costs the transport timeout, and not more or much less.
 #[test]
 fn a_peer_that_is_never_ready_fails_the_request_in_time() {
     for exists in [false, true] {
@@ -196,7 +196,7 @@ fn the_engine_waits_for_a_peer_that_could_not_respond() {
 /// Requests to a peer that takes them and does nothing fail after the timeout; those to a slow peer do not, as long as
 /// it makes progress.
 #[test]
-fn silence_fails_and_slowness_does_not() {
+fn a_silent_peer_fails_but_a_slow_one_does_not() {
     for moves in [false, true] {
         let mut pair = Pair::new();
         let ([a, _], [mine, theirs]) = transfer(&mut pair);

@@ -37,7 +37,7 @@ fn rights_of_the_region_decide() {
 }
 
 /// The data of a read needs a region with the right for read results, or for messages if the
-/// request says so.
+/// request asks for that.
 #[test]
 fn read_data_may_be_stored_like_a_message() {
     let flags = [SendFlags::empty(), SendFlags::RECEIVES];
@@ -84,7 +84,7 @@ fn read_data_may_be_stored_like_a_message() {
 ///
 /// Proves: VB-I06
 #[test]
-fn rights_of_the_queue_pair_decide_too() {
+fn the_queue_pair_must_also_grant_the_right() {
     for which in 0..4 {
         for allowed in [true, false] {
             let mut pair = Pair::new();

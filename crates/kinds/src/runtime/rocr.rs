@@ -1,7 +1,7 @@
 //! AMD's ROCr (`libhsa-runtime64.so.1`).
 //!
-//! The runtime has no ids for allocations, but calls back when one is freed. We give each allocation a number when we first
-//! see it, and forget the number in that callback.
+//! The runtime has no ids for allocations, but calls back when one is freed. We assign each allocation a number when we first
+//! see it, and drop the number in that callback.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the runtime, and is called by it.

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_are_of_the_given_value_with_memory() {
+    fn comparisons_compare_the_given_value_with_memory() {
         for (op, compare, swaps) in [
             (Op::Cswap, 5u32, true),
             (Op::Cswap, 4, false),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_are_as_many_as_the_operation_takes() {
+    fn the_number_of_operands_must_match_the_operation() {
         use AtomicError::{Malformed, Unsupported};
         let good = asks(DataType::Uint64, Op::Cswap, Kind::Compare, 1);
         let error = |it: &header::Atomic, len| Request::read(it, &vec![0; len]).err();

@@ -21,7 +21,7 @@ pub enum Phase {
     Open,
     /// It could not be made, and its endpoint has no other (connected endpoints only).
     Refused,
-    /// It is lost, but the thread that is making it does not know yet.
+    /// It is lost, but the thread that is making it has not been notified yet.
     Aborted,
     /// It failed, or the peer closed it or exited.
     Lost,

@@ -49,7 +49,7 @@ pub trait Host: Sized {
     fn is_quiet(&self, qp: &Self::Qp) -> bool;
     /// Cuts the link of a queue pair whose peer has kept memory for too long.
     fn cut_off(&self, qp: &Self::Qp);
-    /// Starts to connect to a peer, given by its index in [`Endpoint::peers`](super::Endpoint). The host reports the
+    /// Starts to connect to a peer, identified by its index in [`Endpoint::peers`](super::Endpoint). The host reports the
     /// result to the endpoint.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ fn start_sum(world: &mut World, node: usize, count: usize, result: &mut [u64]) {
 }
 
 #[test]
-fn the_sum_of_all_members_is_the_same_for_all() {
+fn all_members_get_the_same_sum() {
     // Short chunks carry their payload; long ones are read.
     for (n, count) in [(1, 4), (2, 4), (3, 5000), (5, 4), (8, 5000)] {
         let mut world = group(n);

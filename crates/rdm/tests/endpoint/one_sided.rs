@@ -28,7 +28,7 @@ fn connected() -> (World, usize) {
 /// Only a caller that identified itself is notified that its call may be retried: a call that names no caller is retried anyway,
 /// and must not wake the thread that happened to make it.
 #[test]
-fn only_named_callers_learn_that_they_may_retry() {
+fn only_identified_callers_are_notified_that_they_may_retry() {
     for caller in [Some(0), None] {
         let mut world = World::new(2, Service::ReliableDatagram);
         let Node { ep, host, .. } = &mut world.nodes[0];

@@ -92,7 +92,7 @@ impl Listener {
         let request: Box<ConnectRequest> =
             self.manager.wait(time, "a request of a peer", |parts| {
                 let request = parts.handler.next_request(id)?;
-                // It no longer counts against the backlog. If its peer has withdrawn it, `accept` says so.
+                // It no longer counts against the backlog. If its peer has withdrawn it, `accept` reports that.
                 let _ = parts.manager.take_request(request.connection);
                 parts
                     .handler

@@ -154,7 +154,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Resu
         }
     })?;
     let rep: Box<Rep> = answer.map_err(|end| link.error(end))?;
-    // We execute no more reads at once than the peer begins, and begin no more than it executes.
+    // We execute no more reads at once than the peer issues, and issue no more than it executes.
     let reads = (
         READS.min(rep.initiator_depth),
         READS.min(rep.responder_resources),
@@ -210,7 +210,7 @@ pub(crate) fn accept(
     Ok(parts.join(link, request.data.as_bytes().to_vec(), reads.1))
 }
 
-/// The address to connect to. A wildcard address stands for the loopback address.
+/// The address to connect to. A wildcard address means the loopback address.
 fn reachable(address: SocketAddr) -> Result<SocketAddr> {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

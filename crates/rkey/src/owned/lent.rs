@@ -117,7 +117,7 @@ impl LocalMemory {
         }
     }
 
-    /// Copies bytes into buffers of receives; returns `false` if that faults. The elements must come from
+    /// Copies bytes into buffers of receives; returns `false` if that faults. The entries must come from
     /// [`LocalMemory::element`], and their buffers must still exist.
     pub(crate) fn store(&self, elements: &[Sge], mut bytes: &[u8]) -> bool {
         // SAFETY: the elements name buffers of receives, which are alive and to which there is no reference.

@@ -271,7 +271,7 @@ mod tests {
     /// Only memory that the monitor's own descriptor watches counts as its own. The kernel's answer to "is it watched?"
     /// covers both descriptors.
     #[test]
-    fn the_end_of_a_reader_leaves_other_descriptors_alone() {
+    fn a_reader_that_exits_does_not_affect_other_descriptors() {
         let (Ok((first, reader)), Ok((second, _other))) =
             (Userfaultfd::open(), Userfaultfd::open())
         else {

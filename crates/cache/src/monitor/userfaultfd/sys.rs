@@ -39,7 +39,7 @@ pub enum Way {
     UserModeOnly,
     /// `userfaultfd(0)`: needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
     SystemCall,
-    /// `/dev/userfaultfd`: open to users whom its permissions admit.
+    /// `/dev/userfaultfd`: available to users that its permissions allow.
     Device,
 }
 

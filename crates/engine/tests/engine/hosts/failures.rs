@@ -241,7 +241,7 @@ fn an_unreliable_sender_can_recover() {
 
 /// Requests that packets cannot express are refused here.
 #[test]
-fn requests_that_have_no_packet_fail() {
+fn requests_that_packets_cannot_express_fail() {
     for kind in 0..2 {
         let mut hosts = Hosts::new(1, FAIR);
         let [a, _] = hosts.connect(|_, _| {});

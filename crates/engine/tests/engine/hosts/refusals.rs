@@ -110,7 +110,7 @@ fn ranges_and_keys_are_checked_as_a_whole() {
 }
 
 #[test]
-fn the_queue_pair_must_allow_it_too() {
+fn the_queue_pair_must_also_allow_the_operation() {
     let mut hosts = Hosts::new(1, FAIR);
     let qps = hosts.connect_with(
         |_, _| {},
