@@ -103,7 +103,7 @@ fn udapl_finds_the_adapters() {
     assert!(!said.contains("DAT_IB_FETCH_AND_ADD"), "{said}");
 }
 
-/// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair takes. That is logged
+/// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair supports. That is logged
 /// once.
 #[test]
 fn probing_does_not_flood_the_log() {

@@ -201,7 +201,7 @@ impl Adding<'_> {
     }
 }
 
-/// Whether a cell with this target has a key of this domain.
+/// Whether a cell with this target holds a key of this domain.
 #[inline]
 fn belongs(target: u64, domain: DomainId) -> bool {
     // `USED` is the bit below the domain.

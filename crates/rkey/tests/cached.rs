@@ -92,7 +92,7 @@ fn a_cache_ends_with_its_scope() {
     assert_eq!(regions(), before);
 }
 
-/// A cached region is the source of our own operations, and nothing else.
+/// A cached region can only be the source of our own operations.
 #[test]
 fn cached_memory_is_only_a_source_for_its_owner() {
     let pair = Pair::new();

@@ -120,8 +120,8 @@ fn stopped_in_the_middle_of_traffic() {
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
-        // Links that did not have to be cut remain. The other links are freed once the peer is known to be out of our
-        // memory.
+        // Links that did not have to be cut remain. The other links are freed once the peer is known to have stopped
+        // accessing our memory.
         let most = *most.get_or_insert(linked);
         until("the end of what the stopped peer left behind", || {
             let now = Holdings::now();

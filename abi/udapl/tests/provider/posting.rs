@@ -5,7 +5,7 @@ use daplrkey::sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// A connected pair, with memory for everything on both sides.
+/// A connected pair, with memory for all transfers on both sides.
 struct Pair {
     one: World,
     two: World,

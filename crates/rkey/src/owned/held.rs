@@ -14,7 +14,7 @@ pub(crate) struct Owned<B: Buffer, M: AsRef<Registered>> {
     buffer: NonNull<B>,
 }
 
-// SAFETY: Owned owns the B behind the pointer like a Box would, and gives no reference to it.
+// SAFETY: Owned owns the B behind the pointer as a Box would, and hands out no reference to it.
 unsafe impl<B: Buffer, M: AsRef<Registered> + Send> Send for Owned<B, M> {}
 // SAFETY: through &Owned only `memory` can be reached, never the B.
 unsafe impl<B: Buffer, M: AsRef<Registered> + Sync> Sync for Owned<B, M> {}

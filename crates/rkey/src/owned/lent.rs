@@ -20,7 +20,7 @@ pub(crate) struct Lent {
     capacity: usize,
 }
 
-// SAFETY: owns its bytes like the Vec that it was made from, and gives no reference to them.
+// SAFETY: owns its bytes like the Vec that it was made from, and hands out no reference to them.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
@@ -57,7 +57,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: the parts of the Vec of `new`; `take` does not get here.
+        // SAFETY: the parts of the Vec of `new`; `take` never reaches this point.
         drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
     }
 }
