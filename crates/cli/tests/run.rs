@@ -302,7 +302,7 @@ fn a_static_program_is_reported() {
         assert_eq!(output.status.code(), Some(7), "{output:?}");
         let err = text(&output.stderr);
         assert!(
-            err.contains("linked statically") && err.contains(path.to_str().unwrap()),
+            err.contains("statically linked") && err.contains(path.to_str().unwrap()),
             "{err}"
         );
         assert_eq!(err.lines().count(), 1, "{err}");
