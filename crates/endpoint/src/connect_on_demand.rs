@@ -87,8 +87,8 @@ impl<F: Front> Driver<F> {
 
     /// Connects a queue pair to the listener of a destination if the two endpoints may communicate. Returns the listener's hello.
     ///
-    /// # Errors The
-    /// same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints may not communicate.
+    /// # Errors
+    /// The same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints may not communicate.
     pub fn ask_at(
         &self,
         to: Destination,
