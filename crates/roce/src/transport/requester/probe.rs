@@ -3,7 +3,7 @@
 //! A responder reports a gap only when a later packet arrives, and only once. If the last packet of a burst is lost, or a report, or
 //! the packet that would have closed the gap, only the timeout helps, which programs set for the worst case: tens of
 //! milliseconds. A probe is one packet and uses no retry, so a peer that is slow for once loses nothing by it. The timing is that
-//! of TCP (RFC 6298): the smoothed round trip time and four times its variation, doubled with each probe in vain. Packets that
+//! of TCP (RFC 6298): the smoothed round trip time and four times its variation, doubled with each probe that gets no response. Packets that
 //! were sent twice are not measured.
 
 use crate::transport::sequence::Sequence;
