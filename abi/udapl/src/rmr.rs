@@ -135,7 +135,7 @@ fn check(lmr: &Lmr, triplet: &LmrTriplet, access: Access) -> Result<VaRange> {
 /// Posts a bind, and returns the new context (undefined for a triplet of length 0, which unbinds).
 ///
 /// # Errors
-/// The errors of dat_rmr_bind; in that case nothing was posted.
+/// Same as `dat_rmr_bind`. After an error, nothing has been posted.
 fn post_bind(
     rmr: &Arc<Rmr>,
     lmr: Option<&Arc<Lmr>>,

@@ -1,7 +1,7 @@
 //! The device that the front ends of a process share.
 //!
 //! A program may use several APIs. If each of them opened its own device, a key of one would mean nothing to the others. So all
-//! APIs share one device, with one opening for each API. Further openings of the same API get their own devices: programs open
+//! APIs share one device, which each API opens once. Further openings of the same API get their own devices: programs open
 //! several contexts of one API so that they do not contend with each other.
 
 use std::sync::{Arc, Weak};

@@ -22,8 +22,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Stands for all users of all other hosts. No user has this number: it means "none" to the kernel, as the one after it
-    /// does.
+    /// Stands for all users of all other hosts. The kernel accepts this number as a user id, but systems do not
+    /// assign it. The next number, `u32::MAX`, means "no user" to the kernel.
     pub const ANOTHER_HOST: u32 = u32::MAX - 1;
 }
 

@@ -60,8 +60,8 @@ pub fn run(bytes: &[u8]) {
     world.check();
 }
 
-/// Eight bytes that a script contains only by chance, because they depend on the whole script. So the peer's own
-/// bytes that are returned to it, in a refusal or from memory that it may write, are not mistaken for private ones.
+/// Eight bytes that a script contains only by chance, because they depend on the whole script. So bytes that the
+/// peer sent itself, and gets back in a refusal or from memory that it may write, are not mistaken for private ones.
 fn secret_for(script: &[u8]) -> [u8; 8] {
     let start = mix(script.len() as u64 + 1);
     let word = script

@@ -171,8 +171,8 @@ fn check_end(side: &Side, qp: &Qp, remote: &Remote, traffic: &Traffic, plan: Pla
     let expected = if opcode.is_recv() {
         status == Status::Flushed
     } else {
-        // The first failed send is the one without a response, unless the queue pair failed because the peer's
-        // end was detected.
+        // The first send to fail is the one that got no response, unless the peer's exit was detected first and failed
+        // the queue pair.
         matches!(status, Status::RetryExceeded | Status::Flushed)
     };
     assert!(

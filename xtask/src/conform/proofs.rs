@@ -114,7 +114,7 @@ fn comment(line: &str) -> Option<(Vec<Citation>, Option<String>)> {
     let form = FORMS.iter().find(|(form, _)| rest.starts_with(form));
     let Some((form, extent)) = form else {
         // Prose may begin with this word; a clause in it counts as a citation.
-        let problem = format!("`{line}` is not a form of a citation");
+        let problem = format!("`{line}` is not a valid citation");
         return (!ids(rest).is_empty()).then(|| (Vec::new(), Some(problem)));
     };
     let (list, missing) = rest[form.len()..]

@@ -3,7 +3,7 @@
 
 use super::host::EpHost;
 
-/// Makes a thread post the requests that wait for room on connections. Returns whether there is such a thread.
+/// Makes a thread post the requests that wait for room on connections. Returns false if there is no thread to do so.
 #[cold]
 pub(super) fn watch(host: &EpHost) -> bool {
     let this = host.this.clone();

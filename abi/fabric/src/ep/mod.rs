@@ -266,7 +266,7 @@ impl Endpoint {
         })
     }
 
-    /// Checks that it has all of these capabilities; an endpoint whose `fi_info` named none has every one.
+    /// Checks that it has all of these capabilities; an endpoint whose `fi_info` named none has all of them.
     fn check_caps(&self, caps: u64) -> Result<()> {
         check_caps(self.caps, caps)
     }

@@ -242,7 +242,7 @@ impl Visit<'_> {
         let late = direct.write(0, b"late");
         ensure!(
             matches!(late, Err(Error::Revoked)),
-            "after the end of the lease: {late:?}"
+            "a write after the lease was revoked returned {late:?}"
         );
         Ok(format!(
             "{MESSAGE} B, checksum {ours:016x} on both sides; then revoked"
@@ -278,7 +278,7 @@ impl Visit<'_> {
             .wait();
         ensure!(
             matches!(late, Err(Error::Denied(_))),
-            "a write after the end returned {late:?}"
+            "a write after the region was deregistered returned {late:?}"
         );
         Ok(format!(
             "checksum {theirs:016x}; a write after that is refused"

@@ -205,7 +205,7 @@ impl Leases {
         let allowed = qp.attributes.access.unwrap_or_default();
         if wanted.iter().any(|w| !allowed.contains(w.needs())) {
             return Err(LeaseError::Unavailable(
-                "the queue pair does not allow this",
+                "the queue pair does not allow the requested access",
             ));
         }
         // Locked until the lease is in the list, so that a concurrent deregistration finds it.

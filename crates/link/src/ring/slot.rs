@@ -180,7 +180,7 @@ pub(crate) unsafe fn read(
     };
     if flags.contains(HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE) {
         return Err(Malformed::new(
-            "immediate data and a key to invalidate at once",
+            "both immediate data and a key to invalidate",
         ));
     }
     if op.has_operands() {

@@ -26,7 +26,7 @@ pub(super) struct Said {
     pub(super) in_time: bool,
 }
 
-/// The directory with the provider, and the user.
+/// The provider's directory, and the user id under which the programs run.
 pub(super) struct Place {
     folder: PathBuf,
     user: Option<u32>,

@@ -311,7 +311,7 @@ fn invalid_calls_are_refused() {
     group.into_iter().for_each(Mc::close);
 }
 
-/// Endpoints without the capability have no groups, nor do connected ones.
+/// Neither endpoints without the capability nor connected endpoints have groups.
 #[test]
 fn only_endpoints_with_the_capability_have_groups() {
     for caps in [0, FI_MSG] {
