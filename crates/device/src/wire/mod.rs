@@ -12,6 +12,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `addresses` | which addresses, and what fits into a packet |
+//! | `bundle` | datagrams that one process passes on to another |
 //! | `counters` | what was seen, and dropped for which reason |
 //! | `datagram` | what a datagram is |
 //! | `forward` | from process to process |
@@ -25,6 +26,7 @@
 //! What arrives is untrusted, and nothing that is dropped is answered.
 
 mod addresses;
+mod bundle;
 mod counters;
 pub(crate) mod datagram;
 mod forward;
@@ -343,7 +345,7 @@ pub(crate) fn takes(bytes: &[u8]) -> bool {
     [bytes, &sealed]
         .iter()
         .any(|it| datagram::read(from, to, it).is_ok())
-        || forward::unpack(bytes).is_some()
+        || bundle::unpack(bytes).is_some()
 }
 
 impl Drop for Wire {

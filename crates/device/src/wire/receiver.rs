@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use rkey_cm::wire::MAD;
 
+use super::bundle::{self, Bundle};
 use super::counters::Dropped;
 use super::datagram::{self, Content};
-use super::forward::{self, Bundle};
 use super::socket::{Buffers, Port};
 use super::{Arrived, Core, Receiver, waiting};
 use crate::cm::remote::{self, Delivery};
@@ -47,7 +47,7 @@ impl Core {
         }
         let mut room = Room {
             buffers: Buffers::new(),
-            forwarded: vec![0; forward::LONGEST],
+            forwarded: vec![0; bundle::LONGEST],
             bundle: Bundle::default(),
         };
         while !self.stops.load(Ordering::Acquire) {
@@ -90,7 +90,7 @@ impl Core {
                 None => return,
             };
             let message = &room.forwarded[..length];
-            let Some(all) = forward::unpack(message) else {
+            let Some(all) = bundle::unpack(message) else {
                 self.counters.dropped(Dropped::Forwarding, 1);
                 continue;
             };
