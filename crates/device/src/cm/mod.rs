@@ -23,7 +23,7 @@ pub mod refusals;
 pub(crate) mod remote;
 mod report;
 mod senders;
-mod socket;
+pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
 pub mod view;

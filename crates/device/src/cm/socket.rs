@@ -1,4 +1,4 @@
-//! The sockets of the connection manager, by their names. All are sequenced-packet sockets that never block.
+//! The sockets of the connection manager, and those on which the wire passes packets on, by their names. All are sequenced-packet sockets that never block.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::peers::names::{self, Scope};
 const BACKLOG: i32 = 1024;
 
 /// A socket that has a name; `None` if the name is taken. No process can connect to it before [`listen`].
-pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
     let socket = new_socket()?;
     match rustix::net::bind(&socket, &names::abstract_address(name)?) {
         Ok(()) => Ok(Some(socket)),
@@ -25,12 +25,12 @@ pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Lets others connect to a socket's name.
-pub(super) fn listen(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn listen(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::listen(socket, BACKLOG)?)
 }
 
 /// What an attempt to reach a name found.
-pub(super) enum Reached {
+pub(crate) enum Reached {
     /// A connection to the process that owns it.
     Process(OwnedFd, Credentials),
     /// The owner's backlog is full, or a signal interrupted the attempt.
@@ -42,7 +42,7 @@ pub(super) enum Reached {
 }
 
 /// Connects to a name.
-pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
+pub(crate) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
     let socket = new_socket()?;
     match rustix::net::connect(&socket, &names::abstract_address(name)?) {
         Ok(()) => {}
@@ -58,7 +58,7 @@ pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
 }
 
 /// The next process that has connected to a listening socket; `None` if none waits.
-pub(super) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Credentials)>> {
+pub(crate) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Credentials)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listening, flags) {
         Ok(socket) => {

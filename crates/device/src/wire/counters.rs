@@ -24,7 +24,7 @@ pub enum Dropped {
     Busy,
     /// A question of a stranger, after too many others in this second.
     TooMany,
-    /// A packet that another process has passed on, but may not, or in bytes that mean nothing.
+    /// A process of another user that wants to pass packets on, or a message of another process whose bytes mean nothing.
     Forwarding,
     /// One of our own packets, which the kernel did not take.
     Unsent,

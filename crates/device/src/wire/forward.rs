@@ -1,31 +1,48 @@
 //! From process to process: packets for a queue pair of another process that shares our address.
 //!
 //! The kernel gives a datagram to any of the sockets that share its address. A process that gets one for a queue pair that is not
-//! its own passes it on, over an abstract Unix socket with the name of the queue pair's block. Only processes of this user do
-//! that, which the kernel certifies with each message. Nothing waits: if the other process has no room, the packet is lost like any
+//! its own passes it on, over a link to the abstract Unix socket with the name of the queue pair's block. The sender
+//! must not give packets to another user who has that name, and the owner must not take forged ones. So each end of a link asks the kernel
+//! for the user of the other, before the first packet. Nothing waits: if the other process has no room, the packet is lost like any
 //! other. Several datagrams of one sender travel together.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rkey_link::peer::receive_before_end;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendFlags, SocketFlags, SocketType, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::bundle::Bundle;
 use super::counters::Dropped;
 use crate::cm::fork::{self, CloseInChild};
-use crate::peers::names;
+use crate::cm::socket::{self, Reached};
+use crate::peers::link_limits::LinkFiles;
+use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
 
-/// The sockets with the names of our blocks.
+/// The maximum number of links in each direction. A new one replaces the one that has been silent for longest, with the bundles that
+/// are still in it.
+const LINKS: usize = 64;
+/// How many links are accepted in a turn.
+const ACCEPTED: usize = 64;
+/// The requested size of a link's send buffer. The kernel grants less if its limit is lower (`net.core.wmem_max`).
+const SEND_BUFFER: usize = 4 << 20;
+
+/// The sockets that pass packets on.
 #[derive(Debug, Default)]
-struct Claimed(Vec<Block>);
+struct Sockets {
+    /// Those with the names of our blocks.
+    blocks: Vec<Block>,
+    /// The links from other processes, in the order of their last bundles.
+    incoming: Vec<Incoming>,
+    /// The links to other processes, in the order of their last bundles.
+    outgoing: Vec<Outgoing>,
+    /// Whether accepting has failed, so that `blocks` are not watched.
+    is_paused: bool,
+}
 
 #[derive(Debug)]
 struct Block {
@@ -34,40 +51,54 @@ struct Block {
     socket: OwnedFd,
 }
 
-impl CloseInChild for Claimed {
+#[derive(Debug)]
+struct Incoming {
+    block: u16,
+    token: Token,
+    socket: OwnedFd,
+    _files: LinkFiles,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    block: u16,
+    socket: OwnedFd,
+    _files: LinkFiles,
+}
+
+impl CloseInChild for Sockets {
     fn close_in_child(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 }
 
 /// What passes packets on, and takes those that others pass on.
 #[derive(Debug)]
 pub(super) struct Forwarding {
+    /// The user whose processes exchange packets: ours.
     uid: u32,
-    sending: OwnedFd,
-    claimed: Arc<Mutex<Claimed>>,
+    sockets: Arc<Mutex<Sockets>>,
 }
 
 impl Forwarding {
-    pub(super) fn new() -> io::Result<Self> {
-        let claimed = Arc::<Mutex<Claimed>>::default();
-        fork::watch_last(&claimed);
-        Ok(Self {
-            uid: rustix::process::geteuid().as_raw(),
-            sending: new_socket()?,
-            claimed,
-        })
+    pub(super) fn new() -> Self {
+        Self::of_user(rustix::process::geteuid().as_raw())
+    }
+
+    fn of_user(uid: u32) -> Self {
+        let sockets = Arc::<Mutex<Sockets>>::default();
+        fork::watch_last(&sockets);
+        Self { uid, sockets }
     }
 
     /// Takes packets that others pass on for a block of queue pair numbers of this process.
     pub(super) fn claim(&self, reactor: &Reactor, number: u16) -> io::Result<()> {
-        let socket = new_socket()?;
-        sockopt::set_socket_passcred(&socket, true)?;
         let name = names::wire_name(self.uid, number);
-        rustix::net::bind(&socket, &names::abstract_address(&name)?)?;
+        let socket = socket::bind(&name)?.ok_or(io::ErrorKind::AddrInUse)?;
+        socket::listen(&socket)?;
         let token = reactor.new_token();
         reactor.add(&socket, token).map_err(io::Error::other)?;
-        self.claimed.lock().0.push(Block {
+        self.sockets.lock().blocks.push(Block {
             number,
             token,
             socket,
@@ -77,9 +108,16 @@ impl Forwarding {
 
     /// Gives up a block.
     pub(super) fn release(&self, reactor: &Reactor, number: u16) {
-        let mut claimed = self.claimed.lock();
-        for block in claimed.0.extract_if(.., |it| it.number == number) {
-            reactor.remove(&block.socket);
+        self.release_if(reactor, |block| block == number);
+    }
+
+    fn release_if(&self, reactor: &Reactor, is_released: impl Fn(u16) -> bool) {
+        let mut sockets = self.sockets.lock();
+        for it in sockets.blocks.extract_if(.., |it| is_released(it.number)) {
+            reactor.remove(&it.socket);
+        }
+        for it in sockets.incoming.extract_if(.., |it| is_released(it.block)) {
+            reactor.remove(&it.socket);
         }
     }
 
@@ -89,103 +127,387 @@ impl Forwarding {
         if count == 0 {
             return Ok(0);
         }
-        let name = names::wire_name(self.uid, bundle.block);
-        let result = names::abstract_address(&name).map(|to| {
-            rustix::net::sendmsg_addr(
-                &self.sending,
-                &to,
-                &[IoSlice::new(&bundle.bytes)],
-                &mut SendAncillaryBuffer::default(),
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            )
-        });
+        let mut sockets = self.sockets.lock();
+        let sent = sockets.send(self.uid, bundle.block, &bundle.bytes);
         bundle.clear();
-        match result {
-            Ok(Ok(_)) => Ok(count),
-            Ok(Err(Errno::CONNREFUSED)) => Err((Dropped::NoReceiver, count)),
-            Ok(Err(_)) | Err(_) => Err((Dropped::Busy, count)),
+        match sent {
+            Ok(()) => Ok(count),
+            Err(why) => Err((why, count)),
         }
     }
 
-    /// Whether a token is that of a block's socket.
+    /// Whether a token is that of one of its sockets.
     pub(super) fn has(&self, token: Token) -> bool {
-        self.claimed.lock().0.iter().any(|it| it.token == token)
+        let sockets = self.sockets.lock();
+        sockets.blocks.iter().any(|it| it.token == token)
+            || sockets.incoming.iter().any(|it| it.token == token)
     }
 
-    /// The next message for a block. `None`: there is none. An error: a message that we do not take.
+    /// Reads from a socket that is ready: the length of the next message, which fills `buffer` from its start. `None`: there is none at
+    /// the moment. An error: a process that may not pass packets on.
     pub(super) fn receive(
         &self,
+        reactor: &Reactor,
         token: Token,
         buffer: &mut [u8],
     ) -> Option<Result<usize, Dropped>> {
-        let claimed = self.claimed.lock();
-        let block = claimed.0.iter().find(|it| it.token == token)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let slices = &mut [IoSliceMut::new(buffer)];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match rustix::net::recvmsg(&block.socket, slices, &mut control, flags) {
-            Ok(received) => received,
-            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN) => return None,
-            Err(_) => return Some(Err(Dropped::Forwarding)),
-        };
-        let is_ours = control.drain().any(|it| match it {
-            RecvAncillaryMessage::ScmCredentials(who) => who.uid.as_raw() == self.uid,
-            _ => false,
-        });
-        Some(match is_ours {
-            true => Ok(received.bytes),
-            false => Err(Dropped::Forwarding),
-        })
+        let mut sockets = self.sockets.lock();
+        if let Some(index) = sockets.blocks.iter().position(|it| it.token == token) {
+            return sockets.accept(self.uid, reactor, index).err().map(Err);
+        }
+        let index = sockets.incoming.iter().position(|it| it.token == token)?;
+        let link = &sockets.incoming[index].socket;
+        match receive_before_end(|| receive_once(link, buffer), |it| *it == Received::End) {
+            Received::Message(length) => {
+                sockets.incoming[index..].rotate_left(1);
+                Some(Ok(length))
+            }
+            Received::Nothing => None,
+            Received::End => {
+                sockets.hang_up(reactor, index);
+                None
+            }
+        }
+    }
+
+    /// Whether accepting has failed, and should be tried again in a moment.
+    pub(super) fn is_paused(&self) -> bool {
+        self.sockets.lock().is_paused
+    }
+
+    /// Tries again to accept, if that has failed.
+    pub(super) fn resume(&self, reactor: &Reactor) {
+        let mut sockets = self.sockets.lock();
+        if !sockets.is_paused {
+            return;
+        }
+        let mut all_are_watched = true;
+        for it in &sockets.blocks {
+            reactor.remove(&it.socket);
+            all_are_watched &= reactor.add(&it.socket, it.token).is_ok();
+        }
+        sockets.is_paused = !all_are_watched;
     }
 }
 
-fn new_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
-    Ok(rustix::net::socket_with(family, kind, flags, None)?)
+impl Sockets {
+    /// Accepts links to a block. An error: one was not of this user; there may be more.
+    fn accept(&mut self, uid: u32, reactor: &Reactor, index: usize) -> Result<(), Dropped> {
+        for _ in 0..ACCEPTED {
+            let block = self.blocks[index].number;
+            let socket = match socket::accept(&self.blocks[index].socket) {
+                Ok(Some((socket, who))) if who.uid == uid => socket,
+                Ok(Some(_)) => return Err(Dropped::Forwarding),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::debug!(%error, "packets that other processes pass on cannot be taken");
+                    self.pause(reactor);
+                    return Ok(());
+                }
+            };
+            let token = reactor.new_token();
+            if reactor.add(&socket, token).is_err() {
+                continue;
+            }
+            self.incoming.push(Incoming {
+                block,
+                token,
+                socket,
+                _files: LinkFiles::of_messages(),
+            });
+            if self.incoming.len() > LINKS {
+                self.hang_up(reactor, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self, reactor: &Reactor, index: usize) {
+        let link = self.incoming.remove(index);
+        reactor.remove(&link.socket);
+    }
+
+    /// Watches no block for a moment. If no descriptor is left, a block's socket stays readable, and the thread would spin. The next time,
+    /// there is at least the descriptor of a link.
+    fn pause(&mut self, reactor: &Reactor) {
+        if !self.incoming.is_empty() {
+            self.hang_up(reactor, 0);
+        }
+        for it in &self.blocks {
+            reactor.remove(&it.socket);
+        }
+        self.is_paused = true;
+    }
+
+    fn send(&mut self, uid: u32, block: u16, bytes: &[u8]) -> Result<(), Dropped> {
+        if let Some(index) = self.outgoing.iter().position(|it| it.block == block) {
+            match send_once(&self.outgoing[index].socket, bytes) {
+                Sent::Yes => {
+                    self.outgoing[index..].rotate_left(1);
+                    return Ok(());
+                }
+                Sent::Busy => return Err(Dropped::Busy),
+                // The block may have another owner by now.
+                Sent::Gone => {
+                    self.outgoing.remove(index);
+                }
+            }
+        }
+        let name = names::wire_name(uid, block);
+        let socket = match socket::connect(Scope::User(uid), &name) {
+            Ok(Reached::Process(socket, _)) => socket,
+            Ok(Reached::NoOwner | Reached::OtherUser(_)) => return Err(Dropped::NoReceiver),
+            Ok(Reached::Busy) => return Err(Dropped::Busy),
+            Err(error) => {
+                tracing::debug!(%error, "packets cannot be passed on to another process");
+                // If no descriptor is left, there is one the next time.
+                self.outgoing.drain(..self.outgoing.len().min(1));
+                return Err(Dropped::Busy);
+            }
+        };
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        let sent = send_once(&socket, bytes);
+        self.outgoing.push(Outgoing {
+            block,
+            socket,
+            _files: LinkFiles::of_messages(),
+        });
+        if self.outgoing.len() > LINKS {
+            self.outgoing.remove(0);
+        }
+        match sent {
+            Sent::Yes => Ok(()),
+            Sent::Busy | Sent::Gone => Err(Dropped::Busy),
+        }
+    }
+}
+
+enum Sent {
+    Yes,
+    Busy,
+    Gone,
+}
+
+fn send_once(socket: impl AsFd, bytes: &[u8]) -> Sent {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::send(socket, bytes, flags) {
+        Ok(_) => Sent::Yes,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::MSGSIZE) => {
+            Sent::Busy
+        }
+        Err(_) => Sent::Gone,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Received {
+    /// Of this length.
+    Message(usize),
+    Nothing,
+    End,
+}
+
+fn receive_once(socket: impl AsFd, buffer: &mut [u8]) -> Received {
+    match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
+        // No process sends a message without bytes.
+        Ok((_, 0)) => Received::End,
+        Ok((_, length)) => Received::Message(length),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Received::Nothing,
+        Err(_) => Received::End,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::bundle::{LONGEST, unpack};
     use super::*;
-    use std::net::SocketAddr;
+    use crate::peers::qp_numbers::QpNumbers;
     use std::time::Duration;
 
-    fn flow() -> (SocketAddr, SocketAddr) {
-        let pair = ["10.0.0.2:50000", "10.0.0.1:4791"].map(|it| it.parse().unwrap());
-        (pair[0], pair[1])
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+    /// A bundle of one datagram.
+    fn bundle(block: u16) -> Bundle {
+        let [from, to] = ["10.0.0.2:50000", "10.0.0.1:4791"].map(|it| it.parse().unwrap());
+        let mut bundle = Bundle::default();
+        assert!(bundle.add(block, (from, to), b"datagram"));
+        bundle
     }
 
-    /// A block that no other test has.
-    fn claimed(reactor: &Reactor) -> (Forwarding, u16) {
-        let forwarding = Forwarding::new().unwrap();
-        let block = (0..=u16::MAX).find(|it| forwarding.claim(reactor, *it).is_ok());
-        (forwarding, block.unwrap())
+    /// A process that takes packets.
+    struct Owner {
+        forwarding: Forwarding,
+        reactor: Reactor,
+        /// Keeps devices of other tests away from its block.
+        _numbers: QpNumbers,
+        block: u16,
+        buffer: Vec<u8>,
+    }
+
+    impl Owner {
+        fn new(forwarding: Forwarding) -> Self {
+            let reactor = Reactor::new().unwrap();
+            let numbers = QpNumbers::new(Scope::User(forwarding.uid));
+            let mut block = 0;
+            let claim = |number, _: std::os::fd::BorrowedFd<'_>| {
+                block = number;
+                forwarding.claim(&reactor, number).unwrap();
+                Ok(())
+            };
+            numbers.claim_first(claim).unwrap();
+            Self {
+                forwarding,
+                reactor,
+                _numbers: numbers,
+                block,
+                buffer: vec![0; LONGEST],
+            }
+        }
+
+        /// The number of datagrams of the next message, or why there is none.
+        fn next(&mut self) -> Result<usize, Dropped> {
+            loop {
+                let tokens = self.reactor.wait(PATIENCE);
+                assert!(!tokens.is_empty(), "nothing has arrived");
+                for token in tokens {
+                    assert!(self.forwarding.has(token));
+                    let buffer = &mut self.buffer;
+                    match self.forwarding.receive(&self.reactor, token, buffer) {
+                        Some(received) => {
+                            return received.map(|it| unpack(&self.buffer[..it]).unwrap().len());
+                        }
+                        None => continue,
+                    }
+                }
+            }
+        }
+
+        fn is_idle(&self) -> bool {
+            self.reactor.wait(Some(Duration::ZERO)).is_empty()
+        }
+    }
+
+    /// The name of another user, with a number that is not ours: the kernel says that its owner is of our user.
+    fn other_user() -> u32 {
+        rustix::process::geteuid().as_raw() ^ 0x0123_4567
     }
 
     #[test]
     fn a_block_gets_what_its_owner_is_sent() {
-        let reactor = Reactor::new().unwrap();
-        let (forwarding, block) = claimed(&reactor);
-        assert!(forwarding.claim(&reactor, block).is_err(), "it is taken");
-        let mut bundle = Bundle::default();
-        bundle.add(block, flow(), b"datagram");
-        let other = Forwarding::new().unwrap();
-        assert_eq!(other.send(&mut bundle), Ok(1));
-        assert_eq!(other.send(&mut bundle), Ok(0), "it is empty");
-        let [token] = reactor.wait(Some(Duration::from_secs(60)))[..] else {
-            panic!("not one token");
+        let mut owner = Owner::new(Forwarding::new());
+        let claim = owner.forwarding.claim(&owner.reactor, owner.block);
+        assert_eq!(claim.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let other = Forwarding::new();
+        for _ in 0..3 {
+            let mut bundle = bundle(owner.block);
+            assert_eq!(other.send(&mut bundle), Ok(1));
+            assert_eq!(other.send(&mut bundle), Ok(0), "it is empty");
+            assert_eq!(owner.next(), Ok(1));
+        }
+        assert_eq!(owner.forwarding.sockets.lock().incoming.len(), 1);
+        assert!(owner.is_idle());
+        owner.forwarding.release(&owner.reactor, owner.block);
+        assert!(owner.forwarding.sockets.lock().incoming.is_empty());
+        let sent = other.send(&mut bundle(owner.block));
+        assert_eq!(sent, Err((Dropped::NoReceiver, 1)));
+    }
+
+    #[test]
+    fn a_new_owner_gets_what_comes_after_the_old_one_has_ended() {
+        let mut owner = Owner::new(Forwarding::new());
+        let other = Forwarding::new();
+        assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+        assert_eq!(owner.next(), Ok(1));
+        let old = std::mem::replace(&mut owner.forwarding, Forwarding::new());
+        old.release(&owner.reactor, owner.block);
+        owner.forwarding.claim(&owner.reactor, owner.block).unwrap();
+        assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+        assert_eq!(owner.next(), Ok(1));
+    }
+
+    #[test]
+    fn another_user_who_has_the_name_of_a_block_gets_no_packet() {
+        let sender = Forwarding::of_user(other_user());
+        let numbers = QpNumbers::new(Scope::User(other_user()));
+        let mut taken = None;
+        let claim = |number, _: std::os::fd::BorrowedFd<'_>| {
+            let name = names::wire_name(other_user(), number);
+            let socket = socket::bind(&name).unwrap().unwrap();
+            socket::listen(&socket).unwrap();
+            taken = Some((number, socket));
+            Ok(())
         };
-        assert!(forwarding.has(token));
-        let mut buffer = vec![0; LONGEST];
-        let received = forwarding.receive(token, &mut buffer).unwrap().unwrap();
-        assert_eq!(unpack(&buffer[..received]).unwrap().len(), 1);
-        assert_eq!(forwarding.receive(token, &mut buffer), None);
-        forwarding.release(&reactor, block);
-        assert!(!forwarding.has(token));
-        bundle.add(block, flow(), b"datagram");
-        assert_eq!(other.send(&mut bundle), Err((Dropped::NoReceiver, 1)));
+        numbers.claim_first(claim).unwrap();
+        let (block, listening) = taken.unwrap();
+        for _ in 0..2 {
+            let sent = sender.send(&mut bundle(block));
+            assert_eq!(sent, Err((Dropped::NoReceiver, 1)));
+            let (link, _) = socket::accept(&listening).unwrap().unwrap();
+            assert!(receive_once(&link, &mut [0; 64]) == Received::End);
+        }
+    }
+
+    #[test]
+    fn packets_of_another_user_are_refused() {
+        let mut owner = Owner::new(Forwarding::of_user(other_user()));
+        let name = names::wire_name(other_user(), owner.block);
+        let us = Scope::of(crate::Share::User);
+        let Reached::Process(link, _) = socket::connect(us, &name).unwrap() else {
+            panic!("not connected");
+        };
+        send_once(&link, &bundle(owner.block).bytes);
+        assert_eq!(owner.next(), Err(Dropped::Forwarding));
+        assert!(owner.is_idle(), "the link is closed");
+        assert!(matches!(send_once(&link, b"x"), Sent::Gone));
+    }
+
+    #[test]
+    fn there_are_only_so_many_links() {
+        let mut owners: Vec<_> = (0..LINKS + 3)
+            .map(|_| Owner::new(Forwarding::new()))
+            .collect();
+        let other = Forwarding::new();
+        for _ in 0..2 {
+            for owner in &mut owners {
+                assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+                assert_eq!(owner.next(), Ok(1));
+            }
+        }
+        assert_eq!(other.sockets.lock().outgoing.len(), LINKS);
+        let mut owner = owners.pop().unwrap();
+        let others: Vec<_> = (0..LINKS + 3).map(|_| Forwarding::new()).collect();
+        for other in &others {
+            assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+            assert_eq!(owner.next(), Ok(1));
+        }
+        assert_eq!(owner.forwarding.sockets.lock().incoming.len(), LINKS);
+        // Its link was closed.
+        assert_eq!(others[0].send(&mut bundle(owner.block)), Ok(1));
+        assert_eq!(owner.next(), Ok(1));
+    }
+
+    /// As when no descriptor is left: the socket stays readable, and accepting fails.
+    #[test]
+    fn a_block_that_cannot_accept_is_left_alone_for_a_moment() {
+        let owner = Owner::new(Forwarding::new());
+        let reader = {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            rustix::io::write(&writer, b"x").unwrap();
+            reader
+        };
+        let token = {
+            let block = &mut owner.forwarding.sockets.lock().blocks[0];
+            owner.reactor.remove(&block.socket);
+            owner.reactor.add(&reader, block.token).unwrap();
+            block.socket = reader;
+            block.token
+        };
+        assert_eq!(owner.reactor.wait(PATIENCE), [token]);
+        let received = owner.forwarding.receive(&owner.reactor, token, &mut []);
+        assert_eq!(received, None);
+        assert!(owner.is_idle() && owner.forwarding.is_paused());
+        owner.forwarding.resume(&owner.reactor);
+        assert!(!owner.forwarding.is_paused());
+        assert_eq!(owner.reactor.wait(PATIENCE), [token]);
     }
 }

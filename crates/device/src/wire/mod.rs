@@ -214,7 +214,7 @@ impl Wire {
             tokens,
             refused,
             counters: Counters::default(),
-            forwarding: Forwarding::new()?,
+            forwarding: Forwarding::new(),
             receivers: Mutex::default(),
             strangers: Mutex::new(Strangers::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),

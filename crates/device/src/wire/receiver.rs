@@ -51,7 +51,8 @@ impl Core {
             bundle: Bundle::default(),
         };
         while !self.stops.load(Ordering::Acquire) {
-            let timeout = (!self.waiting.lock().is_empty()).then_some(waiting::PAUSE);
+            let looks_again = !self.waiting.lock().is_empty() || self.forwarding.is_paused();
+            let timeout = looks_again.then_some(waiting::PAUSE);
             for token in self.reactor.wait(timeout) {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -62,6 +63,7 @@ impl Core {
                 }
             }
             self.retry_requests();
+            self.forwarding.resume(&self.reactor);
         }
     }
 
@@ -81,7 +83,8 @@ impl Core {
     /// Takes datagrams that other processes pass on.
     fn take_forwarded(&self, token: Token, room: &mut Room) {
         for _ in 0..FORWARDED {
-            let length = match self.forwarding.receive(token, &mut room.forwarded) {
+            let buffer = &mut room.forwarded;
+            let length = match self.forwarding.receive(&self.reactor, token, buffer) {
                 Some(Ok(length)) => length,
                 Some(Err(why)) => {
                     self.counters.dropped(why, 1);
