@@ -1,21 +1,55 @@
 //! Forked children close their copies of the sockets of the connection manager and of the wire. Otherwise a port would stay taken, and peers would not
-//! notice the end of the parent, while a child lives.
+//! notice the end of the parent, while a child lives. Their copies of what the threads sleep on, which no lock protects, become
+//! something of their own ([`KeptFromChild`]): what a child does with these does not reach the parent.
 //!
 //! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state. Threads of the
 //! parent may wait for these locks at that time. They do not exist in the child: unlocking there would look for them, and could pass
 //! a lock to one. So the child makes the locks new.
-// UNSAFETY: registers fork handlers, which unlock mutexes by force.
+// UNSAFETY: registers fork handlers, which unlock mutexes by force and replace descriptors.
 #![allow(unsafe_code)]
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Once, Weak};
 
 use parking_lot::lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
+use rustix::event::{EventfdFlags, eventfd};
 
 /// What has sockets of which forked children close their copies.
 pub(crate) trait CloseInChild: Send {
     /// Closes them. Runs in the child, whose only thread is this one.
     fn close_in_child(&mut self);
+}
+
+/// Descriptors that a thread uses without a lock, because it sleeps on them. In a forked child, they refer to a new object that nothing
+/// else has: the child cannot close them, because their owners there still have their numbers.
+#[derive(Debug)]
+pub(crate) struct KeptFromChild {
+    _descriptors: Arc<Mutex<Vec<Arc<OwnedFd>>>>,
+}
+
+impl KeptFromChild {
+    /// Keeps these descriptors from forked children, until it is dropped.
+    pub(crate) fn new(descriptors: Vec<Arc<OwnedFd>>) -> Self {
+        let descriptors = Arc::new(Mutex::new(descriptors));
+        watch_last(&descriptors);
+        Self {
+            _descriptors: descriptors,
+        }
+    }
+}
+
+impl CloseInChild for Vec<Arc<OwnedFd>> {
+    fn close_in_child(&mut self) {
+        // If there is no descriptor left for it, the child keeps its copies.
+        let Ok(new) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+            return;
+        };
+        for it in self.iter() {
+            // SAFETY: both are open. The second number keeps its owner, which does not know what it refers to.
+            unsafe { libc::dup3(new.as_raw_fd(), it.as_raw_fd(), libc::O_CLOEXEC) };
+        }
+    }
 }
 
 type Closing = Mutex<dyn CloseInChild>;
@@ -86,15 +120,18 @@ fn locked() -> impl Iterator<Item = Arc<Closing>> {
 ///
 /// # Safety
 /// The process has one thread, which has locked it.
-unsafe fn make_new(lock: &RawMutex) {
+pub(crate) unsafe fn make_new(lock: &RawMutex) {
     // SAFETY: an atomic number, which may be written through a shared reference. No other thread reads it.
     unsafe { std::ptr::from_ref(lock).cast_mut().write(RawMutex::INIT) };
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::tests::{claim, disconnected, establish, listen, start, wait_for};
-    use super::{ALL, CloseInChild, Mutex, watch};
+    use super::{ALL, CloseInChild, KeptFromChild, Mutex, watch};
+    use crate::progress::reactor::Reactor;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
@@ -131,7 +168,7 @@ mod tests {
     }
 
     /// Forks; the child runs `act` and ends, successfully if it returned `true` within two minutes. Waits for it.
-    fn succeeds_in_child(act: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn succeeds_in_child(act: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls only functions that work after a fork.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
@@ -146,6 +183,44 @@ mod tests {
         // SAFETY: our own child, which has not been waited for.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         status == 0
+    }
+
+    /// Whether a descriptor is an epoll set.
+    pub(crate) fn is_set(descriptor: &OwnedFd) -> bool {
+        let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        std::fs::read_link(link).unwrap().to_str() == Some("anon_inode:[eventpoll]")
+    }
+
+    #[test]
+    fn what_a_child_does_with_a_doorbell_and_a_set_does_not_reach_its_parent() {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let doorbell = Arc::new(doorbell);
+        let set = Reactor::new().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&writer, b"x").unwrap();
+        let token = set.new_token();
+        set.add(&reader, token).unwrap();
+        let _kept = KeptFromChild::new(vec![set.descriptor(), Arc::clone(&doorbell)]);
+        let done = succeeds_in_child(|| {
+            set.remove(&reader);
+            rustix::io::write(&doorbell, &1_u64.to_ne_bytes()).is_ok()
+        });
+        assert!(done);
+        assert_eq!(set.wait(Some(Duration::ZERO)), [token]);
+        let rung = rustix::io::read(&doorbell, &mut [0; 8]);
+        assert_eq!(rung, Err(rustix::io::Errno::AGAIN));
+    }
+
+    #[test]
+    fn a_child_drops_a_connection_manager_that_its_parent_still_uses() {
+        let (mut one, other) = (Some(start()), start());
+        let set = one.as_ref().unwrap().shared.reactor.descriptor();
+        let done = succeeds_in_child(|| {
+            drop(one.take());
+            !is_set(&set)
+        });
+        assert!(done && is_set(&set));
+        establish(&one.unwrap(), &other);
     }
 
     /// What is locked all the time.
