@@ -111,6 +111,12 @@ impl Forwarding {
         self.release_if(reactor, |block| block == number);
     }
 
+    /// Gives up all blocks, and closes all links.
+    pub(super) fn close(&self, reactor: &Reactor) {
+        self.release_if(reactor, |_| true);
+        self.sockets.lock().outgoing.clear();
+    }
+
     fn release_if(&self, reactor: &Reactor, is_released: impl Fn(u16) -> bool) {
         let mut sockets = self.sockets.lock();
         for it in sockets.blocks.extract_if(.., |it| is_released(it.number)) {

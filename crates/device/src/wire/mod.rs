@@ -36,14 +36,14 @@ mod receiver;
 mod socket;
 mod strangers;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod waiting;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ use rkey_roce::packet::{Mtu, Packet};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
+use crate::cm::fork::KeptFromChild;
 use crate::config::WireSetting;
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
@@ -89,6 +90,9 @@ pub(crate) trait Receiver: Send + Sync {
 
     /// Takes packets for its queue pairs.
     fn receive(&self, packets: &[Arrived<'_>]);
+
+    /// No more packets come, because of a bug.
+    fn failed(&self, why: &str);
 }
 
 /// The sockets on which a process takes packets of other hosts.
@@ -111,8 +115,11 @@ struct Core {
     /// Counts the messages that leave queue pair 1.
     messages: AtomicU32,
     reactor: Reactor,
-    doorbell: OwnedFd,
+    doorbell: Arc<OwnedFd>,
+    _kept: KeptFromChild,
     stops: AtomicBool,
+    /// Why the thread has ended, if that was a bug.
+    failure: OnceLock<String>,
     process: u32,
 }
 
@@ -154,7 +161,7 @@ impl Wire {
         wires.retain(|(_, wire)| wire.strong_count() > 0);
         let known = wires.iter().filter(|(it, _)| it == setting);
         let known = known.filter_map(|(_, wire)| wire.upgrade());
-        if let Some(wire) = known.into_iter().find(|wire| !wire.core.is_forked()) {
+        if let Some(wire) = known.into_iter().find(|wire| wire.core.is_usable()) {
             return Some(wire);
         }
         let chosen = addresses::chosen(setting);
@@ -191,6 +198,7 @@ impl Wire {
         }
         let reactor = Reactor::new().map_err(io::Error::other)?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let doorbell = Arc::new(doorbell);
         reactor
             .add(&doorbell, Token::DOORBELL)
             .map_err(io::Error::other)?;
@@ -219,9 +227,11 @@ impl Wire {
             strangers: Mutex::new(Strangers::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
+            _kept: KeptFromChild::new(vec![reactor.descriptor(), Arc::clone(&doorbell)]),
             reactor,
             doorbell,
             stops: AtomicBool::new(false),
+            failure: OnceLock::new(),
             process: std::process::id(),
         });
         let of_thread = Arc::clone(&core);
@@ -235,7 +245,7 @@ impl Wire {
     /// Whether it takes packets at this address.
     #[must_use]
     pub fn serves(&self, address: IpAddr) -> bool {
-        self.core.port(address).is_some()
+        self.core.is_usable() && self.core.port(address).is_some()
     }
 
     /// The way to another host, as the routing table has it now, from one of the addresses that this wire has; from `local` if
@@ -265,18 +275,32 @@ impl Wire {
             interface: port.interface.clone(),
             path_mtu: port.mtu.bytes(),
         };
+        let core = &self.core;
+        let (mut addresses, mut refused) = (Vec::new(), core.refused.clone());
+        match core.failure.get() {
+            None => addresses.extend(core.ports.iter().map(served)),
+            Some(why) => {
+                let closed = core.ports.iter().map(|it| it.address.ip());
+                refused.extend(closed.map(|ip| (ip, why.clone())));
+            }
+        }
         WireDescription {
-            addresses: self.core.ports.iter().map(served).collect(),
-            refused: self.core.refused.clone(),
-            counts: self.core.counters.now(),
+            addresses,
+            refused,
+            counts: core.counters.now(),
         }
     }
 
     /// Adds a device, for as long as it lives.
     pub(crate) fn add_receiver(&self, receiver: Weak<dyn Receiver>) {
+        let added = receiver.upgrade();
         let mut receivers = self.core.receivers.lock();
         receivers.retain(|it| it.strong_count() > 0);
         receivers.push(receiver);
+        drop(receivers);
+        if let (Some(why), Some(added)) = (self.core.failure.get(), added) {
+            added.failed(why);
+        }
     }
 
     /// Takes packets for a block of queue pair numbers that other processes pass on.
@@ -311,6 +335,11 @@ impl Wire {
 impl Core {
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
+    }
+
+    /// Whether this process has a thread that takes packets.
+    fn is_usable(&self) -> bool {
+        !self.is_forked() && self.failure.get().is_none()
     }
 
     fn port(&self, local: IpAddr) -> Option<&Port> {

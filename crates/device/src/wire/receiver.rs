@@ -34,11 +34,34 @@ type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 impl Core {
     /// The body of the thread.
     pub(super) fn main(&self) {
-        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
-            tracing::error!(
-                "a bug: the wire's thread panicked; packets of other hosts are lost from now on"
-            );
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run())) {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            self.fail(format!(
+                "a bug: the wire's thread panicked: {}",
+                text.unwrap_or("?")
+            ));
         }
+    }
+
+    /// Gives up all addresses and blocks, so that other processes get their packets, and lets the devices fail.
+    fn fail(&self, why: String) {
+        tracing::error!(%why, "other hosts cannot reach this program any more");
+        let why = self.failure.get_or_init(|| why);
+        for port in &self.ports {
+            port.close(&self.reactor);
+        }
+        self.forwarding.close(&self.reactor);
+        for receiver in self.receivers() {
+            receiver.failed(why);
+        }
+    }
+
+    fn receivers(&self) -> Vec<Arc<dyn Receiver>> {
+        let known = self.receivers.lock();
+        known.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn run(&self) {
@@ -108,10 +131,7 @@ impl Core {
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
         mut bundle: Option<&mut Bundle>,
     ) {
-        let receivers: Vec<Arc<dyn Receiver>> = {
-            let known = self.receivers.lock();
-            known.iter().filter_map(Weak::upgrade).collect()
-        };
+        let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
         for (from, to, bytes) in datagrams {
             let content = match datagram::read(from, to, bytes) {
