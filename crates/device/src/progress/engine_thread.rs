@@ -134,6 +134,7 @@ impl EngineThread {
             match token {
                 Token::DOORBELL => {
                     shared.driver.requests.acknowledge();
+                    shared.driver.send_left_packets();
                     woken.rung = true;
                 }
                 Token::TIMER => {
@@ -199,6 +200,7 @@ impl EngineThread {
                 rkey_base::hint::pause();
             }
             if turn % TURNS_PER_CLOCK == 0 || due {
+                self.driver().send_left_packets();
                 now = self.driver().schedule.refresh_clock();
                 let polls = self.driver().empty_polls();
                 if polls.wrapping_sub(first_polls) >= PROGRAM_POLLS {
