@@ -132,7 +132,6 @@ fn the_engine_thread_sends_what_other_threads_leave() {
     let sent = || shared.wire.as_ref().unwrap().describe().counts.sent;
     for n in 1..=3 {
         shared.driver.transmitter.as_ref().unwrap().take_one(ip);
-        assert_eq!(sent(), n - 1);
         shared.driver.requests.send_packets();
         crate::wire::tests::wait_until(|| sent() == n);
     }
