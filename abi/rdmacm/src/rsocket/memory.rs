@@ -1,9 +1,9 @@
-//! Memory that peers write, and the memory of programs.
+//! Registered memory, which peers may write, and the buffers of programs.
 
 #![allow(unsafe_code)]
 // UNSAFETY: maps memory, and copies between it and the addresses that programs pass.
 
-use super::wire::{Iomap, Piece};
+use super::wire::{Iomap, RemoteSge};
 use crate::sys::Pd;
 use ibverbs::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Mr};
 use rkey_kit::Errno;
@@ -11,12 +11,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether a peer may write to an area.
+/// Who may write to an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only we do.
+    /// Only this process.
     Local,
-    /// It may.
+    /// This process and the peer.
     Remote,
 }
 
@@ -46,7 +46,7 @@ impl Registration {
     /// Those of `ibv_reg_mr`.
     ///
     /// # Safety
-    /// The memory stays valid until the registration is dropped.
+    /// The memory must stay valid until the registration is dropped.
     pub unsafe fn new(
         pd: *mut Pd,
         at: *mut c_void,
@@ -71,12 +71,12 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: nothing uses it any more. When the call returns, no peer accesses the memory.
+        // SAFETY: nothing uses it any more. When the call returns, peers no longer access the memory.
         unsafe { ibverbs::mr::dereg_mr(self.mr) };
     }
 }
 
-/// Registered memory of our own.
+/// Registered memory that this library has mapped.
 #[derive(Debug)]
 pub struct Area {
     at: *mut u8,
@@ -84,7 +84,7 @@ pub struct Area {
     registration: Option<Registration>,
 }
 
-// SAFETY: the memory belongs to the area; it is accessed by copies and atomics only.
+// SAFETY: the area owns the memory, which is accessed only by copies and atomics.
 unsafe impl Send for Area {}
 
 impl Area {
@@ -117,7 +117,7 @@ impl Area {
             .map_or((0, 0), Registration::keys)
     }
 
-    /// A part of it as the device names it here: address and local key.
+    /// The address and local key for our own work requests, from an offset on.
     #[must_use]
     pub fn local(&self, at: u32) -> (u64, u32) {
         (
@@ -126,35 +126,35 @@ impl Area {
         )
     }
 
-    /// The whole as peers name it, with another length.
+    /// The address and remote key for the peer, with a length.
     #[must_use]
-    pub fn remote(&self, len: u32) -> Piece {
-        Piece {
+    pub fn remote(&self, len: u32) -> RemoteSge {
+        RemoteSge {
             addr: self.at.expose_provenance() as u64,
             key: self.keys().1,
             len,
         }
     }
 
-    /// Copies a program's bytes into it.
+    /// Copies a program's bytes into the area.
     ///
     /// # Safety
-    /// The program's memory is readable.
+    /// The program's memory must be readable.
     pub unsafe fn fill(&self, at: u32, from: *const u8, len: u32) {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
-        // SAFETY: inside the area, and the caller promises the rest.
+        // SAFETY: inside the area, and the caller guarantees the rest.
         unsafe { std::ptr::copy_nonoverlapping(from, self.at.add(at), len) };
     }
 
-    /// Copies bytes of it to a program's memory.
+    /// Copies bytes from the area to a program's memory.
     ///
     /// # Safety
-    /// The program's memory is writable.
+    /// The program's memory must be writable.
     pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
-        // SAFETY: inside the area, and the caller promises the rest.
+        // SAFETY: inside the area, and the caller guarantees the rest.
         unsafe { std::ptr::copy_nonoverlapping(self.at.add(at), to, len) };
     }
 
@@ -164,56 +164,56 @@ impl Area {
             at.is_multiple_of(8) && at + 8 <= self.len,
             "a word is inside its area"
         );
-        // SAFETY: inside the area and aligned, as a page is. Peers write it at any time, so it is accessed atomically.
+        // SAFETY: inside the area, and aligned, as the area begins at a page. Peers may write it at any time, so access is atomic.
         unsafe { AtomicU64::from_ptr(self.at.add(at).cast()) }
     }
 
-    /// Takes the target in a slot, and clears the slot.
+    /// Reads the target in a slot, and clears the slot.
     #[must_use]
-    pub fn take_target(&self, slot: u32) -> Piece {
-        let at = slot as usize * Piece::SIZE;
+    pub fn take_target(&self, slot: u32) -> RemoteSge {
+        let at = slot as usize * RemoteSge::SIZE;
         let addr = self.word(at).load(Ordering::Acquire);
         let rest = self.word(at + 8).swap(0, Ordering::AcqRel);
-        Piece::from_words([addr, rest])
+        RemoteSge::from_words([addr, rest])
     }
 
-    /// The record of a mapped area that a peer has written. Records follow `targets` slots.
+    /// Reads the record of a mapped area that the peer has written. The records follow the slots of the targets.
     #[must_use]
     pub fn iomap(&self, targets: u32, index: u16) -> Iomap {
-        let at = targets as usize * Piece::SIZE + usize::from(index) * Iomap::SIZE;
+        let at = targets as usize * RemoteSge::SIZE + usize::from(index) * Iomap::SIZE;
         let load = |at: usize| self.word(at).load(Ordering::Acquire);
         Iomap {
             offset: load(at),
-            piece: Piece::from_words([load(at + 8), load(at + 16)]),
+            memory: RemoteSge::from_words([load(at + 8), load(at + 16)]),
         }
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // First the registration, so that no peer writes what is no longer ours.
+        // Deregister first, so that the peer cannot write to memory that is no longer ours.
         self.registration = None;
         // SAFETY: our own mapping, which nothing uses any more. It cannot fail with these arguments.
         let _ = unsafe { munmap(self.at.cast(), self.len) };
     }
 }
 
-/// The buffers that a program passes, from the first byte that is left.
+/// A cursor over the buffers that a program passes.
 #[derive(Debug)]
 pub struct Buffers<'a> {
     left: &'a [libc::iovec],
-    /// Bytes of the first buffer that are done.
+    /// How many bytes of the first buffer have been copied.
     skip: usize,
 }
 
 impl<'a> Buffers<'a> {
-    /// From a list of buffers.
+    /// Creates a cursor at the first byte of a list of buffers.
     ///
     /// # Errors
-    /// `EINVAL`: the lengths are too large together. `EFAULT`: a buffer is null.
+    /// `EINVAL`: the total length is too large. `EFAULT`: a buffer is null.
     ///
     /// # Safety
-    /// The buffers are readable or writable, as the call needs.
+    /// The buffers must be readable or writable, as the caller's use requires.
     pub unsafe fn new(left: &'a [libc::iovec]) -> Result<Self, Errno> {
         let mut total = 0usize;
         for buffer in left {
@@ -241,7 +241,7 @@ impl<'a> Buffers<'a> {
         self.len() == 0
     }
 
-    /// Calls `copy` for the next `len` bytes, piece by piece: with the offset of the piece, its address and its length.
+    /// Calls `copy` for each contiguous part of the next `len` bytes, with its offset, its address and its length.
     fn advance(&mut self, len: u32, mut copy: impl FnMut(u32, *mut u8, u32)) {
         let mut done = 0;
         while done < len {
@@ -262,41 +262,41 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Copies the next bytes into an area.
+    /// Copies the next `len` bytes into an area.
     pub fn fill(&mut self, area: &Area, at: u32, len: u32) {
         self.advance(len, |offset, from, len| {
-            // SAFETY: the program's memory is readable: promised when this was made.
+            // SAFETY: the program's memory is readable, as guaranteed to `new`.
             unsafe { area.fill(at + offset, from, len) };
         });
     }
 
-    /// Copies bytes of an area to the next bytes.
+    /// Copies `len` bytes from an area into the buffers.
     pub fn read(&mut self, area: &Area, at: u32, len: u32) {
         self.advance(len, |offset, to, len| {
-            // SAFETY: the program's memory is writable: promised when this was made.
+            // SAFETY: the program's memory is writable, as guaranteed to `new`.
             unsafe { area.read(at + offset, to, len) };
         });
     }
 
-    /// Copies bytes to the next bytes, as many as there is room for. Returns how many.
+    /// Copies bytes into the buffers, as many as fit. Returns their number.
     pub fn put(&mut self, data: &[u8]) -> usize {
         let len = self.len().min(data.len());
         self.advance(len as u32, |offset, to, len| {
             let from = data[offset as usize..].as_ptr();
-            // SAFETY: the program's memory is writable: promised when this was made. The data is as long as checked above.
+            // SAFETY: the program's memory is writable, as guaranteed to `new`, and `len` is at most the length of the data.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
         });
         len
     }
 
-    /// Takes all bytes that are left.
+    /// Copies all remaining bytes.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
         let mut data = vec![0; self.len()];
         let into = data.as_mut_ptr();
         self.advance(data.len() as u32, |offset, from, len| {
             let to = into.wrapping_add(offset as usize);
-            // SAFETY: the program's memory is readable: promised when this was made. The copy is as long as the buffers together.
+            // SAFETY: the program's memory is readable, as guaranteed to `new`. The copy is as long as the buffers together.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
         });
         data

@@ -57,7 +57,7 @@ fn watch_forks() {
         for check_count in counts.iter().filter_map(Weak::upgrade) {
             check_count.fetch_add(check_count.load(Ordering::Relaxed) % 2, Ordering::Release);
         }
-        // SAFETY: as above. Threads of the parent that waited for it do not exist here.
+        // SAFETY: as above. The parent's threads that waited for it do not exist here.
         unsafe { make_new(CHECK_COUNTS.raw()) };
     }
 
@@ -102,7 +102,7 @@ impl PollSet {
     /// Checks all links, for pollers.
     #[inline]
     pub(crate) fn check(&self) -> PollResult {
-        // An exiting thread has no count any more. `Arrived` makes it drive under the lock instead.
+        // An exiting thread no longer has a count. `Arrived` makes it drive under the lock instead.
         CHECK_COUNT
             .try_with(|check_count| self.check_as(check_count))
             .unwrap_or(PollResult::Arrived)
@@ -186,7 +186,7 @@ mod tests {
     use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
 
-    /// A thread that was in a check when its process forked does not exist in the child, where its count would stay odd.
+    /// A thread that was in a check when its process forked does not exist in the child, where its count stays odd.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         assert_eq!(PollSet::default().check(), PollResult::Nothing);
@@ -209,13 +209,13 @@ mod tests {
         assert_eq!(
             check_count.swap(2, Ordering::Release),
             1,
-            "still looking here"
+            "still checking here"
         );
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
     }
 
     #[test]
-    fn a_child_finds_the_counts_unlocked_although_threads_of_its_parent_waited_for_them() {
+    fn a_child_finds_the_counts_unlocked_although_threads_of_its_parent_waited() {
         assert_eq!(PollSet::default().check(), PollResult::Nothing);
         let stops = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -223,7 +223,7 @@ mod tests {
                 scope.spawn(|| {
                     while !stops.load(Ordering::Relaxed) {
                         let held = CHECK_COUNTS.lock();
-                        // So long that the others wait.
+                        // Long enough that the others wait.
                         crate::time::sleep(std::time::Duration::from_micros(500));
                         drop(held);
                     }
@@ -235,9 +235,9 @@ mod tests {
         });
     }
 
-    /// Lists change while many threads check them; the sanitizers and Miri would see a use after free.
+    /// Lists change while many threads check them; a sanitizer or Miri would detect a use after free.
     #[test]
-    fn lists_change_under_lookers() {
+    fn lists_change_while_threads_check_them() {
         barrier::register();
         let poll_set = PollSet::default();
         let stop = AtomicBool::new(false);

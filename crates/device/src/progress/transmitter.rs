@@ -1,8 +1,8 @@
-//! Packets of the engine for other hosts: taken under the engine's lock, sent without it.
+//! The engine's packets for other hosts: taken under the engine's lock, sent without it.
 //!
-//! A thread that runs the engine takes its packets before it unlocks it, so that none is lost when another thread then destroys a queue
-//! pair. One thread at a time sends, so packets leave in their order. It also sends what others take meanwhile, but not for ever: it
-//! leaves the rest to the engine thread.
+//! A thread that runs the engine takes its packets before it releases the lock, so that none is lost if another thread then
+//! destroys a queue pair. Only one thread at a time sends, so packets leave in order. That thread also sends what others take
+//! meanwhile, but not for ever: it leaves the rest to the engine thread.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use rkey_roce::transport::PacketBuffer;
 use crate::wire::Wire;
 use crate::wire::outgoing::Outgoing;
 
-/// How many times a thread sends what has been taken, before it leaves the rest to the engine thread.
+/// How many times a thread sends what has been taken before it leaves the rest to the engine thread.
 const ROUNDS: u32 = 16;
 
-/// What sends packets.
+/// Sends packets.
 pub(crate) struct Transmitter {
     wire: Arc<Wire>,
     taken: Mutex<Taken>,
@@ -57,14 +57,14 @@ impl Transmitter {
         }
     }
 
-    /// Sends what has been taken, unless another thread does. `more` takes what the engine still has. Returns whether there may be
-    /// packets left, which the engine thread must send.
+    /// Sends the packets that have been taken, unless another thread is sending. `more` takes those that the engine still has.
+    /// Returns whether packets may be left, which the engine thread must send.
     #[must_use]
     pub(super) fn send(&self, more: impl Fn()) -> bool {
         self.send_when(|| self.sending.try_lock(), more)
     }
 
-    /// Returns when all packets that have been taken are sent, and whether there may be later ones, which the engine thread must send.
+    /// Returns once all packets that have been taken are sent: whether later ones may be left, which the engine thread must send.
     #[must_use]
     pub(super) fn flush(&self) -> bool {
         self.send_when(|| Some(self.sending.lock()), || ())
@@ -90,7 +90,7 @@ impl Transmitter {
                 more();
             }
             drop(sending);
-            // A thread that found it locked relies on this one.
+            // A thread that failed to lock `sending` relies on this one.
             if self.taken.lock().packets.is_empty() {
                 return false;
             }
@@ -98,7 +98,7 @@ impl Transmitter {
         false
     }
 
-    /// Takes a packet that means nothing, from an address to itself.
+    /// Takes a meaningless packet, from an address to itself.
     #[cfg(test)]
     pub(super) fn take_one(&self, ip: std::net::IpAddr) {
         self.taken.lock().packets.push(ip, ip, &[0; 16]);

@@ -1,15 +1,15 @@
-//! A bundle: several datagrams of one sender, for one block of queue pair numbers, that one process passes on to another.
+//! A bundle: datagrams from one sender, for one block of queue pair numbers, that one process forwards to another in one message.
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// The first bytes of a message: the version of this protocol.
+/// The first bytes of a message: the protocol version.
 const MAGIC: [u8; 4] = *b"rwf1";
-/// Before the datagrams: [`MAGIC`], the sender's address and port, and our address.
+/// The length of what precedes the datagrams: [`MAGIC`], the sender's address and port, and our address.
 const HEADER: usize = 4 + 16 + 2 + 16;
-/// The longest message.
-pub(super) const LONGEST: usize = 1 << 16;
+/// The length of the longest message, in bytes.
+pub(super) const MAX_LEN: usize = 1 << 16;
 
-/// Datagrams of one sender, for one block, on their way to the process that owns it.
+/// Datagrams from one sender, for one block, to be forwarded to the process that owns it.
 #[derive(Debug, Default)]
 pub(super) struct Bundle {
     pub(super) block: u16,
@@ -36,7 +36,7 @@ impl Bundle {
             self.bytes.extend_from_slice(&octets(flow.1));
             (self.block, self.flow) = (block, Some(flow));
         }
-        let has_room = self.bytes.len() + 2 + datagram.len() <= LONGEST;
+        let has_room = self.bytes.len() + 2 + datagram.len() <= MAX_LEN;
         if (self.block, self.flow) != (block, Some(flow)) || !has_room {
             return false;
         }
@@ -46,7 +46,7 @@ impl Bundle {
         true
     }
 
-    /// Empties it.
+    /// Empties the bundle.
     pub(super) fn clear(&mut self) {
         self.flow = None;
         self.bytes.clear();
@@ -61,7 +61,7 @@ fn octets(address: SocketAddr) -> [u8; 16] {
     }
 }
 
-/// The datagrams of a message, each with its sender's address and ours. `None` for bytes that are not a message.
+/// Decodes a message: the datagrams, each with its sender's address and ours. `None` if the bytes are not a message.
 pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<(SocketAddr, SocketAddr, &[u8])>> {
     let (header, mut rest) = bytes.split_at_checked(HEADER)?;
     if header[..4] != MAGIC {
@@ -98,7 +98,7 @@ mod tests {
         assert!(!bundle.add(8, flow(), b"another block"));
         let (from, to) = flow();
         assert!(!bundle.add(7, (to, from), b"another sender"));
-        assert!(!bundle.add(7, flow(), &[0; LONGEST - HEADER]));
+        assert!(!bundle.add(7, flow(), &[0; MAX_LEN - HEADER]));
         let wanted = [&b"first"[..], b""].map(|it| (from, to, it));
         assert_eq!(unpack(&bundle.bytes).unwrap(), wanted);
         bundle.clear();
@@ -109,11 +109,11 @@ mod tests {
             count += 1;
         }
         assert_eq!(unpack(&full.bytes).unwrap().len(), count);
-        assert!(full.bytes.len() <= LONGEST && count > 10);
+        assert!(full.bytes.len() <= MAX_LEN && count > 10);
     }
 
     #[test]
-    fn bytes_that_are_no_message_are_refused() {
+    fn bytes_that_are_not_a_message_are_refused() {
         let mut bundle = Bundle::default();
         assert!(bundle.add(7, flow(), b"datagram"));
         let bytes = bundle.bytes;

@@ -1,10 +1,10 @@
-//! From process to process: packets for a queue pair of another process that shares our address.
+//! Forwarding between processes: packets for a queue pair of another process that shares our address.
 //!
-//! The kernel gives a datagram to any of the sockets that share its address. A process that gets one for a queue pair that is not
-//! its own passes it on, over a link to the abstract Unix socket with the name of the queue pair's block. The sender
-//! must not give packets to another user who has that name, and the owner must not take forged ones. So each end of a link asks the kernel
-//! for the user of the other, before the first packet. Nothing waits: if the other process has no room, the packet is lost like any
-//! other. Several datagrams of one sender travel together.
+//! The kernel delivers a datagram to any of the sockets that share its address. A process that receives one for another process's
+//! queue pair forwards it over a link to an abstract Unix socket, which is named after the queue pair's block. The sender must not
+//! give packets to another user who has taken that name, and the owner must not accept forged ones, so each end of a link asks the
+//! kernel for the other's user before the first packet. Nothing waits: if the owning process has no room, the packet is lost like
+//! any other. Consecutive datagrams of one sender travel in one message.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,22 +23,22 @@ use crate::peers::link_limits::LinkFiles;
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
 
-/// The maximum number of links in each direction. A new one replaces the one that has been silent for longest, with the bundles that
+/// The maximum number of links in each direction. A new one replaces the one that has been idle for longest, with the bundles that
 /// are still in it.
 const LINKS: usize = 64;
-/// How many links are accepted in a turn.
+/// How many links are accepted at a time.
 const ACCEPTED: usize = 64;
 /// The requested size of a link's send buffer. The kernel grants less if its limit is lower (`net.core.wmem_max`).
 const SEND_BUFFER: usize = 4 << 20;
 
-/// The sockets that pass packets on.
+/// The sockets on which processes forward packets.
 #[derive(Debug, Default)]
 struct Sockets {
-    /// Those with the names of our blocks.
+    /// The sockets named after our blocks.
     blocks: Vec<Block>,
-    /// The links from other processes, in the order of their last bundles.
+    /// The links from other processes, least recently used first.
     incoming: Vec<Incoming>,
-    /// The links to other processes, in the order of their last bundles.
+    /// The links to other processes, least recently used first.
     outgoing: Vec<Outgoing>,
     /// Whether accepting has failed, so that `blocks` are not watched.
     is_paused: bool,
@@ -72,7 +72,7 @@ impl CloseInChild for Sockets {
     }
 }
 
-/// What passes packets on, and takes those that others pass on.
+/// Forwards packets, and receives those that other processes forward.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     /// The user whose processes exchange packets: ours.
@@ -91,7 +91,7 @@ impl Forwarding {
         Self { uid, sockets }
     }
 
-    /// Takes packets that others pass on for a block of queue pair numbers of this process.
+    /// Receives packets that other processes forward for a block of queue pair numbers of this process.
     pub(super) fn claim(&self, reactor: &Reactor, number: u16) -> io::Result<()> {
         let name = names::wire_name(self.uid, number);
         let socket = socket::bind(&name)?.ok_or(io::ErrorKind::AddrInUse)?;
@@ -106,12 +106,12 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Gives up a block.
+    /// Releases a block.
     pub(super) fn release(&self, reactor: &Reactor, number: u16) {
         self.release_if(reactor, |block| block == number);
     }
 
-    /// Gives up all blocks, and closes all links.
+    /// Releases all blocks and closes all links.
     pub(super) fn close(&self, reactor: &Reactor) {
         self.release_if(reactor, |_| true);
         self.sockets.lock().outgoing.clear();
@@ -127,7 +127,7 @@ impl Forwarding {
         }
     }
 
-    /// Passes a bundle on, and empties it. Returns how many datagrams it had, or why and how many were dropped.
+    /// Forwards a bundle and empties it. Returns how many datagrams it had, or why and how many were dropped.
     pub(super) fn send(&self, bundle: &mut Bundle) -> Result<u64, (Dropped, u64)> {
         let count = bundle.count;
         if count == 0 {
@@ -142,15 +142,15 @@ impl Forwarding {
         }
     }
 
-    /// Whether a token is that of one of its sockets.
+    /// Whether a token belongs to one of these sockets.
     pub(super) fn has(&self, token: Token) -> bool {
         let sockets = self.sockets.lock();
         sockets.blocks.iter().any(|it| it.token == token)
             || sockets.incoming.iter().any(|it| it.token == token)
     }
 
-    /// Reads from a socket that is ready: the length of the next message, which fills `buffer` from its start. `None`: there is none at
-    /// the moment. An error: a process that may not pass packets on.
+    /// Reads from a socket that is ready: the length of the next message, which fills `buffer` from its start. `None` if there is
+    /// none at the moment. `Err` if another user's process has connected.
     pub(super) fn receive(
         &self,
         reactor: &Reactor,
@@ -176,12 +176,12 @@ impl Forwarding {
         }
     }
 
-    /// Whether accepting has failed, and should be tried again in a moment.
+    /// Whether accepting has failed and must be tried again later.
     pub(super) fn is_paused(&self) -> bool {
         self.sockets.lock().is_paused
     }
 
-    /// Tries again to accept, if that has failed.
+    /// Watches the blocks again, if accepting has failed.
     pub(super) fn resume(&self, reactor: &Reactor) {
         let mut sockets = self.sockets.lock();
         if !sockets.is_paused {
@@ -197,7 +197,7 @@ impl Forwarding {
 }
 
 impl Sockets {
-    /// Accepts links to a block. An error: one was not of this user; there may be more.
+    /// Accepts links to a block. `Err` if one came from another user; there may be more.
     fn accept(&mut self, uid: u32, reactor: &Reactor, index: usize) -> Result<(), Dropped> {
         for _ in 0..ACCEPTED {
             let block = self.blocks[index].number;
@@ -206,7 +206,7 @@ impl Sockets {
                 Ok(Some(_)) => return Err(Dropped::Forwarding),
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    tracing::debug!(%error, "packets that other processes pass on cannot be taken");
+                    tracing::debug!(%error, "cannot receive packets that other processes forward");
                     self.pause(reactor);
                     return Ok(());
                 }
@@ -233,8 +233,8 @@ impl Sockets {
         reactor.remove(&link.socket);
     }
 
-    /// Watches no block for a moment. If no descriptor is left, a block's socket stays readable, and the thread would spin. The next time,
-    /// there is at least the descriptor of a link.
+    /// Stops watching the blocks for a moment. If no descriptor is left, a block's socket stays readable and the thread would spin.
+    /// Closing a link leaves a descriptor for the next attempt.
     fn pause(&mut self, reactor: &Reactor) {
         if !self.incoming.is_empty() {
             self.hang_up(reactor, 0);
@@ -265,8 +265,8 @@ impl Sockets {
             Ok(Reached::NoOwner | Reached::OtherUser(_)) => return Err(Dropped::NoReceiver),
             Ok(Reached::Busy) => return Err(Dropped::Busy),
             Err(error) => {
-                tracing::debug!(%error, "packets cannot be passed on to another process");
-                // If no descriptor is left, there is one the next time.
+                tracing::debug!(%error, "cannot forward packets to another process");
+                // If no descriptor is left, this leaves one for the next attempt.
                 self.outgoing.drain(..self.outgoing.len().min(1));
                 return Err(Dropped::Busy);
             }
@@ -325,7 +325,7 @@ fn receive_once(socket: impl AsFd, buffer: &mut [u8]) -> Received {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bundle::{LONGEST, unpack};
+    use super::super::bundle::{MAX_LEN, unpack};
     use super::*;
     use crate::peers::qp_numbers::QpNumbers;
     use std::time::Duration;
@@ -340,7 +340,7 @@ mod tests {
         bundle
     }
 
-    /// A process that takes packets.
+    /// Stands for a process that receives packets.
     struct Owner {
         forwarding: Forwarding,
         reactor: Reactor,
@@ -366,7 +366,7 @@ mod tests {
                 reactor,
                 _numbers: numbers,
                 block,
-                buffer: vec![0; LONGEST],
+                buffer: vec![0; MAX_LEN],
             }
         }
 
@@ -393,13 +393,13 @@ mod tests {
         }
     }
 
-    /// The name of another user, with a number that is not ours: the kernel says that its owner is of our user.
+    /// A user id that is not ours. The kernel still reports our user for sockets under its names.
     fn other_user() -> u32 {
         rustix::process::geteuid().as_raw() ^ 0x0123_4567
     }
 
     #[test]
-    fn a_block_gets_what_its_owner_is_sent() {
+    fn datagrams_reach_the_owner_of_their_block() {
         let mut owner = Owner::new(Forwarding::new());
         let claim = owner.forwarding.claim(&owner.reactor, owner.block);
         assert_eq!(claim.unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_owner_gets_what_comes_after_the_old_one_has_ended() {
+    fn datagrams_reach_a_new_owner_of_their_block() {
         let mut owner = Owner::new(Forwarding::new());
         let other = Forwarding::new();
         assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_who_has_the_name_of_a_block_gets_no_packet() {
+    fn another_user_who_takes_a_blocks_name_receives_no_packet() {
         let sender = Forwarding::of_user(other_user());
         let numbers = QpNumbers::new(Scope::User(other_user()));
         let mut taken = None;
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_links() {
+    fn the_number_of_links_is_limited() {
         let mut owners: Vec<_> = (0..LINKS + 3)
             .map(|_| Owner::new(Forwarding::new()))
             .collect();
@@ -492,9 +492,9 @@ mod tests {
         assert_eq!(owner.next(), Ok(1));
     }
 
-    /// As when no descriptor is left: the socket stays readable, and accepting fails.
+    /// Like when no descriptor is left: the socket stays readable, and accepting fails.
     #[test]
-    fn a_block_that_cannot_accept_is_left_alone_for_a_moment() {
+    fn a_block_that_cannot_accept_is_paused() {
         let owner = Owner::new(Forwarding::new());
         let reader = {
             let (reader, writer) = rustix::pipe::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! Wires of one process that share an address.
+//! Several wires in one process that share an address.
 
 use super::*;
 use crate::peers::names::Scope;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A packet: our address, its sender's, its number and payload.
-type Kept = (IpAddr, IpAddr, u32, Vec<u8>);
+/// A received packet: our address, the sender's address, the PSN and the payload.
+type Received = (IpAddr, IpAddr, u32, Vec<u8>);
 
-/// A device that keeps what it gets.
+/// A device that records the packets it receives.
 struct Recorder {
     numbers: QpNumbers,
-    packets: Mutex<Vec<Kept>>,
+    packets: Mutex<Vec<Received>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
     wait_until(|| wire.core.failure.get().is_some());
 }
 
-/// A process of its own, but for the memory: with a device.
+/// Stands for a process: a wire and a device of its own.
 fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
     let wire = Wire::open(&[ip]).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
@@ -118,7 +118,7 @@ pub(crate) fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// An address of this host that is ours until this process ends: no other test takes packets there, and no program.
+/// An address of this host that is ours until this process ends: no other test or program receives packets there.
 pub(crate) fn address() -> IpAddr {
     for _ in 0..1000 {
         let [a, b, c, _] = getrandom::u32().unwrap().to_ne_bytes();
@@ -144,18 +144,18 @@ fn take_address(ip: IpAddr) -> bool {
 }
 
 #[test]
-fn each_process_gets_the_packets_of_its_queue_pairs() {
+fn each_process_receives_the_packets_of_its_queue_pairs() {
     three_processes_share(address());
 }
 
 #[test]
-fn each_process_gets_the_packets_of_its_queue_pairs_over_ipv6() {
+fn each_process_receives_the_packets_of_its_queue_pairs_over_ipv6() {
     let ip: IpAddr = "::1".parse().unwrap();
     if std::net::UdpSocket::bind((ip, 0)).is_err() {
         eprintln!("SKIP: this host has no address {ip}");
         return;
     }
-    // There is only one: other runs of this test have their turn.
+    // There is only one: waits for other runs of this test.
     wait_until(|| take_address(ip));
     three_processes_share(ip);
 }
@@ -164,7 +164,7 @@ fn three_processes_share(ip: IpAddr) {
     let processes = [(); 3].map(|()| process(ip));
     let sender = &processes[0].0;
     let mut outgoing = Outgoing::default();
-    // Bursts, so that they travel together; the last ones are shorter.
+    // In bursts, so that packets travel together; the last packet of a burst is shorter.
     for psn in 0..48_u32 {
         let qp = processes[psn as usize / 16].1.qp();
         let length = if psn % 16 == 15 { 5 } else { 1024 };
@@ -215,7 +215,7 @@ fn a_wire_whose_thread_panics_leaves_its_packets_to_other_processes() {
     let description = failing.describe();
     assert!(description.addresses.is_empty() && !failing.serves(ip));
     assert_eq!(description.refused, [(ip, failure.clone())]);
-    // A device that comes later learns it at once.
+    // A device that is added later is told at once.
     let late = Recorder::new();
     late.add_to(&failing);
     assert_eq!(late.failure.lock().as_ref(), Some(&failure));
@@ -233,7 +233,7 @@ fn a_process_whose_wire_has_failed_opens_another() {
 }
 
 #[test]
-fn a_child_has_nothing_of_its_parents_wire() {
+fn a_child_does_not_touch_its_parents_wire() {
     use crate::cm::fork::tests::{is_set, succeeds_in_child};
     let ip = address();
     let (wire, recorder) = process(ip);
@@ -247,7 +247,7 @@ fn a_child_has_nothing_of_its_parents_wire() {
         wire.release_block(recorder.block());
         let is_alone = !is_set(&set) && !wire.serves(ip);
         drop(wire);
-        // It takes the addresses of its own.
+        // It can open a wire of its own.
         is_alone && wire_of_child_serves(address())
     });
     assert!(done && is_set(&set));
@@ -258,7 +258,7 @@ fn a_child_has_nothing_of_its_parents_wire() {
     wait_until(|| !recorder.packets.lock().is_empty());
     let packets = recorder.packets.lock();
     assert!(packets.iter().all(|it| it.2 == 2));
-    // Passed on, too: the block still has its name.
+    // The block's name is still taken, too.
     let other = Wire::open(&[ip]).unwrap();
     assert!(other.claim_block(recorder.block()).is_err());
 }
@@ -268,7 +268,7 @@ fn wire_of_child_serves(ip: IpAddr) -> bool {
 }
 
 #[test]
-fn what_is_dropped_is_counted_and_not_answered() {
+fn dropped_packets_are_counted_and_not_answered() {
     let ip = address();
     let (wire, recorder) = process(ip);
     let stranger = std::net::UdpSocket::bind((address(), 0)).unwrap();
@@ -294,7 +294,7 @@ fn what_is_dropped_is_counted_and_not_answered() {
     let good = sealed(&packet(recorder.qp(), 1, b"data"));
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    // On IPv4, one damaged datagram in 65,536 has a right checksum.
+    // On IPv4, one damaged datagram in 65,536 still has a valid checksum.
     damaged[13] ^= 0xff;
     send(&damaged, Dropped::Checksum);
     let mut version = packet(recorder.qp(), 1, b"data");
@@ -328,7 +328,7 @@ fn what_is_dropped_is_counted_and_not_answered() {
 }
 
 #[test]
-fn addresses_that_cannot_be_used_are_named() {
+fn unusable_addresses_are_reported() {
     let foreign = "192.0.2.77".parse().unwrap();
     let ours = address();
     let wire = Wire::open(&[foreign, ours]).unwrap();
@@ -346,7 +346,7 @@ fn addresses_that_cannot_be_used_are_named() {
     );
     assert_eq!(wire.mtu(ours), Some(Mtu::Bytes4096));
     assert_eq!(wire.mtu(foreign), None);
-    // A socket that does not share the address: as the kernel's own device.
+    // A socket that does not share the address, like that of the kernel's RoCE device.
     let taken = address();
     let other = std::net::UdpSocket::bind((taken, icrc::PORT)).unwrap();
     let wire = Wire::open(&[taken]).unwrap();
@@ -355,7 +355,7 @@ fn addresses_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn the_parts_of_a_process_share_a_wire() {
+fn users_of_one_setting_share_a_wire() {
     assert!(Wire::of_process(&WireSetting::Off).is_none());
     let ours = address();
     let setting = WireSetting::Addresses(vec![ours]);

@@ -4,7 +4,7 @@ use super::super::memory::Buffers;
 use super::super::options::Options;
 use super::super::waiting::{Progress, Waiting, errno};
 use super::header::{self, OverUdp};
-use super::link::{DATA_MAX, Link, MTU, Way};
+use super::link::{DATA_MAX, Destination, Link, MTU};
 use crate::address::is_any;
 use parking_lot::Mutex;
 use rkey_kit::Errno;
@@ -17,11 +17,11 @@ use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// The most datagrams that wait for the program. Others are lost, as those of UDP are.
+/// The maximum number of received datagrams that wait for the program. Further ones are dropped, as with UDP.
 const INBOX_MAX: usize = 512;
-/// The most datagrams that one look takes from UDP, so that a flood does not keep the program.
+/// The maximum number of UDP datagrams that one call processes, so that a flood does not block the program.
 const UDP_BATCH: usize = 64;
-/// The most peers whose queue pairs are known. Others are reached over UDP.
+/// The maximum number of peers whose queue pairs are remembered. Datagrams to others travel over UDP.
 const PEERS_MAX: usize = 1024;
 
 /// What the lock of a datagram socket protects.
@@ -30,13 +30,13 @@ pub struct State {
     udp: OwnedFd,
     link: Link,
     qpn: u32,
-    peers: BTreeMap<SocketAddr, Way>,
+    peers: BTreeMap<SocketAddr, Destination>,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// The address that datagrams without one go to, and come from.
+    /// The address that the socket is connected to: the default destination, and the only accepted sender.
     pub peer: Option<SocketAddr>,
-    /// Its settings.
+    /// Its options.
     pub options: Options,
-    /// Whether the program has closed or shut it.
+    /// Whether the program has closed it or shut it down.
     pub is_closed: bool,
 }
 
@@ -45,12 +45,12 @@ pub struct State {
 pub struct Datagram {
     /// Its descriptor.
     pub waiting: Waiting,
-    /// The rest.
+    /// Everything else.
     pub state: Mutex<State>,
 }
 
 impl Datagram {
-    /// A socket without an address.
+    /// Creates a socket that is not bound.
     ///
     /// # Errors
     /// No descriptor, memory or queue pair is available.
@@ -81,16 +81,17 @@ impl Datagram {
         })
     }
 
-    /// Ends it: threads that wait for it get `EBADF`.
+    /// Closes it. Threads that wait for it get `EBADF`.
     pub fn end(&self) {
         self.state.lock().is_closed = true;
-        self.waiting.bell.signal();
+        self.waiting.wake_fd.signal();
     }
 
-    /// Sends a datagram, to an address or to the one that the socket is connected to.
+    /// Sends a datagram to an address, by default the one that the socket is connected to.
     ///
     /// # Errors
-    /// `EMSGSIZE`: it is longer than the maximum. `EDESTADDRREQ`: no address is given. `ENETUNREACH`: the address is of another host.
+    /// `EMSGSIZE`: it is too long. `EDESTADDRREQ`: there is no destination. `ENETUNREACH`: the destination is another host. `EAGAIN`,
+    /// `EINTR`: as for `sendto`.
     pub fn send(
         &self,
         data: &mut Buffers<'_>,
@@ -108,10 +109,10 @@ impl Datagram {
         Ok(len)
     }
 
-    /// Receives a datagram. What does not fit is lost. Returns how many bytes were copied, its length, and its sender.
+    /// Receives a datagram. Discards what does not fit. Returns the number of bytes copied, the datagram's length, and its sender.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`.
+    /// `EAGAIN`, `EINTR`: as for `recvfrom`. `EBADF`: the socket is closed.
     pub fn receive(
         &self,
         into: &mut Buffers<'_>,
@@ -136,7 +137,7 @@ impl Datagram {
 }
 
 impl State {
-    /// Gives it an address.
+    /// Binds it to an address.
     ///
     /// # Errors
     /// Those of `bind`.
@@ -147,13 +148,13 @@ impl State {
     /// Its address.
     ///
     /// # Errors
-    /// None; those of `getsockname`.
+    /// Those of `getsockname`.
     pub fn local(&self) -> Result<SocketAddr, Errno> {
         let address = getsockname(&self.udp).map_err(errno)?;
         SocketAddr::try_from(address).map_err(errno)
     }
 
-    /// Its address, for which it gets a port if it has none.
+    /// Its address. Binds it to a free port first if it has none.
     fn bound(&mut self) -> Result<SocketAddr, Errno> {
         let local = self.local()?;
         if local.port() != 0 {
@@ -167,7 +168,7 @@ impl State {
         self.local()
     }
 
-    /// What can be done without waiting, as `poll` says it.
+    /// Returns the events that are ready, as `poll` does.
     #[must_use]
     pub fn ready(&self, wanted: c_short) -> c_short {
         let mut now = 0;
@@ -202,14 +203,14 @@ impl State {
             return Some(Err(Errno::NETUNREACH));
         }
         let from = match self.bound() {
-            // The kernel chooses the destination's address as the source, if it is one of this host.
+            // To an address of this host, the kernel sends from that same address.
             Ok(local) if is_any(local.ip()) => SocketAddr::new(to.ip(), local.port()),
             Ok(local) => local,
             Err(error) => return Some(Err(error)),
         };
         match self.peers.get(&to) {
-            Some(way) if self.link.has_room() => {
-                Some(self.link.send(way, &header::between(from), data))
+            Some(destination) if self.link.has_room() => {
+                Some(self.link.send(destination, &header::between(from), data))
             }
             Some(_) => None,
             None => Some(self.send_over_udp(data, from, to)),
@@ -228,7 +229,7 @@ impl State {
             data: Some(&data),
         };
         let bytes = datagram.encode(from.ip());
-        // A full queue loses the datagram, as UDP does.
+        // A full socket buffer drops the datagram, as UDP may.
         match sendto(&self.udp, &bytes, SendFlags::NOSIGNAL, &to) {
             Err(rustix::io::Errno::AGAIN) | Ok(_) => Ok(()),
             Err(error) => Err(errno(error)),
@@ -242,21 +243,25 @@ impl State {
         }
     }
 
-    /// A peer tells the number of its queue pair.
+    /// Remembers the queue pair of a peer.
     fn learn(&mut self, from: SocketAddr, qpn: u32) {
-        if self.peers.get(&from).is_some_and(|way| way.qpn == qpn) {
+        if self
+            .peers
+            .get(&from)
+            .is_some_and(|destination| destination.qpn == qpn)
+        {
             return;
         }
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&from) {
             return;
         }
-        match Way::new(from, qpn) {
-            Ok(way) => drop(self.peers.insert(from, way)),
-            Err(error) => tracing::info!("no way to the queue pair of {from}: {error}"),
+        match Destination::new(from, qpn) {
+            Ok(destination) => drop(self.peers.insert(from, destination)),
+            Err(error) => tracing::info!("cannot create an address handle for {from}: {error}"),
         }
     }
 
-    /// A datagram came over UDP.
+    /// Handles a datagram that arrived over UDP.
     fn over_udp(&mut self, from: SocketAddr, bytes: &[u8]) {
         let Some(datagram) = OverUdp::decode(bytes) else {
             return;
@@ -271,7 +276,7 @@ impl State {
                 qpn: self.qpn,
                 data: None,
             };
-            // If it is lost, the peer's next datagram asks again.
+            // If the answer is lost, the peer's next datagram also travels over UDP, and is answered again.
             let _ = sendto(
                 &self.udp,
                 &answer.encode(from.ip()),
