@@ -6,7 +6,7 @@
 //!
 //! All descriptors are closed on exec. A child that does not exec keeps copies of the parent's sockets; peers still see the end
 //! of the parent, because they watch the process as well as the socket, and because the parent shuts its sockets down when it
-//! closes them.
+//! closes them. The sockets of the connection manager and of the wire are closed in the child (`cm::fork`).
 
 use crate::device::Device;
 

@@ -150,6 +150,10 @@ impl Receiver for Shared {
             self.driver.receive_packets(packets);
         }
     }
+
+    fn failed(&self, why: &str) {
+        self.driver.fail(why.to_owned());
+    }
 }
 
 impl std::fmt::Debug for Shared {

@@ -494,10 +494,7 @@ impl Carrier {
     }
 
     fn listening_sockets(&self) -> impl Iterator<Item = (&OwnedFd, Token)> {
-        let block = self
-            .listening
-            .iter()
-            .map(|(socket, token)| (socket, *token));
+        let block = self.listening.iter().map(|(it, token)| (it, *token));
         let ports = self.ports.values();
         block.chain(ports.filter_map(|port| Some((&port.socket, port.token?))))
     }
@@ -532,6 +529,7 @@ impl Carrier {
         self.ports.clear();
         self.senders = Senders::default();
         self.receivers = Receivers::default();
+        self.queries.clear();
     }
 }
 

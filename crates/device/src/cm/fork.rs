@@ -1,21 +1,56 @@
 //! Forked children close their copies of the sockets of the connection manager and of the wire. Otherwise, while a child lives, a
-//! port would stay taken and peers would not notice that the parent has ended.
+//! port would stay taken and peers would not notice that the parent has ended. A thread uses the descriptors on which it sleeps
+//! without a lock; in a child, these refer to a new object ([`KeptFromChild`]), so nothing that the child does with them reaches
+//! the parent.
 //!
 //! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state.
 //! Threads of the parent may be waiting for these locks at that time. They do not exist in the child, but unlocking there would
 //! look for them and could hand a lock to one. So the child reinitializes the locks.
-// UNSAFETY: registers fork handlers, which unlock mutexes by force.
+// UNSAFETY: registers fork handlers, which unlock mutexes by force and replace descriptors.
 #![allow(unsafe_code)]
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Once, Weak};
 
 use parking_lot::lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
+use rustix::event::{EventfdFlags, eventfd};
 
 /// Owns sockets whose copies forked children close.
 pub(crate) trait CloseInChild: Send {
     /// Closes them. Runs in the child, which has no other thread.
     fn close_in_child(&mut self);
+}
+
+/// Descriptors that a thread uses without a lock, because it sleeps on them. In a forked child, they refer to a new object that
+/// nothing else uses: the child cannot close them, because their owners there still hold their numbers.
+#[derive(Debug)]
+pub(crate) struct KeptFromChild {
+    _descriptors: Arc<Mutex<Vec<Arc<OwnedFd>>>>,
+}
+
+impl KeptFromChild {
+    /// Keeps these descriptors from forked children, until it is dropped.
+    pub(crate) fn new(descriptors: Vec<Arc<OwnedFd>>) -> Self {
+        let descriptors = Arc::new(Mutex::new(descriptors));
+        watch_last(&descriptors);
+        Self {
+            _descriptors: descriptors,
+        }
+    }
+}
+
+impl CloseInChild for Vec<Arc<OwnedFd>> {
+    fn close_in_child(&mut self) {
+        // If no descriptor is left for the new object, the child keeps its copies.
+        let Ok(new) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+            return;
+        };
+        for it in self.iter() {
+            // SAFETY: both are open. The second number keeps its owner, which does not depend on what it refers to.
+            unsafe { libc::dup3(new.as_raw_fd(), it.as_raw_fd(), libc::O_CLOEXEC) };
+        }
+    }
 }
 
 type Closing = Mutex<dyn CloseInChild>;
@@ -86,15 +121,18 @@ fn locked() -> impl Iterator<Item = Arc<Closing>> {
 ///
 /// # Safety
 /// The calling thread is the only one in the process, and holds the lock.
-unsafe fn make_new(lock: &RawMutex) {
+pub(crate) unsafe fn make_new(lock: &RawMutex) {
     // SAFETY: an atomic number, which may be written through a shared reference. No other thread reads it.
     unsafe { std::ptr::from_ref(lock).cast_mut().write(RawMutex::INIT) };
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::tests::{claim, disconnected, establish, listen, start, wait_for};
-    use super::{ALL, CloseInChild, Mutex, watch};
+    use super::{ALL, CloseInChild, KeptFromChild, Mutex, watch};
+    use crate::progress::reactor::Reactor;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
@@ -131,7 +169,7 @@ mod tests {
     }
 
     /// Forks and waits for the child. The child runs `act`; returns `true` if `act` did so within two minutes.
-    fn succeeds_in_child(act: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn succeeds_in_child(act: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls only functions that work after a fork.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
@@ -146,6 +184,44 @@ mod tests {
         // SAFETY: our own child, which has not been waited for.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         status == 0
+    }
+
+    /// Whether a descriptor is an epoll set.
+    pub(crate) fn is_set(descriptor: &OwnedFd) -> bool {
+        let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        std::fs::read_link(link).unwrap().to_str() == Some("anon_inode:[eventpoll]")
+    }
+
+    #[test]
+    fn a_childs_use_of_a_doorbell_and_a_set_does_not_reach_its_parent() {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let doorbell = Arc::new(doorbell);
+        let set = Reactor::new().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&writer, b"x").unwrap();
+        let token = set.new_token();
+        set.add(&reader, token).unwrap();
+        let _kept = KeptFromChild::new(vec![set.descriptor(), Arc::clone(&doorbell)]);
+        let done = succeeds_in_child(|| {
+            set.remove(&reader);
+            rustix::io::write(&doorbell, &1_u64.to_ne_bytes()).is_ok()
+        });
+        assert!(done);
+        assert_eq!(set.wait(Some(Duration::ZERO)), [token]);
+        let rung = rustix::io::read(&doorbell, &mut [0; 8]);
+        assert_eq!(rung, Err(rustix::io::Errno::AGAIN));
+    }
+
+    #[test]
+    fn a_child_drops_a_connection_manager_that_its_parent_still_uses() {
+        let (mut one, other) = (Some(start()), start());
+        let set = one.as_ref().unwrap().shared.reactor.descriptor();
+        let done = succeeds_in_child(|| {
+            drop(one.take());
+            !is_set(&set)
+        });
+        assert!(done && is_set(&set));
+        establish(&one.unwrap(), &other);
     }
 
     /// Contended all the time.

@@ -23,7 +23,7 @@ pub mod refusals;
 pub(crate) mod remote;
 mod report;
 mod senders;
-mod socket;
+pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -182,7 +182,8 @@ struct Shared<H> {
     inner: Arc<Mutex<Inner<H>>>,
     changed: Condvar,
     reactor: Arc<Reactor>,
-    doorbell: OwnedFd,
+    doorbell: Arc<OwnedFd>,
+    _kept: fork::KeptFromChild,
     stops: AtomicBool,
     has_failed: AtomicBool,
     started: Instant,
@@ -220,6 +221,7 @@ impl<H: Handler> Service<H> {
         guid[0] |= 2;
         let reactor = Arc::new(Reactor::new().map_err(io::Error::other)?);
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let doorbell = Arc::new(doorbell);
         reactor
             .add(&doorbell, Token::DOORBELL)
             .map_err(io::Error::other)?;
@@ -240,6 +242,7 @@ impl<H: Handler> Service<H> {
                 wakes: None,
             })),
             changed: Condvar::new(),
+            _kept: fork::KeptFromChild::new(vec![reactor.descriptor(), Arc::clone(&doorbell)]),
             reactor,
             doorbell,
             stops: AtomicBool::new(false),
@@ -343,10 +346,14 @@ impl<H: Handler> Service<H> {
 
 impl<H: Handler> Drop for Service<H> {
     fn drop(&mut self) {
+        let thread = self.thread.take();
+        if self.is_forked() {
+            // The thread is the parent's: there is nothing to wake, join or detach in this process.
+            std::mem::forget(thread);
+            return;
+        }
         self.shared.stops.store(true, Ordering::Release);
         self.shared.ring();
-        // A forked child does not have the thread.
-        let thread = self.thread.take().filter(|_| !self.is_forked());
         if let Some(thread) = thread {
             let _ = thread.join();
         }

@@ -1,4 +1,5 @@
-//! The connection manager's named sockets. All are nonblocking sequenced-packet sockets.
+//! Named sockets: those of the connection manager, and those on which processes forward packets. All are nonblocking
+//! sequenced-packet sockets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +17,7 @@ const BACKLOG: i32 = 1024;
 
 /// Creates a socket with a name; `None` if the name is taken. No process can connect to it before
 /// [`listen`].
-pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
     let socket = new_socket()?;
     match rustix::net::bind(&socket, &names::abstract_address(name)?) {
         Ok(()) => Ok(Some(socket)),
@@ -26,12 +27,12 @@ pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Lets other processes connect to a socket's name.
-pub(super) fn listen(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn listen(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::listen(socket, BACKLOG)?)
 }
 
 /// The result of connecting to a name.
-pub(super) enum Reached {
+pub(crate) enum Reached {
     /// A connection to the process that owns the name.
     Process(OwnedFd, Credentials),
     /// The owner's backlog is full, or a signal interrupted the attempt.
@@ -43,7 +44,7 @@ pub(super) enum Reached {
 }
 
 /// Connects to a name.
-pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
+pub(crate) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
     let socket = new_socket()?;
     match rustix::net::connect(&socket, &names::abstract_address(name)?) {
         Ok(()) => {}
@@ -59,7 +60,7 @@ pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
 }
 
 /// Accepts the next connection to a listening socket; `None` if none is waiting.
-pub(super) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Credentials)>> {
+pub(crate) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Credentials)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listening, flags) {
         Ok(socket) => {

@@ -238,13 +238,9 @@ impl EngineDriver {
     #[cold]
     fn send_packets(&self) {
         if let Some(transmitter) = &self.transmitter {
-            transmitter.send(|| {
-                let mut engine = self.engine.lock();
-                let now = self.schedule.refresh_clock();
-                let alarm = PanicAlarm(self);
-                self.take_packets(&mut engine, now);
-                std::mem::forget(alarm);
-            });
+            if transmitter.send(|| self.take_more_packets()) {
+                self.requests.send_packets();
+            }
             let engine = self.engine.lock();
             if engine.has_events() {
                 self.route_events(engine);
@@ -252,11 +248,27 @@ impl EngineDriver {
         }
     }
 
+    fn take_more_packets(&self) {
+        let mut engine = self.engine.lock();
+        let now = self.schedule.refresh_clock();
+        let alarm = PanicAlarm(self);
+        self.take_packets(&mut engine, now);
+        std::mem::forget(alarm);
+    }
+
+    /// Sends the packets that other threads have left to the engine thread.
+    pub(super) fn send_left_packets(&self) {
+        if self.requests.take_packets() {
+            self.take_more_packets();
+            self.send_packets();
+        }
+    }
+
     /// Returns once the packets for other hosts that have been taken are sent. Destroying a queue pair calls this: the program
     /// may exit next, while its peer waits for the last acknowledgement.
     pub(crate) fn flush_packets(&self) {
-        if let Some(transmitter) = &self.transmitter {
-            transmitter.flush();
+        if self.transmitter.as_ref().is_some_and(Transmitter::flush) {
+            self.requests.send_packets();
         }
     }
 

@@ -135,6 +135,7 @@ impl EngineThread {
             match token {
                 Token::DOORBELL => {
                     shared.driver.requests.acknowledge();
+                    shared.driver.send_left_packets();
                     woken.rung = true;
                 }
                 Token::TIMER => {
@@ -200,6 +201,7 @@ impl EngineThread {
                 rkey_base::hint::pause();
             }
             if turn % TURNS_PER_CLOCK == 0 || due {
+                self.driver().send_left_packets();
                 now = self.driver().schedule.refresh_clock();
                 let polls = self.driver().empty_polls();
                 if polls.wrapping_sub(first_polls) >= PROGRAM_POLLS {

@@ -50,8 +50,8 @@ struct Side {
 const LEN: u64 = 4096;
 
 impl Side {
-    fn open() -> Self {
-        let device = Device::open(Config::default()).unwrap();
+    fn open(config: Config) -> Self {
+        let device = Device::open(config).unwrap();
         let domain = device.create_domain().unwrap();
         let cq = device.create_cq(64, None).unwrap();
         let qp = device.create_qp(&QpOptions::new(domain, &cq)).unwrap();
@@ -80,9 +80,10 @@ impl Side {
     }
 }
 
-/// Two connected devices. The far queue pair has a message in flight for which the near one has no receive.
-fn connected() -> (Side, Side, Listener) {
-    let (near, far) = (Side::open(), Side::open());
+/// Two connected devices, the near one with this configuration. The far queue pair has a message in flight for which the near one
+/// has no receive.
+fn connected(near: Config) -> (Side, Side, Listener) {
+    let (near, far) = (Side::open(near), Side::open(Config::default()));
     let listener = near.device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -121,7 +122,12 @@ fn waiter<'a>(
 
 /// Runs `fail` while threads of the program wait in every way, and checks these threads, later calls and the peer.
 fn all_waiters_get_errors(fail: impl FnOnce(&Device)) {
-    let (near, far, listener) = connected();
+    all_waiters_get_errors_with(Config::default(), fail);
+}
+
+/// Like [`all_waiters_get_errors`], on a device with this configuration.
+fn all_waiters_get_errors_with(config: Config, fail: impl FnOnce(&Device)) {
+    let (near, far, listener) = connected(config);
     let channel = near.device.create_channel().unwrap();
     let waited = near.device.create_cq(8, Some(&channel)).unwrap();
     let ready = Barrier::new(5);
@@ -217,5 +223,17 @@ fn a_panic_of_the_engine_in_a_program_thread_wakes_all_waiters() {
         };
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
         assert!(panicked.is_err());
+    });
+}
+
+#[test]
+fn a_panic_in_the_thread_of_the_wire() {
+    let ip = crate::wire::tests::address();
+    let config = Config {
+        wire: crate::config::WireSetting::Addresses(vec![ip]),
+        ..Config::default()
+    };
+    all_waiters_get_errors_with(config, |device| {
+        crate::wire::tests::make_panic(device.shared().wire.as_ref().unwrap(), ip);
     });
 }

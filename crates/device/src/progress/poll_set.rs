@@ -20,6 +20,8 @@ use parking_lot::Mutex;
 use rkey_base::barrier;
 use rkey_link::PollHandle;
 
+use crate::cm::fork::make_new;
+
 /// The counts of all threads of the process that have made a check.
 static CHECK_COUNTS: Mutex<Vec<Weak<CheckCount>>> = Mutex::new(Vec::new());
 
@@ -55,7 +57,8 @@ fn watch_forks() {
         for check_count in counts.iter().filter_map(Weak::upgrade) {
             check_count.fetch_add(check_count.load(Ordering::Relaxed) % 2, Ordering::Release);
         }
-        in_parent();
+        // SAFETY: as above. The parent's threads that waited for it do not exist here.
+        unsafe { make_new(CHECK_COUNTS.raw()) };
     }
 
     WATCHED.call_once(|| {
@@ -177,6 +180,7 @@ impl Drop for PollSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cm::fork::tests::succeeds_in_child;
     use std::sync::atomic::AtomicBool;
 
     use rkey_link::NodeId;
@@ -208,6 +212,27 @@ mod tests {
             "still checking here"
         );
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
+    }
+
+    #[test]
+    fn a_child_finds_the_counts_unlocked_although_threads_of_its_parent_waited() {
+        assert_eq!(PollSet::default().check(), PollResult::Nothing);
+        let stops = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !stops.load(Ordering::Relaxed) {
+                        let held = CHECK_COUNTS.lock();
+                        // Long enough that the others wait.
+                        crate::time::sleep(std::time::Duration::from_micros(500));
+                        drop(held);
+                    }
+                });
+            }
+            let free = (0..20).all(|_| succeeds_in_child(|| CHECK_COUNTS.try_lock().is_some()));
+            stops.store(true, Ordering::Relaxed);
+            assert!(free);
+        });
     }
 
     /// Lists change while many threads check them; a sanitizer or Miri would detect a use after free.

@@ -4,6 +4,7 @@
 //! would continue to report them.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ impl Token {
 /// The set of watched descriptors.
 #[derive(Debug)]
 pub(crate) struct Reactor {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     last_token: AtomicU64,
 }
 
@@ -56,10 +57,15 @@ impl Reactor {
     pub(crate) fn new() -> Result<Self, DeviceError> {
         epoll::create(CreateFlags::CLOEXEC)
             .map(|epoll| Self {
-                epoll,
+                epoll: Arc::new(epoll),
                 last_token: AtomicU64::new(0),
             })
             .map_err(DeviceError::io("creating the event set"))
+    }
+
+    /// The descriptor of the set itself.
+    pub(crate) fn descriptor(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.epoll)
     }
 
     /// A token that no other descriptor has.

@@ -1,6 +1,7 @@
 //! Requests of other threads to the engine thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rkey_engine::{Group, LinkId, QpId};
@@ -13,6 +14,8 @@ use crate::peers::unresponsive::UnresponsivePeer;
 #[derive(Debug)]
 pub(crate) struct ThreadRequests {
     doorbell: OwnedFd,
+    /// Whether there are packets for other hosts to send.
+    packets: AtomicBool,
     lists: Mutex<Lists>,
 }
 
@@ -35,6 +38,7 @@ impl ThreadRequests {
             .map_err(DeviceError::io("creating the engine's doorbell"))?;
         Ok(Self {
             doorbell,
+            packets: AtomicBool::new(false),
             lists: Mutex::default(),
         })
     }
@@ -77,6 +81,18 @@ impl ThreadRequests {
     /// Requests the removal of working links.
     pub(crate) fn cut_links(&self, links: &[LinkId]) {
         self.add(|lists| lists.cut.extend_from_slice(links));
+    }
+
+    /// Asks the engine thread to send the packets for other hosts.
+    pub(crate) fn send_packets(&self) {
+        self.packets.store(true, Ordering::Release);
+        self.wake_engine_thread();
+    }
+
+    /// Whether packets must be sent. For the engine thread, which then sends them.
+    #[inline]
+    pub(crate) fn take_packets(&self) -> bool {
+        self.packets.load(Ordering::Relaxed) && self.packets.swap(false, Ordering::AcqRel)
     }
 
     /// Takes the list. This method and those below are for the engine thread.
@@ -141,6 +157,8 @@ mod tests {
         assert!(rings());
         requests.cut_links(&[link, link]);
         assert!(rings() && !rings());
+        requests.send_packets();
+        assert!(rings() && requests.take_packets() && !requests.take_packets());
         assert_eq!(requests.take_links(), [(qp, 256)]);
         assert_eq!(requests.take_groups(), [(qp, Group::Wire)]);
         assert_eq!(requests.take_unresponsive().len(), 1);

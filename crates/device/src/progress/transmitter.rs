@@ -1,7 +1,8 @@
 //! The engine's packets for other hosts: taken under the engine's lock, sent without it.
 //!
 //! A thread that runs the engine takes its packets before it releases the lock, so that none is lost if another thread then
-//! destroys a queue pair. Only one thread at a time sends, so packets leave in order.
+//! destroys a queue pair. Only one thread at a time sends, so packets leave in order. That thread also sends what others take
+//! meanwhile, but not for ever: it leaves the rest to the engine thread.
 
 use std::sync::Arc;
 
@@ -15,6 +16,9 @@ use rkey_roce::transport::PacketBuffer;
 
 use crate::wire::Wire;
 use crate::wire::outgoing::Outgoing;
+
+/// How many times a thread sends what has been taken before it leaves the rest to the engine thread.
+const ROUNDS: u32 = 16;
 
 /// Sends packets.
 pub(crate) struct Transmitter {
@@ -54,20 +58,24 @@ impl Transmitter {
     }
 
     /// Sends the packets that have been taken, unless another thread is sending. `more` takes those that the engine still has.
-    pub(super) fn send(&self, more: impl Fn()) {
-        self.send_when(|| self.sending.try_lock(), more);
+    /// Returns whether packets may be left, which the engine thread must send.
+    #[must_use]
+    pub(super) fn send(&self, more: impl Fn()) -> bool {
+        self.send_when(|| self.sending.try_lock(), more)
     }
 
-    /// Returns once all packets that have been taken are sent.
-    pub(super) fn flush(&self) {
-        self.send_when(|| Some(self.sending.lock()), || ());
+    /// Returns once all packets that have been taken are sent: whether later ones may be left, which the engine thread must send.
+    #[must_use]
+    pub(super) fn flush(&self) -> bool {
+        self.send_when(|| Some(self.sending.lock()), || ())
     }
 
     fn send_when<'a>(
         &'a self,
         lock: impl Fn() -> Option<MutexGuard<'a, Outgoing>>,
         more: impl Fn(),
-    ) {
+    ) -> bool {
+        let mut rounds = 0;
         while let Some(mut sending) = lock() {
             loop {
                 std::mem::swap(&mut *sending, &mut self.taken.lock().packets);
@@ -75,13 +83,49 @@ impl Transmitter {
                     break;
                 }
                 self.wire.send(&mut sending);
+                rounds += 1;
+                if rounds == ROUNDS {
+                    return true;
+                }
                 more();
             }
             drop(sending);
             // A thread that failed to lock `sending` relies on this one.
             if self.taken.lock().packets.is_empty() {
-                return;
+                return false;
             }
         }
+        false
+    }
+
+    /// Takes a meaningless packet, from an address to itself.
+    #[cfg(test)]
+    pub(super) fn take_one(&self, ip: std::net::IpAddr) {
+        self.taken.lock().packets.push(ip, ip, &[0; 16]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WireSetting;
+    use crate::wire::tests::address;
+
+    #[test]
+    fn a_thread_does_not_send_the_packets_of_others_for_ever() {
+        let ip = address();
+        let wire = Wire::of_process(&WireSetting::Addresses(vec![ip])).unwrap();
+        let transmitter = Transmitter::new(Arc::clone(&wire));
+        let take = || transmitter.take_one(ip);
+        let sent = || wire.describe().counts.sent;
+        take();
+        assert!(transmitter.send(take), "the rest is left to another thread");
+        assert_eq!(sent(), u64::from(ROUNDS));
+        take();
+        assert!(!transmitter.send(|| ()));
+        assert_eq!(sent(), u64::from(ROUNDS) + 1);
+        take();
+        assert!(!transmitter.flush());
+        assert_eq!(sent(), u64::from(ROUNDS) + 2);
     }
 }

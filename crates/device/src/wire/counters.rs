@@ -24,7 +24,7 @@ pub enum Dropped {
     Busy,
     /// A message without a receiver, after too many others in the same second.
     TooMany,
-    /// Forwarded by a process that may not do so, or malformed.
+    /// A connection from another user's process that wants to forward packets, or a malformed message from another process.
     Forwarding,
     /// One of our own packets, which the kernel did not send.
     Unsent,

@@ -1,111 +1,48 @@
 //! Forwarding between processes: packets for a queue pair of another process that shares our address.
 //!
 //! The kernel delivers a datagram to any of the sockets that share its address. A process that receives one for another process's
-//! queue pair forwards it over an abstract Unix socket, which is named after the queue pair's block. Only processes of the same
-//! user may forward, which the kernel certifies with each message. Nothing waits: if the owning process has no room, the packet
-//! is lost like any other. Consecutive datagrams of one sender travel in one message.
+//! queue pair forwards it over a link to an abstract Unix socket, which is named after the queue pair's block. The sender must not
+//! give packets to another user who has taken that name, and the owner must not accept forged ones, so each end of a link asks the
+//! kernel for the other's user before the first packet. Nothing waits: if the owning process has no room, the packet is lost like
+//! any other. Consecutive datagrams of one sender travel in one message.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::net::{Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rkey_link::peer::receive_before_end;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendFlags, SocketFlags, SocketType, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
+use super::bundle::Bundle;
 use super::counters::Dropped;
 use crate::cm::fork::{self, CloseInChild};
-use crate::peers::names;
+use crate::cm::socket::{self, Reached};
+use crate::peers::link_limits::LinkFiles;
+use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
 
-/// The first bytes of a message: the protocol version.
-const MAGIC: [u8; 4] = *b"rwf1";
-/// The length of what precedes the datagrams: [`MAGIC`], the sender's address and port, and our address.
-const HEADER: usize = 4 + 16 + 2 + 16;
-/// The length of the longest message, in bytes.
-pub(super) const MAX_LEN: usize = 1 << 16;
+/// The maximum number of links in each direction. A new one replaces the one that has been idle for longest, with the bundles that
+/// are still in it.
+const LINKS: usize = 64;
+/// How many links are accepted at a time.
+const ACCEPTED: usize = 64;
+/// The requested size of a link's send buffer. The kernel grants less if its limit is lower (`net.core.wmem_max`).
+const SEND_BUFFER: usize = 4 << 20;
 
-/// Datagrams from one sender, for one block, to be forwarded to the process that owns it.
+/// The sockets on which processes forward packets.
 #[derive(Debug, Default)]
-pub(super) struct Bundle {
-    block: u16,
-    flow: Option<(SocketAddr, SocketAddr)>,
-    bytes: Vec<u8>,
-    count: u64,
+struct Sockets {
+    /// The sockets named after our blocks.
+    blocks: Vec<Block>,
+    /// The links from other processes, least recently used first.
+    incoming: Vec<Incoming>,
+    /// The links to other processes, least recently used first.
+    outgoing: Vec<Outgoing>,
+    /// Whether accepting has failed, so that `blocks` are not watched.
+    is_paused: bool,
 }
-
-impl Bundle {
-    /// Adds a datagram; `false` if it must go into another bundle.
-    pub(super) fn add(
-        &mut self,
-        block: u16,
-        flow: (SocketAddr, SocketAddr),
-        datagram: &[u8],
-    ) -> bool {
-        let Ok(length) = u16::try_from(datagram.len()) else {
-            return false;
-        };
-        if self.flow.is_none() {
-            self.bytes.extend_from_slice(&MAGIC);
-            self.bytes.extend_from_slice(&octets(flow.0));
-            self.bytes.extend_from_slice(&flow.0.port().to_be_bytes());
-            self.bytes.extend_from_slice(&octets(flow.1));
-            (self.block, self.flow) = (block, Some(flow));
-        }
-        let has_room = self.bytes.len() + 2 + datagram.len() <= MAX_LEN;
-        if (self.block, self.flow) != (block, Some(flow)) || !has_room {
-            return false;
-        }
-        self.bytes.extend_from_slice(&length.to_be_bytes());
-        self.bytes.extend_from_slice(datagram);
-        self.count += 1;
-        true
-    }
-
-    /// Empties the bundle.
-    fn clear(&mut self) {
-        self.flow = None;
-        self.bytes.clear();
-        self.count = 0;
-    }
-}
-
-fn octets(address: SocketAddr) -> [u8; 16] {
-    match address {
-        SocketAddr::V4(it) => it.ip().to_ipv6_mapped().octets(),
-        SocketAddr::V6(it) => it.ip().octets(),
-    }
-}
-
-/// Decodes a message: the datagrams, each with its sender's address and ours. `None` if the bytes are not a message.
-pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<(SocketAddr, SocketAddr, &[u8])>> {
-    let (header, mut rest) = bytes.split_at_checked(HEADER)?;
-    if header[..4] != MAGIC {
-        return None;
-    }
-    let ip = |at: usize| {
-        let octets: [u8; 16] = header[at..at + 16].try_into().ok()?;
-        Some(Ipv6Addr::from(octets).to_canonical())
-    };
-    let from = SocketAddr::new(ip(4)?, u16::from_be_bytes([header[20], header[21]]));
-    let to = SocketAddr::new(ip(22)?, rkey_roce::icrc::PORT);
-    let mut datagrams = Vec::new();
-    while let Some((length, more)) = rest.split_first_chunk() {
-        let (datagram, more) = more.split_at_checked(u16::from_be_bytes(*length).into())?;
-        datagrams.push((from, to, datagram));
-        rest = more;
-    }
-    rest.is_empty().then_some(datagrams)
-}
-
-/// The sockets named after our blocks.
-#[derive(Debug, Default)]
-struct Claimed(Vec<Block>);
 
 #[derive(Debug)]
 struct Block {
@@ -114,40 +51,54 @@ struct Block {
     socket: OwnedFd,
 }
 
-impl CloseInChild for Claimed {
+#[derive(Debug)]
+struct Incoming {
+    block: u16,
+    token: Token,
+    socket: OwnedFd,
+    _files: LinkFiles,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    block: u16,
+    socket: OwnedFd,
+    _files: LinkFiles,
+}
+
+impl CloseInChild for Sockets {
     fn close_in_child(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 }
 
 /// Forwards packets, and receives those that other processes forward.
 #[derive(Debug)]
 pub(super) struct Forwarding {
+    /// The user whose processes exchange packets: ours.
     uid: u32,
-    sending: OwnedFd,
-    claimed: Arc<Mutex<Claimed>>,
+    sockets: Arc<Mutex<Sockets>>,
 }
 
 impl Forwarding {
-    pub(super) fn new() -> io::Result<Self> {
-        let claimed = Arc::<Mutex<Claimed>>::default();
-        fork::watch_last(&claimed);
-        Ok(Self {
-            uid: rustix::process::geteuid().as_raw(),
-            sending: new_socket()?,
-            claimed,
-        })
+    pub(super) fn new() -> Self {
+        Self::of_user(rustix::process::geteuid().as_raw())
+    }
+
+    fn of_user(uid: u32) -> Self {
+        let sockets = Arc::<Mutex<Sockets>>::default();
+        fork::watch_last(&sockets);
+        Self { uid, sockets }
     }
 
     /// Receives packets that other processes forward for a block of queue pair numbers of this process.
     pub(super) fn claim(&self, reactor: &Reactor, number: u16) -> io::Result<()> {
-        let socket = new_socket()?;
-        sockopt::set_socket_passcred(&socket, true)?;
         let name = names::wire_name(self.uid, number);
-        rustix::net::bind(&socket, &names::abstract_address(&name)?)?;
+        let socket = socket::bind(&name)?.ok_or(io::ErrorKind::AddrInUse)?;
+        socket::listen(&socket)?;
         let token = reactor.new_token();
         reactor.add(&socket, token).map_err(io::Error::other)?;
-        self.claimed.lock().0.push(Block {
+        self.sockets.lock().blocks.push(Block {
             number,
             token,
             socket,
@@ -157,9 +108,22 @@ impl Forwarding {
 
     /// Releases a block.
     pub(super) fn release(&self, reactor: &Reactor, number: u16) {
-        let mut claimed = self.claimed.lock();
-        for block in claimed.0.extract_if(.., |it| it.number == number) {
-            reactor.remove(&block.socket);
+        self.release_if(reactor, |block| block == number);
+    }
+
+    /// Releases all blocks and closes all links.
+    pub(super) fn close(&self, reactor: &Reactor) {
+        self.release_if(reactor, |_| true);
+        self.sockets.lock().outgoing.clear();
+    }
+
+    fn release_if(&self, reactor: &Reactor, is_released: impl Fn(u16) -> bool) {
+        let mut sockets = self.sockets.lock();
+        for it in sockets.blocks.extract_if(.., |it| is_released(it.number)) {
+            reactor.remove(&it.socket);
+        }
+        for it in sockets.incoming.extract_if(.., |it| is_released(it.block)) {
+            reactor.remove(&it.socket);
         }
     }
 
@@ -169,137 +133,387 @@ impl Forwarding {
         if count == 0 {
             return Ok(0);
         }
-        let name = names::wire_name(self.uid, bundle.block);
-        let result = names::abstract_address(&name).map(|to| {
-            rustix::net::sendmsg_addr(
-                &self.sending,
-                &to,
-                &[IoSlice::new(&bundle.bytes)],
-                &mut SendAncillaryBuffer::default(),
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            )
-        });
+        let mut sockets = self.sockets.lock();
+        let sent = sockets.send(self.uid, bundle.block, &bundle.bytes);
         bundle.clear();
-        match result {
-            Ok(Ok(_)) => Ok(count),
-            Ok(Err(Errno::CONNREFUSED)) => Err((Dropped::NoReceiver, count)),
-            Ok(Err(_)) | Err(_) => Err((Dropped::Busy, count)),
+        match sent {
+            Ok(()) => Ok(count),
+            Err(why) => Err((why, count)),
         }
     }
 
-    /// Whether a token belongs to a block's socket.
+    /// Whether a token belongs to one of these sockets.
     pub(super) fn has(&self, token: Token) -> bool {
-        self.claimed.lock().0.iter().any(|it| it.token == token)
+        let sockets = self.sockets.lock();
+        sockets.blocks.iter().any(|it| it.token == token)
+            || sockets.incoming.iter().any(|it| it.token == token)
     }
 
-    /// Receives the next message for a block. `None` if there is none. `Err` if the message is not acceptable.
+    /// Reads from a socket that is ready: the length of the next message, which fills `buffer` from its start. `None` if there is
+    /// none at the moment. `Err` if another user's process has connected.
     pub(super) fn receive(
         &self,
+        reactor: &Reactor,
         token: Token,
         buffer: &mut [u8],
     ) -> Option<Result<usize, Dropped>> {
-        let claimed = self.claimed.lock();
-        let block = claimed.0.iter().find(|it| it.token == token)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let slices = &mut [IoSliceMut::new(buffer)];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match rustix::net::recvmsg(&block.socket, slices, &mut control, flags) {
-            Ok(received) => received,
-            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN) => return None,
-            Err(_) => return Some(Err(Dropped::Forwarding)),
-        };
-        let is_ours = control.drain().any(|it| match it {
-            RecvAncillaryMessage::ScmCredentials(who) => who.uid.as_raw() == self.uid,
-            _ => false,
-        });
-        Some(match is_ours {
-            true => Ok(received.bytes),
-            false => Err(Dropped::Forwarding),
-        })
+        let mut sockets = self.sockets.lock();
+        if let Some(index) = sockets.blocks.iter().position(|it| it.token == token) {
+            return sockets.accept(self.uid, reactor, index).err().map(Err);
+        }
+        let index = sockets.incoming.iter().position(|it| it.token == token)?;
+        let link = &sockets.incoming[index].socket;
+        match receive_before_end(|| receive_once(link, buffer), |it| *it == Received::End) {
+            Received::Message(length) => {
+                sockets.incoming[index..].rotate_left(1);
+                Some(Ok(length))
+            }
+            Received::Nothing => None,
+            Received::End => {
+                sockets.hang_up(reactor, index);
+                None
+            }
+        }
+    }
+
+    /// Whether accepting has failed and must be tried again later.
+    pub(super) fn is_paused(&self) -> bool {
+        self.sockets.lock().is_paused
+    }
+
+    /// Watches the blocks again, if accepting has failed.
+    pub(super) fn resume(&self, reactor: &Reactor) {
+        let mut sockets = self.sockets.lock();
+        if !sockets.is_paused {
+            return;
+        }
+        let mut all_are_watched = true;
+        for it in &sockets.blocks {
+            reactor.remove(&it.socket);
+            all_are_watched &= reactor.add(&it.socket, it.token).is_ok();
+        }
+        sockets.is_paused = !all_are_watched;
     }
 }
 
-fn new_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
-    Ok(rustix::net::socket_with(family, kind, flags, None)?)
+impl Sockets {
+    /// Accepts links to a block. `Err` if one came from another user; there may be more.
+    fn accept(&mut self, uid: u32, reactor: &Reactor, index: usize) -> Result<(), Dropped> {
+        for _ in 0..ACCEPTED {
+            let block = self.blocks[index].number;
+            let socket = match socket::accept(&self.blocks[index].socket) {
+                Ok(Some((socket, who))) if who.uid == uid => socket,
+                Ok(Some(_)) => return Err(Dropped::Forwarding),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot receive packets that other processes forward");
+                    self.pause(reactor);
+                    return Ok(());
+                }
+            };
+            let token = reactor.new_token();
+            if reactor.add(&socket, token).is_err() {
+                continue;
+            }
+            self.incoming.push(Incoming {
+                block,
+                token,
+                socket,
+                _files: LinkFiles::of_messages(),
+            });
+            if self.incoming.len() > LINKS {
+                self.hang_up(reactor, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self, reactor: &Reactor, index: usize) {
+        let link = self.incoming.remove(index);
+        reactor.remove(&link.socket);
+    }
+
+    /// Stops watching the blocks for a moment. If no descriptor is left, a block's socket stays readable and the thread would spin.
+    /// Closing a link leaves a descriptor for the next attempt.
+    fn pause(&mut self, reactor: &Reactor) {
+        if !self.incoming.is_empty() {
+            self.hang_up(reactor, 0);
+        }
+        for it in &self.blocks {
+            reactor.remove(&it.socket);
+        }
+        self.is_paused = true;
+    }
+
+    fn send(&mut self, uid: u32, block: u16, bytes: &[u8]) -> Result<(), Dropped> {
+        if let Some(index) = self.outgoing.iter().position(|it| it.block == block) {
+            match send_once(&self.outgoing[index].socket, bytes) {
+                Sent::Yes => {
+                    self.outgoing[index..].rotate_left(1);
+                    return Ok(());
+                }
+                Sent::Busy => return Err(Dropped::Busy),
+                // The block may have another owner by now.
+                Sent::Gone => {
+                    self.outgoing.remove(index);
+                }
+            }
+        }
+        let name = names::wire_name(uid, block);
+        let socket = match socket::connect(Scope::User(uid), &name) {
+            Ok(Reached::Process(socket, _)) => socket,
+            Ok(Reached::NoOwner | Reached::OtherUser(_)) => return Err(Dropped::NoReceiver),
+            Ok(Reached::Busy) => return Err(Dropped::Busy),
+            Err(error) => {
+                tracing::debug!(%error, "cannot forward packets to another process");
+                // If no descriptor is left, this leaves one for the next attempt.
+                self.outgoing.drain(..self.outgoing.len().min(1));
+                return Err(Dropped::Busy);
+            }
+        };
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        let sent = send_once(&socket, bytes);
+        self.outgoing.push(Outgoing {
+            block,
+            socket,
+            _files: LinkFiles::of_messages(),
+        });
+        if self.outgoing.len() > LINKS {
+            self.outgoing.remove(0);
+        }
+        match sent {
+            Sent::Yes => Ok(()),
+            Sent::Busy | Sent::Gone => Err(Dropped::Busy),
+        }
+    }
+}
+
+enum Sent {
+    Yes,
+    Busy,
+    Gone,
+}
+
+fn send_once(socket: impl AsFd, bytes: &[u8]) -> Sent {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::send(socket, bytes, flags) {
+        Ok(_) => Sent::Yes,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::MSGSIZE) => {
+            Sent::Busy
+        }
+        Err(_) => Sent::Gone,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Received {
+    /// Of this length.
+    Message(usize),
+    Nothing,
+    End,
+}
+
+fn receive_once(socket: impl AsFd, buffer: &mut [u8]) -> Received {
+    match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
+        // No process sends a message without bytes.
+        Ok((_, 0)) => Received::End,
+        Ok((_, length)) => Received::Message(length),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Received::Nothing,
+        Err(_) => Received::End,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::bundle::{MAX_LEN, unpack};
     use super::*;
+    use crate::peers::qp_numbers::QpNumbers;
     use std::time::Duration;
 
-    fn flow() -> (SocketAddr, SocketAddr) {
-        let pair = ["10.0.0.2:50000", "10.0.0.1:4791"].map(|it| it.parse().unwrap());
-        (pair[0], pair[1])
-    }
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-    /// Claims a block that no other test uses.
-    fn claimed(reactor: &Reactor) -> (Forwarding, u16) {
-        let forwarding = Forwarding::new().unwrap();
-        let block = (0..=u16::MAX).find(|it| forwarding.claim(reactor, *it).is_ok());
-        (forwarding, block.unwrap())
-    }
-
-    #[test]
-    fn datagrams_travel_together_while_there_is_room() {
+    /// A bundle of one datagram.
+    fn bundle(block: u16) -> Bundle {
+        let [from, to] = ["10.0.0.2:50000", "10.0.0.1:4791"].map(|it| it.parse().unwrap());
         let mut bundle = Bundle::default();
-        assert!(bundle.add(7, flow(), b"first") && bundle.add(7, flow(), b""));
-        assert!(!bundle.add(8, flow(), b"another block"));
-        let (from, to) = flow();
-        assert!(!bundle.add(7, (to, from), b"another sender"));
-        assert!(!bundle.add(7, flow(), &[0; MAX_LEN - HEADER]));
-        let wanted = [&b"first"[..], b""].map(|it| (from, to, it));
-        assert_eq!(unpack(&bundle.bytes).unwrap(), wanted);
-        bundle.clear();
-        assert!(bundle.add(8, (to, from), b"x"));
-        let mut full = Bundle::default();
-        let mut count = 0;
-        while full.add(1, flow(), &[1; 4000]) {
-            count += 1;
-        }
-        assert_eq!(unpack(&full.bytes).unwrap().len(), count);
-        assert!(full.bytes.len() <= MAX_LEN && count > 10);
+        assert!(bundle.add(block, (from, to), b"datagram"));
+        bundle
     }
 
-    #[test]
-    fn bytes_that_are_not_a_message_are_refused() {
-        let mut bundle = Bundle::default();
-        assert!(bundle.add(7, flow(), b"datagram"));
-        let bytes = bundle.bytes;
-        for length in 0..bytes.len() {
-            // A header alone is a message without datagrams.
-            assert_eq!(unpack(&bytes[..length]).is_some(), length == HEADER);
+    /// Stands for a process that receives packets.
+    struct Owner {
+        forwarding: Forwarding,
+        reactor: Reactor,
+        /// Keeps devices of other tests away from its block.
+        _numbers: QpNumbers,
+        block: u16,
+        buffer: Vec<u8>,
+    }
+
+    impl Owner {
+        fn new(forwarding: Forwarding) -> Self {
+            let reactor = Reactor::new().unwrap();
+            let numbers = QpNumbers::new(Scope::User(forwarding.uid));
+            let mut block = 0;
+            let claim = |number, _: std::os::fd::BorrowedFd<'_>| {
+                block = number;
+                forwarding.claim(&reactor, number).unwrap();
+                Ok(())
+            };
+            numbers.claim_first(claim).unwrap();
+            Self {
+                forwarding,
+                reactor,
+                _numbers: numbers,
+                block,
+                buffer: vec![0; MAX_LEN],
+            }
         }
-        let mut other = bytes.clone();
-        other[0] ^= 1;
-        assert!(unpack(&other).is_none());
-        assert!(unpack(&[&bytes[..], &[0]].concat()).is_none());
+
+        /// The number of datagrams of the next message, or why there is none.
+        fn next(&mut self) -> Result<usize, Dropped> {
+            loop {
+                let tokens = self.reactor.wait(PATIENCE);
+                assert!(!tokens.is_empty(), "nothing has arrived");
+                for token in tokens {
+                    assert!(self.forwarding.has(token));
+                    let buffer = &mut self.buffer;
+                    match self.forwarding.receive(&self.reactor, token, buffer) {
+                        Some(received) => {
+                            return received.map(|it| unpack(&self.buffer[..it]).unwrap().len());
+                        }
+                        None => continue,
+                    }
+                }
+            }
+        }
+
+        fn is_idle(&self) -> bool {
+            self.reactor.wait(Some(Duration::ZERO)).is_empty()
+        }
+    }
+
+    /// A user id that is not ours. The kernel still reports our user for sockets under its names.
+    fn other_user() -> u32 {
+        rustix::process::geteuid().as_raw() ^ 0x0123_4567
     }
 
     #[test]
     fn datagrams_reach_the_owner_of_their_block() {
-        let reactor = Reactor::new().unwrap();
-        let (forwarding, block) = claimed(&reactor);
-        assert!(forwarding.claim(&reactor, block).is_err(), "it is taken");
-        let mut bundle = Bundle::default();
-        bundle.add(block, flow(), b"datagram");
-        let other = Forwarding::new().unwrap();
-        assert_eq!(other.send(&mut bundle), Ok(1));
-        assert_eq!(other.send(&mut bundle), Ok(0), "it is empty");
-        let [token] = reactor.wait(Some(Duration::from_secs(60)))[..] else {
-            panic!("not one token");
+        let mut owner = Owner::new(Forwarding::new());
+        let claim = owner.forwarding.claim(&owner.reactor, owner.block);
+        assert_eq!(claim.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let other = Forwarding::new();
+        for _ in 0..3 {
+            let mut bundle = bundle(owner.block);
+            assert_eq!(other.send(&mut bundle), Ok(1));
+            assert_eq!(other.send(&mut bundle), Ok(0), "it is empty");
+            assert_eq!(owner.next(), Ok(1));
+        }
+        assert_eq!(owner.forwarding.sockets.lock().incoming.len(), 1);
+        assert!(owner.is_idle());
+        owner.forwarding.release(&owner.reactor, owner.block);
+        assert!(owner.forwarding.sockets.lock().incoming.is_empty());
+        let sent = other.send(&mut bundle(owner.block));
+        assert_eq!(sent, Err((Dropped::NoReceiver, 1)));
+    }
+
+    #[test]
+    fn datagrams_reach_a_new_owner_of_their_block() {
+        let mut owner = Owner::new(Forwarding::new());
+        let other = Forwarding::new();
+        assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+        assert_eq!(owner.next(), Ok(1));
+        let old = std::mem::replace(&mut owner.forwarding, Forwarding::new());
+        old.release(&owner.reactor, owner.block);
+        owner.forwarding.claim(&owner.reactor, owner.block).unwrap();
+        assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+        assert_eq!(owner.next(), Ok(1));
+    }
+
+    #[test]
+    fn another_user_who_takes_a_blocks_name_receives_no_packet() {
+        let sender = Forwarding::of_user(other_user());
+        let numbers = QpNumbers::new(Scope::User(other_user()));
+        let mut taken = None;
+        let claim = |number, _: std::os::fd::BorrowedFd<'_>| {
+            let name = names::wire_name(other_user(), number);
+            let socket = socket::bind(&name).unwrap().unwrap();
+            socket::listen(&socket).unwrap();
+            taken = Some((number, socket));
+            Ok(())
         };
-        assert!(forwarding.has(token));
-        let mut buffer = vec![0; MAX_LEN];
-        let received = forwarding.receive(token, &mut buffer).unwrap().unwrap();
-        assert_eq!(unpack(&buffer[..received]).unwrap().len(), 1);
-        assert_eq!(forwarding.receive(token, &mut buffer), None);
-        forwarding.release(&reactor, block);
-        assert!(!forwarding.has(token));
-        bundle.add(block, flow(), b"datagram");
-        assert_eq!(other.send(&mut bundle), Err((Dropped::NoReceiver, 1)));
+        numbers.claim_first(claim).unwrap();
+        let (block, listening) = taken.unwrap();
+        for _ in 0..2 {
+            let sent = sender.send(&mut bundle(block));
+            assert_eq!(sent, Err((Dropped::NoReceiver, 1)));
+            let (link, _) = socket::accept(&listening).unwrap().unwrap();
+            assert!(receive_once(&link, &mut [0; 64]) == Received::End);
+        }
+    }
+
+    #[test]
+    fn packets_of_another_user_are_refused() {
+        let mut owner = Owner::new(Forwarding::of_user(other_user()));
+        let name = names::wire_name(other_user(), owner.block);
+        let us = Scope::of(crate::Share::User);
+        let Reached::Process(link, _) = socket::connect(us, &name).unwrap() else {
+            panic!("not connected");
+        };
+        send_once(&link, &bundle(owner.block).bytes);
+        assert_eq!(owner.next(), Err(Dropped::Forwarding));
+        assert!(owner.is_idle(), "the link is closed");
+        assert!(matches!(send_once(&link, b"x"), Sent::Gone));
+    }
+
+    #[test]
+    fn the_number_of_links_is_limited() {
+        let mut owners: Vec<_> = (0..LINKS + 3)
+            .map(|_| Owner::new(Forwarding::new()))
+            .collect();
+        let other = Forwarding::new();
+        for _ in 0..2 {
+            for owner in &mut owners {
+                assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+                assert_eq!(owner.next(), Ok(1));
+            }
+        }
+        assert_eq!(other.sockets.lock().outgoing.len(), LINKS);
+        let mut owner = owners.pop().unwrap();
+        let others: Vec<_> = (0..LINKS + 3).map(|_| Forwarding::new()).collect();
+        for other in &others {
+            assert_eq!(other.send(&mut bundle(owner.block)), Ok(1));
+            assert_eq!(owner.next(), Ok(1));
+        }
+        assert_eq!(owner.forwarding.sockets.lock().incoming.len(), LINKS);
+        // Its link was closed.
+        assert_eq!(others[0].send(&mut bundle(owner.block)), Ok(1));
+        assert_eq!(owner.next(), Ok(1));
+    }
+
+    /// Like when no descriptor is left: the socket stays readable, and accepting fails.
+    #[test]
+    fn a_block_that_cannot_accept_is_paused() {
+        let owner = Owner::new(Forwarding::new());
+        let reader = {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            rustix::io::write(&writer, b"x").unwrap();
+            reader
+        };
+        let token = {
+            let block = &mut owner.forwarding.sockets.lock().blocks[0];
+            owner.reactor.remove(&block.socket);
+            owner.reactor.add(&reader, block.token).unwrap();
+            block.socket = reader;
+            block.token
+        };
+        assert_eq!(owner.reactor.wait(PATIENCE), [token]);
+        let received = owner.forwarding.receive(&owner.reactor, token, &mut []);
+        assert_eq!(received, None);
+        assert!(owner.is_idle() && owner.forwarding.is_paused());
+        owner.forwarding.resume(&owner.reactor);
+        assert!(!owner.forwarding.is_paused());
+        assert_eq!(owner.reactor.wait(PATIENCE), [token]);
     }
 }

@@ -12,6 +12,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `addresses` | which addresses to serve, and their path MTU |
+//! | `bundle` | datagrams that one process forwards to another in one message |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
 //! | `forward` | forwarding between processes |
@@ -25,6 +26,7 @@
 //! Everything that arrives is untrusted, and a dropped packet gets no answer.
 
 mod addresses;
+mod bundle;
 mod counters;
 pub(crate) mod datagram;
 mod forward;
@@ -34,14 +36,14 @@ mod receiver;
 mod socket;
 mod stateless;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod waiting;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,6 +55,7 @@ use rkey_roce::packet::{Mtu, Packet};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
+use crate::cm::fork::KeptFromChild;
 use crate::config::WireSetting;
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
@@ -87,6 +90,9 @@ pub(crate) trait Receiver: Send + Sync {
 
     /// Handles packets for the device's queue pairs.
     fn receive(&self, packets: &[Arrived<'_>]);
+
+    /// No more packets will arrive, because of a bug.
+    fn failed(&self, why: &str);
 }
 
 /// The sockets on which a process receives packets from other hosts.
@@ -109,8 +115,11 @@ struct Core {
     /// Counts the messages sent from queue pair 1.
     messages: AtomicU32,
     reactor: Reactor,
-    doorbell: OwnedFd,
+    doorbell: Arc<OwnedFd>,
+    _kept: KeptFromChild,
     stops: AtomicBool,
+    /// Why the thread has ended, if a bug ended it.
+    failure: OnceLock<String>,
     process: u32,
 }
 
@@ -152,7 +161,7 @@ impl Wire {
         wires.retain(|(_, wire)| wire.strong_count() > 0);
         let known = wires.iter().filter(|(it, _)| it == setting);
         let known = known.filter_map(|(_, wire)| wire.upgrade());
-        if let Some(wire) = known.into_iter().find(|wire| !wire.core.is_forked()) {
+        if let Some(wire) = known.into_iter().find(|wire| wire.core.is_usable()) {
             return Some(wire);
         }
         let chosen = addresses::chosen(setting);
@@ -189,6 +198,7 @@ impl Wire {
         }
         let reactor = Reactor::new().map_err(io::Error::other)?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let doorbell = Arc::new(doorbell);
         reactor
             .add(&doorbell, Token::DOORBELL)
             .map_err(io::Error::other)?;
@@ -212,14 +222,16 @@ impl Wire {
             tokens,
             refused,
             counters: Counters::default(),
-            forwarding: Forwarding::new()?,
+            forwarding: Forwarding::new(),
             receivers: Mutex::default(),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
+            _kept: KeptFromChild::new(vec![reactor.descriptor(), Arc::clone(&doorbell)]),
             reactor,
             doorbell,
             stops: AtomicBool::new(false),
+            failure: OnceLock::new(),
             process: std::process::id(),
         });
         let of_thread = Arc::clone(&core);
@@ -233,7 +245,7 @@ impl Wire {
     /// Whether the wire receives packets at this address.
     #[must_use]
     pub fn serves(&self, address: IpAddr) -> bool {
-        self.core.port(address).is_some()
+        self.core.is_usable() && self.core.port(address).is_some()
     }
 
     /// The route to another host, as the routing table has it now: from `local` if given, else from any address of this wire.
@@ -263,18 +275,32 @@ impl Wire {
             interface: port.interface.clone(),
             path_mtu: port.mtu.bytes(),
         };
+        let core = &self.core;
+        let (mut addresses, mut refused) = (Vec::new(), core.refused.clone());
+        match core.failure.get() {
+            None => addresses.extend(core.ports.iter().map(served)),
+            Some(why) => {
+                let closed = core.ports.iter().map(|it| it.address.ip());
+                refused.extend(closed.map(|ip| (ip, why.clone())));
+            }
+        }
         WireDescription {
-            addresses: self.core.ports.iter().map(served).collect(),
-            refused: self.core.refused.clone(),
-            counts: self.core.counters.now(),
+            addresses,
+            refused,
+            counts: core.counters.now(),
         }
     }
 
     /// Registers a device for as long as it lives.
     pub(crate) fn add_receiver(&self, receiver: Weak<dyn Receiver>) {
+        let added = receiver.upgrade();
         let mut receivers = self.core.receivers.lock();
         receivers.retain(|it| it.strong_count() > 0);
         receivers.push(receiver);
+        drop(receivers);
+        if let (Some(why), Some(added)) = (self.core.failure.get(), added) {
+            added.failed(why);
+        }
     }
 
     /// Receives the packets for a block of queue pair numbers that other processes forward.
@@ -311,6 +337,11 @@ impl Core {
         self.process != std::process::id()
     }
 
+    /// Whether this process has a thread that receives packets.
+    fn is_usable(&self) -> bool {
+        !self.is_forked() && self.failure.get().is_none()
+    }
+
     fn port(&self, local: IpAddr) -> Option<&Port> {
         let local = local.to_canonical();
         self.ports.iter().find(|it| it.address.ip() == local)
@@ -344,7 +375,7 @@ pub(crate) fn would_accept(bytes: &[u8]) -> bool {
     [bytes, &sealed]
         .iter()
         .any(|it| datagram::read(from, to, it).is_ok())
-        || forward::unpack(bytes).is_some()
+        || bundle::unpack(bytes).is_some()
 }
 
 impl Drop for Wire {

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use rkey_cm::wire::MAD;
 
+use super::bundle::{self, Bundle};
 use super::counters::Dropped;
 use super::datagram::{self, Content};
-use super::forward::{self, Bundle};
 use super::socket::{Buffers, Port};
 use super::{Arrived, Core, Receiver, waiting};
 use crate::cm::remote::{self, Delivery};
@@ -34,11 +34,34 @@ type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 impl Core {
     /// The thread's main loop.
     pub(super) fn main(&self) {
-        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
-            tracing::error!(
-                "bug: the wire's thread panicked; packets from other hosts are lost from now on"
-            );
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run())) {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied());
+            self.fail(format!(
+                "bug: the wire's thread panicked: {}",
+                text.unwrap_or("?")
+            ));
         }
+    }
+
+    /// Releases all addresses and blocks, so that other processes receive their packets, and fails the devices.
+    fn fail(&self, why: String) {
+        tracing::error!(%why, "other hosts cannot reach this program any more");
+        let why = self.failure.get_or_init(|| why);
+        for port in &self.ports {
+            port.close(&self.reactor);
+        }
+        self.forwarding.close(&self.reactor);
+        for receiver in self.receivers() {
+            receiver.failed(why);
+        }
+    }
+
+    fn receivers(&self) -> Vec<Arc<dyn Receiver>> {
+        let known = self.receivers.lock();
+        known.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn run(&self) {
@@ -47,11 +70,12 @@ impl Core {
         }
         let mut scratch = Scratch {
             buffers: Buffers::new(),
-            forwarded: vec![0; forward::MAX_LEN],
+            forwarded: vec![0; bundle::MAX_LEN],
             bundle: Bundle::default(),
         };
         while !self.stops.load(Ordering::Acquire) {
-            let timeout = (!self.waiting.lock().is_empty()).then_some(waiting::PAUSE);
+            let looks_again = !self.waiting.lock().is_empty() || self.forwarding.is_paused();
+            let timeout = looks_again.then_some(waiting::PAUSE);
             for token in self.reactor.wait(timeout) {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -62,6 +86,7 @@ impl Core {
                 }
             }
             self.retry_requests();
+            self.forwarding.resume(&self.reactor);
         }
     }
 
@@ -81,7 +106,8 @@ impl Core {
     /// Receives datagrams that other processes forward.
     fn receive_forwarded(&self, token: Token, scratch: &mut Scratch) {
         for _ in 0..FORWARDED {
-            let length = match self.forwarding.receive(token, &mut scratch.forwarded) {
+            let buffer = &mut scratch.forwarded;
+            let length = match self.forwarding.receive(&self.reactor, token, buffer) {
                 Some(Ok(length)) => length,
                 Some(Err(why)) => {
                     self.counters.dropped(why, 1);
@@ -90,7 +116,7 @@ impl Core {
                 None => return,
             };
             let message = &scratch.forwarded[..length];
-            let Some(all) = forward::unpack(message) else {
+            let Some(all) = bundle::unpack(message) else {
                 self.counters.dropped(Dropped::Forwarding, 1);
                 continue;
             };
@@ -105,10 +131,7 @@ impl Core {
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
         mut bundle: Option<&mut Bundle>,
     ) {
-        let receivers: Vec<Arc<dyn Receiver>> = {
-            let known = self.receivers.lock();
-            known.iter().filter_map(Weak::upgrade).collect()
-        };
+        let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
         for (from, to, bytes) in datagrams {
             let content = match datagram::read(from, to, bytes) {

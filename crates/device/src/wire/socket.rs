@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
+use crate::progress::reactor::Reactor;
 
 /// The requested size of the receive buffer, in bytes. The kernel grants less if its limit (`net.core.rmem_max`) is lower.
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -131,9 +132,18 @@ impl Port {
         Ok((state, receiving, sending))
     }
 
-    /// Runs `with` on the receiving descriptor, unless this is a forked child.
+    /// Runs `with` on the receiving descriptor, unless it is closed.
     pub(super) fn with_socket<R>(&self, with: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         self.receiving.lock().0.as_ref().map(with)
+    }
+
+    /// Closes the socket: the kernel gives its share of the datagrams to the other processes that have the address.
+    pub(super) fn close(&self, reactor: &Reactor) {
+        for half in [&self.receiving, &self.sending] {
+            if let Some(socket) = half.lock().0.take() {
+                reactor.remove(&socket);
+            }
+        }
     }
 
     /// Receives the datagrams that have arrived, up to a batch, with their senders. Empty if none have.

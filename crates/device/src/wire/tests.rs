@@ -1,6 +1,8 @@
 //! Several wires in one process that share an address.
 
 use super::*;
+use crate::peers::names::Scope;
+use crate::peers::qp_numbers::QpNumbers;
 use rkey_roce::packet::{Body, Headers, Psn, Request, Service, Tail};
 use std::time::Duration;
 
@@ -11,13 +13,14 @@ type Received = (IpAddr, IpAddr, u32, Vec<u8>);
 
 /// A device that records the packets it receives.
 struct Recorder {
-    block: u16,
+    numbers: QpNumbers,
     packets: Mutex<Vec<Received>>,
+    failure: Mutex<Option<String>>,
 }
 
 impl Receiver for Recorder {
     fn owns(&self, block: u16) -> bool {
-        block == self.block
+        self.numbers.owns(block)
     }
 
     fn receive(&self, packets: &[Arrived<'_>]) {
@@ -27,19 +30,75 @@ impl Receiver for Recorder {
         });
         self.packets.lock().extend(kept);
     }
+
+    fn failed(&self, why: &str) {
+        *self.failure.lock() = Some(why.to_owned());
+    }
+}
+
+impl Recorder {
+    /// With queue pair numbers that no other device has.
+    fn new() -> Arc<Self> {
+        let numbers = QpNumbers::new(Scope::of(crate::Share::User));
+        numbers.claim_first(|_, _| Ok(())).unwrap();
+        Arc::new(Self {
+            numbers,
+            packets: Mutex::default(),
+            failure: Mutex::default(),
+        })
+    }
+
+    fn block(&self) -> u16 {
+        self.numbers.numbers()[0]
+    }
+
+    /// One of its queue pairs.
+    fn qp(&self) -> u32 {
+        u32::from(self.block()) << 8 | 7
+    }
+
+    fn add_to(self: &Arc<Self>, wire: &Wire) {
+        let receiver: Arc<dyn Receiver> = Arc::<Self>::clone(self);
+        wire.add_receiver(Arc::downgrade(&receiver));
+    }
+}
+
+/// A device whose code for packets has a bug.
+struct Panicking(QpNumbers);
+
+impl Receiver for Panicking {
+    fn owns(&self, block: u16) -> bool {
+        self.0.owns(block)
+    }
+
+    fn receive(&self, _: &[Arrived<'_>]) {
+        panic!("a test: in the wire's thread");
+    }
+
+    fn failed(&self, _: &str) {}
+}
+
+/// Makes the thread of a wire panic. `ip` is one of its addresses.
+pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
+    let numbers = QpNumbers::new(Scope::of(crate::Share::User));
+    let claim = |number, _: std::os::fd::BorrowedFd<'_>| wire.claim_block(number);
+    numbers.claim_first(claim).unwrap();
+    let qp = u32::from(numbers.numbers()[0]) << 8;
+    let receiver: Arc<dyn Receiver> = Arc::new(Panicking(numbers));
+    wire.add_receiver(Arc::downgrade(&receiver));
+    let mut outgoing = Outgoing::default();
+    outgoing.push(ip, ip, &packet(qp, 1, b"data"));
+    wire.send(&mut outgoing);
+    wait_until(|| wire.core.failure.get().is_some());
 }
 
 /// Stands for a process: a wire and a device of its own.
-fn process(ip: IpAddr, block: u16) -> (Wire, Arc<Recorder>) {
+fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
     let wire = Wire::open(&[ip]).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
-    let recorder = Arc::new(Recorder {
-        block,
-        packets: Mutex::default(),
-    });
-    let as_receiver: Arc<dyn Receiver> = Arc::<Recorder>::clone(&recorder);
-    wire.add_receiver(Arc::downgrade(&as_receiver));
-    wire.claim_block(block).unwrap();
+    let recorder = Recorder::new();
+    recorder.add_to(&wire);
+    wire.claim_block(recorder.block()).unwrap();
     (wire, recorder)
 }
 
@@ -51,7 +110,7 @@ fn packet(destination: u32, psn: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn wait_until(what: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: impl Fn() -> bool) {
     let begun = crate::time::now();
     while !what() {
         assert!(crate::time::since(begun) < PATIENCE);
@@ -59,54 +118,160 @@ fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// Each test has its own address, so that it does not receive the packets of the others.
-fn address(last: u8) -> IpAddr {
-    [127, 47, 91, last].into()
+/// An address of this host that is ours until this process ends: no other test or program receives packets there.
+pub(crate) fn address() -> IpAddr {
+    for _ in 0..1000 {
+        let [a, b, c, _] = getrandom::u32().unwrap().to_ne_bytes();
+        // Not the first or the last address of a network.
+        let ip = IpAddr::from([127, a.clamp(1, 254), b, c.clamp(1, 254)]);
+        if take_address(ip) {
+            return ip;
+        }
+    }
+    panic!("no address of the loopback interface is free");
+}
+
+/// Returns `false` if another test or a program has the address.
+fn take_address(ip: IpAddr) -> bool {
+    static TAKEN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    let Some(ours) = crate::cm::socket::bind(&format!("rkey/test/wire/{ip}")).unwrap() else {
+        return false;
+    };
+    // It does not share the address, so it fails if any program has it.
+    let is_free = std::net::UdpSocket::bind((ip, icrc::PORT)).is_ok();
+    TAKEN.lock().extend(is_free.then_some(ours));
+    is_free
 }
 
 #[test]
 fn each_process_receives_the_packets_of_its_queue_pairs() {
-    for ip in [address(1), "::1".parse().unwrap()] {
-        if std::net::UdpSocket::bind((ip, 0)).is_err() {
-            eprintln!("SKIP: this host has no address {ip}");
-            continue;
-        }
-        // Numbers that devices of other tests are unlikely to claim.
-        let blocks = [0xfff0, 0xfff1, 0xfff2];
-        let processes = blocks.map(|block| process(ip, block));
-        let sender = &processes[0].0;
-        let mut outgoing = Outgoing::default();
-        // In bursts, so that packets travel together; the last packet of a burst is shorter.
-        for psn in 0..48_u32 {
-            let block = u32::from(blocks[psn as usize / 16]);
-            let length = if psn % 16 == 15 { 5 } else { 1024 };
-            let bytes = packet(block << 8 | 7, psn, &vec![psn as u8; length]);
-            outgoing.push(ip, ip, &bytes);
-        }
-        sender.send(&mut outgoing);
-        assert!(outgoing.is_empty());
-        for (index, (_, recorder)) in processes.iter().enumerate() {
-            wait_until(|| recorder.packets.lock().len() == 16);
-            let packets = recorder.packets.lock();
-            for (number, (local, remote, psn, payload)) in packets.iter().enumerate() {
-                assert_eq!((*local, *remote), (ip, ip));
-                assert_eq!(*psn as usize, 16 * index + number, "in order");
-                assert!(payload.iter().all(|it| u32::from(*it) == *psn));
-            }
-        }
-        let counts = processes.iter().map(|(wire, _)| wire.describe().counts);
-        let counts: Vec<Counts> = counts.collect();
-        assert_eq!(counts.iter().map(|it| it.received).sum::<u64>(), 48);
-        assert!(counts.iter().all(|it| it.dropped.is_empty()), "{counts:?}");
-        assert_eq!(counts[0].sent, 48);
+    three_processes_share(address());
+}
+
+#[test]
+fn each_process_receives_the_packets_of_its_queue_pairs_over_ipv6() {
+    let ip: IpAddr = "::1".parse().unwrap();
+    if std::net::UdpSocket::bind((ip, 0)).is_err() {
+        eprintln!("SKIP: this host has no address {ip}");
+        return;
     }
+    // There is only one: waits for other runs of this test.
+    wait_until(|| take_address(ip));
+    three_processes_share(ip);
+}
+
+fn three_processes_share(ip: IpAddr) {
+    let processes = [(); 3].map(|()| process(ip));
+    let sender = &processes[0].0;
+    let mut outgoing = Outgoing::default();
+    // In bursts, so that packets travel together; the last packet of a burst is shorter.
+    for psn in 0..48_u32 {
+        let qp = processes[psn as usize / 16].1.qp();
+        let length = if psn % 16 == 15 { 5 } else { 1024 };
+        let bytes = packet(qp, psn, &vec![psn as u8; length]);
+        outgoing.push(ip, ip, &bytes);
+    }
+    sender.send(&mut outgoing);
+    assert!(outgoing.is_empty());
+    for (index, (_, recorder)) in processes.iter().enumerate() {
+        wait_until(|| recorder.packets.lock().len() == 16);
+        let packets = recorder.packets.lock();
+        for (number, (local, remote, psn, payload)) in packets.iter().enumerate() {
+            assert_eq!((*local, *remote), (ip, ip));
+            assert_eq!(*psn as usize, 16 * index + number, "in order");
+            assert!(payload.iter().all(|it| u32::from(*it) == *psn));
+        }
+    }
+    let counts = processes.iter().map(|(wire, _)| wire.describe().counts);
+    let counts: Vec<Counts> = counts.collect();
+    assert_eq!(counts.iter().map(|it| it.received).sum::<u64>(), 48);
+    assert!(counts.iter().all(|it| it.dropped.is_empty()), "{counts:?}");
+    assert_eq!(counts[0].sent, 48);
+}
+
+#[test]
+fn a_wire_whose_thread_panics_leaves_its_packets_to_other_processes() {
+    let ip = address();
+    let ((failing, its_device), (other, recorder)) = (process(ip), process(ip));
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let from_each_port = |wanted: usize| {
+        for psn in 0..64 {
+            let stranger = std::net::UdpSocket::bind((address(), 0)).unwrap();
+            let flow = Flow::new(stranger.local_addr().unwrap(), to).unwrap();
+            let mut datagram = packet(recorder.qp(), psn, b"data");
+            flow.seal(&mut datagram, 0);
+            stranger.send_to(&datagram, to).unwrap();
+        }
+        wait_until(|| recorder.packets.lock().len() == wanted);
+    };
+    from_each_port(64);
+    assert!(other.describe().counts.received == 64);
+    assert!(failing.describe().counts.forwarded > 0, "it has a share");
+    make_panic(&failing, ip);
+    wait_until(|| its_device.failure.lock().is_some());
+    from_each_port(128);
+    let failure = its_device.failure.lock().clone().unwrap();
+    assert!(failure.contains("panicked: a test: in"), "{failure}");
+    let description = failing.describe();
+    assert!(description.addresses.is_empty() && !failing.serves(ip));
+    assert_eq!(description.refused, [(ip, failure.clone())]);
+    // A device that is added later is told at once.
+    let late = Recorder::new();
+    late.add_to(&failing);
+    assert_eq!(late.failure.lock().as_ref(), Some(&failure));
+    assert!(recorder.failure.lock().is_none());
+}
+
+#[test]
+fn a_process_whose_wire_has_failed_opens_another() {
+    let ip = address();
+    let setting = WireSetting::Addresses(vec![ip]);
+    let failed = Wire::of_process(&setting).unwrap();
+    make_panic(&failed, ip);
+    let again = Wire::of_process(&setting).unwrap();
+    assert!(!Arc::ptr_eq(&failed, &again) && again.serves(ip));
+}
+
+#[test]
+fn a_child_does_not_touch_its_parents_wire() {
+    use crate::cm::fork::tests::{is_set, succeeds_in_child};
+    let ip = address();
+    let (wire, recorder) = process(ip);
+    let mut slot = Some(wire);
+    let set = slot.as_ref().unwrap().core.reactor.descriptor();
+    let done = succeeds_in_child(|| {
+        let wire = slot.take().unwrap();
+        let mut outgoing = Outgoing::default();
+        outgoing.push(ip, ip, &packet(recorder.qp(), 1, b"of the child"));
+        wire.send(&mut outgoing);
+        wire.release_block(recorder.block());
+        let is_alone = !is_set(&set) && !wire.serves(ip);
+        drop(wire);
+        // It can open a wire of its own.
+        is_alone && wire_of_child_serves(address())
+    });
+    assert!(done && is_set(&set));
+    let wire = slot.unwrap();
+    let mut outgoing = Outgoing::default();
+    outgoing.push(ip, ip, &packet(recorder.qp(), 2, b"of the parent"));
+    wire.send(&mut outgoing);
+    wait_until(|| !recorder.packets.lock().is_empty());
+    let packets = recorder.packets.lock();
+    assert!(packets.iter().all(|it| it.2 == 2));
+    // The block's name is still taken, too.
+    let other = Wire::open(&[ip]).unwrap();
+    assert!(other.claim_block(recorder.block()).is_err());
+}
+
+fn wire_of_child_serves(ip: IpAddr) -> bool {
+    Wire::open(&[ip]).is_ok_and(|wire| wire.serves(ip))
 }
 
 #[test]
 fn dropped_packets_are_counted_and_not_answered() {
-    let ip = address(2);
-    let (wire, recorder) = process(ip, 0xfff3);
-    let stranger = std::net::UdpSocket::bind((address(3), 0)).unwrap();
+    let ip = address();
+    let (wire, recorder) = process(ip);
+    let stranger = std::net::UdpSocket::bind((address(), 0)).unwrap();
     let to = SocketAddr::new(ip, icrc::PORT);
     let flow = Flow::new(stranger.local_addr().unwrap(), to).unwrap();
     let dropped = |why: Dropped| {
@@ -126,16 +291,16 @@ fn dropped_packets_are_counted_and_not_answered() {
     for nonsense in [&[][..], &[0; 3], &[0xff; 9000]] {
         send(nonsense, Dropped::Malformed);
     }
-    let good = sealed(&packet(0xff_f301, 1, b"data"));
+    let good = sealed(&packet(recorder.qp(), 1, b"data"));
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     // On IPv4, one damaged datagram in 65,536 still has a valid checksum.
     damaged[13] ^= 0xff;
     send(&damaged, Dropped::Checksum);
-    let mut version = packet(0xff_f301, 1, b"data");
+    let mut version = packet(recorder.qp(), 1, b"data");
     version[1] |= 1;
     send(&sealed(&version), Dropped::Malformed);
-    let mut partition = packet(0xff_f301, 1, b"data");
+    let mut partition = packet(recorder.qp(), 1, b"data");
     partition[2] = 0x12;
     send(&sealed(&partition), Dropped::Partition);
     send(
@@ -165,7 +330,7 @@ fn dropped_packets_are_counted_and_not_answered() {
 #[test]
 fn unusable_addresses_are_reported() {
     let foreign = "192.0.2.77".parse().unwrap();
-    let ours = address(4);
+    let ours = address();
     let wire = Wire::open(&[foreign, ours]).unwrap();
     assert!(wire.serves(ours) && !wire.serves(foreign));
     let description = wire.describe();
@@ -177,12 +342,12 @@ fn unusable_addresses_are_reported() {
     );
     assert_eq!(
         description.addresses[0].gid.to_string(),
-        "::ffff:127.47.91.4"
+        format!("::ffff:{ours}")
     );
     assert_eq!(wire.mtu(ours), Some(Mtu::Bytes4096));
     assert_eq!(wire.mtu(foreign), None);
     // A socket that does not share the address, like that of the kernel's RoCE device.
-    let taken = address(5);
+    let taken = address();
     let other = std::net::UdpSocket::bind((taken, icrc::PORT)).unwrap();
     let wire = Wire::open(&[taken]).unwrap();
     assert!(wire.describe().refused[0].1.contains("4791 is taken"));
@@ -192,14 +357,15 @@ fn unusable_addresses_are_reported() {
 #[test]
 fn users_of_one_setting_share_a_wire() {
     assert!(Wire::of_process(&WireSetting::Off).is_none());
-    let setting = WireSetting::Addresses(vec![address(6)]);
+    let ours = address();
+    let setting = WireSetting::Addresses(vec![ours]);
     let one = Wire::of_process(&setting).unwrap();
     let again = Wire::of_process(&setting).unwrap();
     assert!(Arc::ptr_eq(&one, &again));
-    let other = WireSetting::Addresses(vec![address(7)]);
+    let other = WireSetting::Addresses(vec![address()]);
     assert!(!Arc::ptr_eq(&one, &Wire::of_process(&other).unwrap()));
     let weak = Arc::downgrade(&one);
     drop((one, again));
     assert!(weak.upgrade().is_none());
-    assert!(Wire::of_process(&setting).unwrap().serves(address(6)));
+    assert!(Wire::of_process(&setting).unwrap().serves(ours));
 }

@@ -119,3 +119,20 @@ fn the_loopback_is_never_cut() {
     driver.cut_links("a test", &[driver.loopback, other]);
     assert_eq!(driver.requests.take_cut(), [other]);
 }
+
+#[test]
+fn the_engine_thread_sends_what_other_threads_leave() {
+    let ip = crate::wire::tests::address();
+    let config = crate::Config {
+        wire: crate::config::WireSetting::Addresses(vec![ip]),
+        ..crate::Config::default()
+    };
+    let device = crate::Device::open(config).unwrap();
+    let shared = device.shared();
+    let sent = || shared.wire.as_ref().unwrap().describe().counts.sent;
+    for n in 1..=3 {
+        shared.driver.transmitter.as_ref().unwrap().take_one(ip);
+        shared.driver.requests.send_packets();
+        crate::wire::tests::wait_until(|| sent() == n);
+    }
+}
