@@ -71,7 +71,7 @@ impl ChannelObject {
             Ok(())
         })?;
         match self.bell.is_blocking() {
-            true => std::thread::sleep(unpolled::NAP),
+            true => rkey_device::time::sleep(unpolled::NAP),
             false => return Err(Errno::AGAIN),
         }
         Ok(())
