@@ -41,8 +41,14 @@ pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
     })
 }
 
-/// Ends a socket that programs no longer know.
-pub(super) fn close(socket: &Arc<Socket>) {
+/// Ends a socket that programs no longer know, once what was sent has reached the peer.
+fn close(socket: &Arc<Socket>) {
+    linger(socket);
+    end(socket);
+}
+
+/// Says the last words, and waits until what was sent has reached the peer, as long as the program permits.
+fn linger(socket: &Arc<Socket>) {
     let linger = {
         let mut state = socket.state.lock();
         state.progress();
@@ -59,6 +65,10 @@ pub(super) fn close(socket: &Arc<Socket>) {
         })
     };
     while is_done() == Err(Errno::INTR) {}
+}
+
+/// Ends a socket at once. The peer learns it from the connection manager.
+fn end(socket: &Arc<Socket>) {
     let (id, phase, iomaps) = {
         let mut state = socket.state.lock();
         let iomaps = std::mem::take(&mut state.iomaps);
@@ -71,9 +81,10 @@ pub(super) fn close(socket: &Arc<Socket>) {
     // In this order: the connection manager uses the queue pair until the identifier has ended.
     drop(id);
     if let Phase::Listening(listening) = phase {
+        // The program has sent nothing to them, so there is nothing to wait for: peers that are stopped do not delay this.
         let begun = listening.begun.into_iter().map(|(_, socket)| socket);
         for socket in listening.ready.into_iter().chain(begun) {
-            close(&socket);
+            end(&socket);
         }
     } else {
         drop(phase);
