@@ -1,7 +1,8 @@
 //! Memory that peers write, and the memory of programs.
 
 #![allow(unsafe_code)]
-// UNSAFETY: maps memory, and copies between it and the addresses that programs pass.
+// UNSAFETY: maps memory, and copies between it and the addresses that programs pass. Peers write it, and programs may pass any address,
+// so all copies are those of `rkey_device::base::copy`.
 
 use super::wire::{Iomap, Piece};
 use crate::sys::Pd;
@@ -28,6 +29,18 @@ impl Access {
         };
         flags as c_int
     }
+}
+
+/// Copies between memory of ours and memory of the program or of a peer, which may change meanwhile, or not exist.
+///
+/// # Errors
+/// `EFAULT`: it does not exist, or may not be accessed so. Some bytes may have been copied.
+///
+/// # Safety
+/// The program allows that the bytes at `to` are overwritten.
+unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { rkey_device::base::copy::copy(to, from, len) }.map_err(|_| Errno::FAULT)
 }
 
 /// A registration of memory.
@@ -138,24 +151,31 @@ impl Area {
 
     /// Copies a program's bytes into it.
     ///
-    /// # Safety
-    /// The program's memory is readable.
-    pub unsafe fn fill(&self, at: u32, from: *const u8, len: u32) {
+    /// # Errors
+    /// `EFAULT`: the program's memory is not readable.
+    #[expect(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "`copy` returns a fault for any address that cannot be read"
+    )]
+    pub fn fill(&self, at: u32, from: *const u8, len: u32) -> Result<(), Errno> {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
-        // SAFETY: inside the area, and the caller promises the rest.
-        unsafe { std::ptr::copy_nonoverlapping(from, self.at.add(at), len) };
+        // SAFETY: inside the area, which nothing refers to.
+        unsafe { copy(self.at.add(at), from, len) }
     }
 
-    /// Copies bytes of it to a program's memory.
+    /// Copies bytes of it to a program's memory. A peer may change them meanwhile.
+    ///
+    /// # Errors
+    /// `EFAULT`: the program's memory is not writable.
     ///
     /// # Safety
-    /// The program's memory is writable.
-    pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) {
+    /// The program allows that its memory is overwritten.
+    pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) -> Result<(), Errno> {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
         // SAFETY: inside the area, and the caller promises the rest.
-        unsafe { std::ptr::copy_nonoverlapping(self.at.add(at), to, len) };
+        unsafe { copy(to, self.at.add(at), len) }
     }
 
     /// The eight bytes at an offset that is a multiple of eight.
@@ -213,7 +233,7 @@ impl<'a> Buffers<'a> {
     /// `EINVAL`: the lengths are too large together. `EFAULT`: a buffer is null.
     ///
     /// # Safety
-    /// The buffers are readable or writable, as the call needs.
+    /// The buffers may be overwritten, if the call does that. They need not exist.
     pub unsafe fn new(left: &'a [libc::iovec]) -> Result<Self, Errno> {
         let mut total = 0usize;
         for buffer in left {
@@ -242,63 +262,76 @@ impl<'a> Buffers<'a> {
     }
 
     /// Calls `copy` for the next `len` bytes, piece by piece: with the offset of the piece, its address and its length.
-    fn advance(&mut self, len: u32, mut copy: impl FnMut(u32, *mut u8, u32)) {
+    fn advance(
+        &mut self,
+        len: u32,
+        mut copy: impl FnMut(u32, *mut u8, u32) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut done = 0;
         while done < len {
             let Some((first, rest)) = self.left.split_first() else {
-                return;
+                break;
             };
             let here = (first.iov_len - self.skip).min((len - done) as usize);
             copy(
                 done,
                 first.iov_base.cast::<u8>().wrapping_add(self.skip),
                 here as u32,
-            );
+            )?;
             done += here as u32;
             self.skip += here;
             if self.skip == first.iov_len {
                 (self.left, self.skip) = (rest, 0);
             }
         }
+        Ok(())
     }
 
     /// Copies the next bytes into an area.
-    pub fn fill(&mut self, area: &Area, at: u32, len: u32) {
-        self.advance(len, |offset, from, len| {
-            // SAFETY: the program's memory is readable: promised when this was made.
-            unsafe { area.fill(at + offset, from, len) };
-        });
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be read.
+    pub fn fill(&mut self, area: &Area, at: u32, len: u32) -> Result<(), Errno> {
+        self.advance(len, |offset, from, len| area.fill(at + offset, from, len))
     }
 
     /// Copies bytes of an area to the next bytes.
-    pub fn read(&mut self, area: &Area, at: u32, len: u32) {
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be written.
+    pub fn read(&mut self, area: &Area, at: u32, len: u32) -> Result<(), Errno> {
         self.advance(len, |offset, to, len| {
-            // SAFETY: the program's memory is writable: promised when this was made.
-            unsafe { area.read(at + offset, to, len) };
-        });
+            // SAFETY: promised when this was made.
+            unsafe { area.read(at + offset, to, len) }
+        })
     }
 
     /// Copies bytes to the next bytes, as many as there is room for. Returns how many.
-    pub fn put(&mut self, data: &[u8]) -> usize {
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be written.
+    pub fn put(&mut self, data: &[u8]) -> Result<usize, Errno> {
         let len = self.len().min(data.len());
         self.advance(len as u32, |offset, to, len| {
             let from = data[offset as usize..].as_ptr();
-            // SAFETY: the program's memory is writable: promised when this was made. The data is as long as checked above.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
-        });
-        len
+            // SAFETY: promised when this was made. The data is as long as checked above.
+            unsafe { copy(to, from, len as usize) }
+        })?;
+        Ok(len)
     }
 
     /// Takes all bytes that are left.
-    #[must_use]
-    pub fn take(&mut self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be read.
+    pub fn take(&mut self) -> Result<Vec<u8>, Errno> {
         let mut data = vec![0; self.len()];
         let into = data.as_mut_ptr();
         self.advance(data.len() as u32, |offset, from, len| {
             let to = into.wrapping_add(offset as usize);
-            // SAFETY: the program's memory is readable: promised when this was made. The copy is as long as the buffers together.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
-        });
-        data
+            // SAFETY: our own bytes, as many as the buffers together have.
+            unsafe { copy(to, from, len as usize) }
+        })?;
+        Ok(data)
     }
 }

@@ -8,16 +8,18 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`wire`], [`stream`] | the protocol, and one end of a stream as a state machine |
-//! | [`memory`], [`link`], [`connection`] | memory that peers write; the queue pair; both with a state machine |
+//! | [`memory`], [`completions`], [`link`], [`connection`] | memory that peers write; completion queues; the queue pair; all with a state machine |
 //! | [`cm`], [`service`] | identifiers of the connection manager; the thread that serves them |
 //! | [`socket`], [`datagram`] | stream sockets, datagram sockets |
-//! | [`waiting`], [`table`], [`options`] | how threads wait for sockets; their numbers and their settings |
+//! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; their numbers and their settings; what peers did wrong, in the log |
 //! | [`open`], [`connecting`], [`closing`] | the calls that make, connect and end sockets |
 //! | [`transfer`], [`iomap`] | the calls that move data |
 //! | [`names`], [`setting`], [`polling`] | addresses; options; waiting for many sockets |
 
 pub mod closing;
 pub mod cm;
+pub mod complaint;
+pub mod completions;
 pub mod connecting;
 pub mod connection;
 pub mod datagram;

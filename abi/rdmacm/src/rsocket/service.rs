@@ -3,6 +3,7 @@
 //! So a connection comes about, and a peer's end is noticed, while the program does something else.
 
 use super::cm::{Channel, Id, Note};
+use super::complaint::{complain, mention};
 use super::connection::Connection;
 use super::link::Link;
 use super::options::Options;
@@ -60,7 +61,9 @@ fn take(note: Note) {
         if let Some(child) = note.child
             && let Err(error) = request(&socket, &note.data, child)
         {
-            tracing::info!("a connection to an rsocket is refused: {error}");
+            mention(format_args!(
+                "a connection to an rsocket is refused: {error}"
+            ));
         }
         return;
     }
@@ -126,7 +129,9 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
 
 fn offer(data: &[u8]) -> Result<Offer, Errno> {
     Offer::from_wire(data).map_err(|why| {
-        tracing::warn!("the private data of a peer is not that of an rsocket: {why}");
+        complain(format_args!(
+            "the private data of a peer is not that of an rsocket: {why}"
+        ));
         Errno::from_raw(libc::EPROTO)
     })
 }
@@ -136,7 +141,7 @@ fn end(state: &mut State, error: Errno) {
     match &mut state.phase {
         Phase::Open(connection) => connection.peer_is_gone(),
         Phase::Connecting(_) => {
-            tracing::info!("an rsocket is not connected: {error}");
+            mention(format_args!("an rsocket is not connected: {error}"));
             let (id, phase) = state.close();
             // In this order: see `State`.
             drop(id);
@@ -158,7 +163,7 @@ fn request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     };
     if listening.ready.len() + listening.begun.len() >= listening.limit {
-        tracing::info!("the backlog of an rsocket is full");
+        mention(format_args!("the backlog of an rsocket is full"));
         return Err(Errno::AGAIN);
     }
     let link = Link::new(&child, options.sizes())?;
