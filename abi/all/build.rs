@@ -1,5 +1,5 @@
-//! Gives the shared object its name, its symbol versions and all exports, and keeps it in memory once it is loaded: threads of
-//! the device may still run when a program closes it.
+//! Sets the soname, the symbol versions and the exports of the shared object, and prevents it from being unloaded: threads of the
+//! device may still run when a program calls `dlclose`.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ fn main() {
     let mut arguments = vec![
         "-soname,libibverbs.so.1".to_owned(),
         "-z,nodelete".to_owned(),
-        // The exports of verbs and librdmacm are assembly that nothing refers to: these two options pull the object files with
-        // them out of the archives.
+        // The exports of verbs and librdmacm are in assembly to which no code refers. These two options make the linker include the
+        // object files that contain them.
         "--undefined=__rkey_0_ibv_get_sysfs_path".to_owned(),
         "--undefined=__rkey_cm_rdma_create_id".to_owned(),
     ];

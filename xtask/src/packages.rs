@@ -1,4 +1,4 @@
-//! The Debian packages that the suite needs besides cargo: installs those that are missing if it may, and otherwise
+//! The Debian packages that the suite needs besides cargo: installs missing ones if it has the privilege, and otherwise
 //! prints the command.
 
 use crate::process;
@@ -21,7 +21,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ),
     ("valgrind", "counts the instructions of the short paths"),
     ("rdma-core", "its Python tests for verbs"),
-    ("python3-pyverbs", "what those tests call"),
+    ("python3-pyverbs", "required by those tests"),
     ("libibverbs-dev", "headers to compare our structures with"),
     (
         "ibverbs-utils",
@@ -39,7 +39,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("qperf", "another benchmark to run on the device"),
     ("curl", "a program whose sockets move onto RDMA"),
     ("iperf3", "another one, which uses select"),
-    ("fio", "its engine for RDMA, to run on the device"),
+    ("fio", "its RDMA engine, to run on the device"),
     ("dapl2-utils", "dtest, dapltest and other uDAPL programs"),
     ("libdapl2", "uDAPL's library, and its provider for verbs"),
     ("libdapl-dev", "headers to compare our structures with"),
@@ -49,16 +49,16 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("libmpich-dev", "its compiler"),
     (
         "python3-venv",
-        "brings a third MPI, and mpi4py with its tests, from the Python package index",
+        "installs a third MPI, and mpi4py with its tests, from the Python package index",
     ),
     ("libcurl4", "the Mooncake transfer engine links it"),
     (
         "openssh-client",
-        "Open MPI looks for it before it starts anything",
+        "Open MPI requires it before it starts anything",
     ),
 ];
 
-/// Installs the missing packages. Returns a sentence for the table.
+/// Installs the missing packages. Returns a note for the table.
 pub(crate) fn ensure(install: bool) -> Result<String> {
     if !process::exists("dpkg-query") {
         bail!(

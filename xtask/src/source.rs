@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_characters_end_where_they_end() {
+    fn escaped_characters_are_blanked_to_their_end() {
         assert_eq!(
             code_only(r"m('\'', b'\\', '\u{1f}', 'y');").trim_end(),
             "m(    ,      ,         ,    );"
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_with_letters_of_any_length_are_blanked() {
+    fn comments_with_multibyte_characters_are_blanked() {
         let code = code_only("/// \u{e4}\u{20ac} unsafe\nfn a() {} /* \u{1d11e} */ fn b() {}");
         assert!(
             code.contains("fn a() {}") && code.ends_with(" fn b() {}"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_tests_are_known_by_their_declaration() {
+    fn test_modules_are_recognised_by_their_declaration() {
         let tree = Tree::of(&[
             (
                 "crates/a/src/lib.rs",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn words_have_ends() {
+    fn words_have_boundaries() {
         assert!(has_word("use tracing::warn;", "tracing"));
         assert!(!has_word("use backtracing::warn;", "tracing"));
         assert!(has_word("a std::env::var", "std::env"));

@@ -1,6 +1,6 @@
-//! The symbols that libfabric and libdat2, and our own libfabric.so.1 and libdat.so.1, look up in a provider. As `libibverbs.so.1` the object is preloaded, so its
-//! symbols take precedence over those of all libraries. They have a version of their own, so that other providers still use
-//! their own symbols of the same names.
+//! The symbols that libfabric and libdat2, and our own libfabric.so.1 and libdat.so.1, look up in a provider. The object is preloaded
+//! as `libibverbs.so.1`, so its symbols take precedence over those of all libraries. They have a version of their own, so that other
+//! providers still use their own symbols of the same names.
 
 use rkey_kit::exports;
 

@@ -1,18 +1,18 @@
 //! All C front ends in one shared object, `librkey_all.so`.
 //!
-//! Programs find it under several names: `libibverbs.so.1`, `librdmacm.so.1`, `librkey-fi.so`, `libdaplrkey.so.2`. The loader recognises
-//! the file and loads it once, whatever names a process uses and in which order. So all front ends of a process run one
-//! copy of this code and share one device: each accepts the keys that another one issued.
+//! Programs find it under several names: `libibverbs.so.1`, `librdmacm.so.1`, `librkey-fi.so`, `libdaplrkey.so.2`. The loader
+//! recognizes the file and loads it only once, whichever names a process uses, in any order. So all front ends of a process run one
+//! copy of this code and share one device: each accepts the keys that another one has issued.
 //!
 //! The exports of verbs and librdmacm come with those crates; those that other libraries look up in a provider are here.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
-// For its exports.
+// Linked for their exports.
 use ibverbs as _;
 use rdmacm as _;
 
 #[allow(unsafe_code)]
-// UNSAFETY: assembly that makes the exported symbols.
+// UNSAFETY: assembly that defines the exported symbols.
 mod export;

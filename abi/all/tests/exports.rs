@@ -1,5 +1,5 @@
-//! The library exports the symbols of Debian's libibverbs and librdmacm and of later rdma-core, with their versions, and those that libfabric and
-//! libdat2 look up in a provider. It exports nothing else but the interposed functions of the C library.
+//! The library exports the symbols of Debian's libibverbs and librdmacm and those of later rdma-core releases, with their versions, and
+//! the symbols that libfabric and libdat2 look up in a provider. Otherwise it exports only the interposed functions of the C library.
 
 use rkey_kit::delivery::VERBS;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ const UNVERSIONED: &[&str] = &[
     "statx",
 ];
 
-/// What other libraries look up in a provider. They have a version of their own: without one, they would replace the same
-/// symbols of other providers in a process that preloads the library.
+/// The symbols that other libraries look up in a provider. They have a version of their own: without one, they would replace the
+/// symbols of the same names of other providers in a process that preloads the library.
 const PLUGINS: &[&str] = &[
     "dapl_extensions@@RKEY_1",
     "dat_provider_fini@@RKEY_1",

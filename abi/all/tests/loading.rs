@@ -1,4 +1,4 @@
-//! The loader identifies the library by its file: a process that uses it under several names loads it once.
+//! The loader identifies the library by its file, so a process that uses it under several names loads it once.
 
 use rkey_kit::delivery::{FABRIC, RDMACM, UDAPL, VERBS};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 struct Folder(PathBuf);
 
 impl Folder {
-    /// A new directory with the library under all its names.
+    /// Creates a directory with the library under all its names.
     fn new(test: &str) -> Self {
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
@@ -64,7 +64,7 @@ fn load(folder: &Folder, program: &Path, libraries: &[&str], preload: bool) -> S
 
 /// Loads the library under its names, in every order, and another library that is linked with libibverbs.
 #[test]
-fn a_process_has_the_library_once() {
+fn a_process_loads_the_library_once() {
     let folder = Folder::new("loading");
     let loader = folder.compile("loader", include_str!("programs/loader.c"), &[]);
     let user = include_str!("programs/user.c");
@@ -88,9 +88,9 @@ fn a_process_has_the_library_once() {
     assert_eq!(text, "1 copy\n");
 }
 
-/// A preloaded library takes precedence over other providers, which must still use their own symbols of the same names.
+/// Even if our library is preloaded, other providers must use their own symbols of the same names.
 #[test]
-fn another_provider_keeps_its_symbols() {
+fn another_provider_uses_its_own_symbols() {
     let folder = Folder::new("others");
     let loader = folder.compile("loader", include_str!("programs/loader.c"), &[]);
     let map = folder.0.join("other.map");

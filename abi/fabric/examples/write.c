@@ -165,7 +165,7 @@ int main(void)
         close(sockets[0]);
         return use(sockets[1]);
     }
-    /* Each process keeps one end, so each sees when the other is gone. */
+    /* Each process keeps only its own end, so that it notices when the other one exits. */
     close(sockets[1]);
     failed = own(sockets[0]);
     close(sockets[0]);

@@ -6,36 +6,36 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// What queues and counters ask of an endpoint; `ep/driven.rs` implements it.
+/// What queues and counters need from an endpoint. `ep/driven.rs` implements it.
 pub(crate) trait Driven: Send + Sync {
     /// Handles completions of the device and arrived messages.
     fn progress(&self);
 
-    /// Sends the responses that waited for room in the endpoint's completion queue.
-    fn give_answers(&self);
+    /// Sends the responses that are waiting for room in the endpoint's completion queue.
+    fn send_deferred_answers(&self);
 
     /// Prepares a thread to wait for one of the endpoint's completion queues: the endpoint's descriptor becomes
     /// readable when there is something to do.
     fn arm(&self, cq: CqId) -> Result<Armed>;
 
     /// Checks whether the connection has ended. Returns whether there was anything to do.
-    fn look_for_end(&self) -> bool;
+    fn check_for_end(&self) -> bool;
 
     /// Like [`Driven::arm`], but for the end of the connection only.
     fn arm_for_end(&self) -> Result<()>;
 }
 
-/// A completion queue, by its address.
+/// Identifies a completion queue by its address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CqId(pub(crate) usize);
 
 /// What an endpoint reports to a thread that is about to wait.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Armed {
-    /// A call that returned `FI_EAGAIN` may be repeated.
+    /// Whether a call that returned `FI_EAGAIN` may be repeated.
     pub(crate) may_retry: bool,
-    /// The endpoint waits for something that wakes no thread.
-    pub(crate) needs_looks: bool,
+    /// Whether the endpoint waits for something that wakes no thread.
+    pub(crate) needs_polling: bool,
 }
 
 /// A list of endpoints without duplicates.

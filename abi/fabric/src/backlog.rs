@@ -1,19 +1,19 @@
-//! Connection requests that the program has not answered yet. Each has an open descriptor, so a passive
+//! Connection requests that the program has not answered yet. Each holds an open descriptor, so a passive
 //! endpoint limits their number.
 
 use crate::connect_request::{Pending, Request};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// The maximum number of waiting requests of a passive endpoint.
+/// The maximum number of pending requests of a passive endpoint.
 const REQUESTS_MAX: usize = 128;
 
-/// The waiting requests of a passive endpoint.
+/// The pending requests of a passive endpoint.
 #[derive(Default)]
 pub(crate) struct Backlog(Mutex<Vec<Weak<Pending>>>);
 
 impl Backlog {
-    /// Adds a request. If the backlog is full, first drops requests whose clients have ended; if it is still
+    /// Adds a request. If the backlog is full, first drops requests whose clients have exited. If it is still
     /// full, returns the request.
     pub(crate) fn add(&self, request: Request) -> Result<Arc<Pending>, Box<Request>> {
         let mut all = self.0.lock();

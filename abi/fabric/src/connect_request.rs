@@ -27,7 +27,7 @@ pub(crate) struct Request {
     pub(crate) hello: Hello,
 }
 
-/// A connection request, until the program answers it or [`Pending::is_waiting`] finds that the peer has ended.
+/// A connection request, until the program answers it, or [`Pending::is_waiting`] finds that the peer has exited.
 pub(crate) struct Pending(Mutex<Option<Request>>);
 
 impl Pending {
@@ -76,11 +76,11 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
             "a connection from process {} was refused: {why}",
             incoming.peer().pid
         ));
-        // Without a text: the client would take it for the program's data.
+        // Without a text, which the client would take for the program's data.
         incoming.reject("");
         return None;
     };
-    // A client need not listen anywhere. Its port is then unconfirmed, and dropped.
+    // A client does not have to listen. If it does not, its port cannot be confirmed, and is dropped.
     if !incoming.listens_at(hello.name) {
         hello.name = SocketAddr::new(hello.name.ip(), 0);
     }
@@ -88,7 +88,7 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
     Some((Request { incoming, hello }, name, data))
 }
 
-/// Removes a request's handle and takes the request; returns `FI_ECONNABORTED` if it was dropped because the peer has ended.
+/// Removes a request's handle, and takes the request. Returns `FI_ECONNABORTED` if it was dropped because the peer has exited.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -99,7 +99,7 @@ pub(crate) unsafe fn take_request(handle: *mut Fid) -> Result<Request> {
     request.ok_or(GONE)
 }
 
-/// Removes a request's handle and refuses the peer, unless the peer has ended.
+/// Removes a request's handle, and refuses the peer, unless the peer has exited.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -116,12 +116,12 @@ pub(crate) unsafe fn reject(handle: *mut Fid, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a request was dropped because its peer has ended.
+/// Whether a request was dropped because its peer has exited.
 ///
 /// # Safety
 /// `info` is the `fi_info` of a request that the program has not seen.
-pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
-    // SAFETY: the caller promises that we made it and that its handle is that of a request.
+pub(crate) unsafe fn has_ended(info: *mut Info) -> bool {
+    // SAFETY: the caller guarantees that we made it and that its handle is that of a request.
     let object = unsafe {
         let info = input(info.cast_const()).ok();
         info.and_then(|it| find::<RequestObject, _>(it.handle).ok())
@@ -134,7 +134,7 @@ pub(crate) unsafe fn is_gone(info: *mut Info) -> bool {
 /// # Safety
 /// `info` is the `fi_info` of a request that the program has not seen.
 pub(crate) unsafe fn forget_request(info: *mut Info) {
-    // SAFETY: the caller promises that we made it and that its handle is that of a request.
+    // SAFETY: the caller guarantees that we made it and that its handle is that of a request.
     unsafe {
         if let Ok(info) = input(info.cast_const()) {
             let _ = reject(info.handle, &[]);
@@ -154,6 +154,6 @@ pub(crate) unsafe fn parameters<'a>(param: *const c_void, len: usize) -> Result<
     if param.is_null() {
         return Ok(&[]);
     }
-    // SAFETY: not null, and `len` bytes as the caller promises.
+    // SAFETY: not null, and `len` bytes as the caller guarantees.
     Ok(unsafe { list(param.cast(), len)? })
 }

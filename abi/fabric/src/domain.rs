@@ -58,17 +58,17 @@ pub(crate) struct Domain {
     pub(crate) version: u32,
     /// The `mr_mode` bits in force, with basic and scalable expanded.
     pub(crate) mr_mode: c_int,
-    /// The program requested `FI_HMEM`.
+    /// Whether the program requested `FI_HMEM`.
     pub(crate) hmem: bool,
-    /// Buffers need no descriptor and no registration, and the processor copies them: neither `FI_MR_LOCAL` nor `FI_HMEM`.
+    /// Whether buffers need neither a descriptor nor a registration, and the processor copies them (neither `FI_MR_LOCAL` nor `FI_HMEM`).
     pub(crate) plain: bool,
-    /// The program requested `FI_RMA_EVENT`.
+    /// Whether the program requested `FI_RMA_EVENT`.
     pub(crate) rma_events: bool,
-    /// Authorization keys are in address vectors.
+    /// Whether authorization keys are in address vectors.
     pub(crate) av_keys: bool,
-    /// The program requested `FI_AV_USER_ID`.
+    /// Whether the program requested `FI_AV_USER_ID`.
     pub(crate) user_ids: bool,
-    /// The program requested `FI_DIRECTED_RECV`.
+    /// Whether the program requested `FI_DIRECTED_RECV`.
     pub(crate) directed: bool,
     /// The peers that regions can be limited to.
     pub(crate) identities: Identities,
@@ -90,9 +90,9 @@ pub(crate) struct Domain {
     pub(crate) counters: Mutex<HashMap<u32, Weak<dyn Counting>>>,
     /// Messages that peers may read from regions.
     pub(crate) exposed: Arc<ExposedMessages>,
-    /// Registrations that outlive regions without remote rights. The description has a reference to the cache.
+    /// The cache of registrations, which outlive regions without remote rights. The description refers to the cache.
     pub(crate) cache: Option<Described>,
-    /// Registers the buffers of transfers, if the provider has to do that.
+    /// Registers the buffers of transfers, if the provider must do so.
     pub(crate) buffers: Option<Box<Buffers>>,
     /// Regions registered with `FI_RMA_PMEM`.
     pub(crate) persistent: Mutex<HashSet<RegionId>>,
@@ -120,8 +120,8 @@ impl DomainRef {
     /// Does not count references, so it is cheap.
     ///
     /// # Safety
-    /// Used only while a region of the program is registered in a protection domain of the domain, or during a call about
-    /// one: in that time the domain cannot be closed.
+    /// The reference may be used only while a region of the program is registered in a protection domain of the domain, or during a call
+    /// on such a region: the domain cannot be closed during that time.
     pub(crate) unsafe fn new(domain: &Domain) -> Self {
         Self(NonNull::from(domain))
     }
@@ -147,7 +147,7 @@ pub(crate) fn number() -> u32 {
 }
 
 impl Domain {
-    /// A domain as `info` describes it.
+    /// Creates a domain from `info`.
     ///
     /// # Safety
     /// `info` was read from an `fi_info` of the program that is still valid.
@@ -208,8 +208,8 @@ impl Domain {
         Ok(domain)
     }
 
-    /// Opens the registration cache, if the program has imported a memory monitor. A cached registration is that of several
-    /// regions, so a domain has no cache if the state of its regions can change.
+    /// Opens the registration cache, if the program has imported a memory monitor. Several regions share a cached registration,
+    /// so a domain has no cache if the state of its regions can change.
     fn open_cache(&mut self) -> Result<()> {
         const STATES: c_int = FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT;
         if !self.has(STATES) && !self.av_keys && imported::exists() {
@@ -229,7 +229,7 @@ impl Domain {
         Ok(())
     }
 
-    /// Where caches register.
+    /// The domain in which caches register memory.
     fn place(&self) -> Result<Place> {
         let pd = Arc::clone(self.own_pd()?);
         Ok(Place {
@@ -317,7 +317,7 @@ pub(crate) fn anywhere() -> Arc<dyn ForeignMemory> {
     unsafe { rkey_kinds::discover::Anywhere::copier() }
 }
 
-/// The end of programs' memory, unless they ask the kernel for mappings beyond it (48-bit addresses).
+/// The end of user memory, unless a program requests mappings beyond it from the kernel (48-bit addresses).
 pub(crate) const ADDRESSES: u64 = 1 << 47;
 
 /// The protection domain of the endpoints and regions with one authorization key.
@@ -325,7 +325,7 @@ pub(crate) struct ProtectionDomain {
     device: Device,
     pub(crate) id: DomainId,
     pub(crate) key: Vec<u8>,
-    /// Covers all memory of the process, for local use only: requests use it for memory that needs no
+    /// A region of all memory of the process, for local use only. Requests use it for memory that needs no
     /// registration.
     everything: Region,
     /// Like `everything`, for memory that the processor must not touch, in domains with `FI_HMEM`.

@@ -61,7 +61,7 @@ impl FiError {
     pub(crate) const NOAV: Self = Self(267);
     pub(crate) const NORX: Self = Self(269);
 
-    /// The number itself; logs the details that it cannot carry (`RKEY_LOG=info`).
+    /// Returns the number, and logs the details that it cannot express (`RKEY_LOG=info`).
     #[cold]
     pub(crate) fn because(self, why: Arguments<'_>) -> Self {
         tracing::info!("call refused: {why}");

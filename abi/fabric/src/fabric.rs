@@ -23,17 +23,17 @@ pub(crate) struct FabricObject {
 }
 object!(FabricObject, FidFabric, 1024);
 
-/// The transport timeout of endpoints, in the units of `RKEY_TIMEOUT`: with its retries 13 seconds. Libfabric's
-/// API has no timeouts: endpoints wait for a slow peer. They notice at once that a peer has ended, whatever the
+/// The transport timeout of endpoints, as a value of `RKEY_TIMEOUT`: 13 seconds including retries. libfabric's
+/// API has no timeouts, so endpoints wait for a slow peer. They notice at once that a peer has exited, whatever the
 /// timeout.
-const PATIENT: u8 = 19;
+const TRANSPORT_TIMEOUT: u8 = 19;
 
 /// The limits that a device must allow for endpoints to work.
 const NEEDED_INLINE: u32 = INLINE_MAX as u32;
 pub(crate) const NEEDED_SGE: u32 = IOV_LIMIT as u32 + 1;
 const NEEDED_DEPTH: u32 = if BUFFERS > SENDS { BUFFERS } else { SENDS };
 
-/// A fabric. The first object that needs the device opens it.
+/// A fabric. The device is opened when an object first needs it.
 #[derive(Default)]
 pub(crate) struct Fabric {
     device: Mutex<Option<Device>>,
@@ -49,10 +49,10 @@ impl Fabric {
             return Ok(device.clone());
         }
         let mut config = Config::default();
-        config.timeout = PATIENT;
+        config.timeout = TRANSPORT_TIMEOUT;
         config.api = Api::Libfabric;
         // Endpoints log denials themselves, under their own names.
-        config.tells_own_denials = true;
+        config.logs_own_denials = true;
         let config = config.with_env().map(|mut config| {
             enough_for_endpoints(&mut config);
             config
@@ -66,7 +66,7 @@ impl Fabric {
     }
 }
 
-/// Raises limits that are too low for endpoints: with them every transfer would fail.
+/// Raises limits that are so low that every transfer of an endpoint would fail.
 fn enough_for_endpoints(config: &mut Config) {
     let limits = [
         ("RKEY_MAX_INLINE", &mut config.max_inline, NEEDED_INLINE),
@@ -93,7 +93,7 @@ impl FabricObject {
         }
     }
 
-    /// The API version of the program, as libfabric's core stored it.
+    /// The API version that the program requested, as libfabric's core stored it.
     pub(crate) fn api_version(&self) -> u32 {
         // SAFETY: the core writes the field once, before the program gets the handle.
         unsafe { (*self.fid.get()).api_version }

@@ -1,5 +1,5 @@
-//! Gives each peer address a number. A region that serves only one peer names the peer by this number (FI-212), and so
-//! do the queue pairs that are connected to it.
+//! Assigns a number to each peer address. A region that serves only one peer identifies the peer by this number (FI-212), and so
+//! do the queue pairs that are connected to the peer.
 
 use crate::domain::number;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ pub(crate) struct Identity {
 pub(crate) struct Identities(Mutex<HashMap<SocketAddr, Weak<Identity>>>);
 
 impl Identities {
-    /// The peer with an address. All callers get the same peer while any of them holds it; later ones get a new number.
+    /// The peer with an address. All callers get the same peer as long as one of them holds it; after that, it gets a new number.
     pub(crate) fn of(&self, address: SocketAddr) -> Arc<Identity> {
         let mut all = self.0.lock();
         if let Some(known) = all.get(&address).and_then(Weak::upgrade) {
@@ -45,6 +45,6 @@ mod tests {
         let before = one.number;
         drop(one);
         assert_ne!(all.of(address(1)).number, before);
-        assert_eq!(all.0.lock().len(), 2, "peers without holders are removed");
+        assert_eq!(all.0.lock().len(), 2, "unused peers are removed");
     }
 }

@@ -72,7 +72,7 @@ const DISABLE_LAYERING: usize = 5;
 
 /// Whether a list in `FI_PROVIDER` asks for a layer over this provider, as `rkey;ofi_rxm` does. Libfabric's
 /// core checks only the program's hints for that, and most programs leave the choice to the variable.
-fn asks_for_a_layer(filter: &str) -> bool {
+fn requests_layer(filter: &str) -> bool {
     let asks = |entry: &str| {
         let mut names = entry.split(';').map(str::trim);
         entry.contains(';') && names.any(|name| NAME.to_str() == Ok(name))
@@ -114,7 +114,7 @@ mod entry {
     pub extern "C" fn fi_prov_ini() -> *mut sys::Provider {
         static FIRST: Once = Once::new();
         FIRST.call_once(|| {
-            if std::env::var("FI_PROVIDER").is_ok_and(|filter| asks_for_a_layer(&filter)) {
+            if std::env::var("FI_PROVIDER").is_ok_and(|filter| requests_layer(&filter)) {
                 // SAFETY: no caller has the address before this function first returns it.
                 unsafe { (*PROVIDER.0.get()).context[DISABLE_LAYERING] = 0 };
             }
@@ -126,12 +126,12 @@ pub use entry::fi_prov_ini;
 
 #[cfg(test)]
 mod tests {
-    use super::asks_for_a_layer;
+    use super::requests_layer;
 
     #[test]
     fn a_layer_counts_only_together_with_the_provider() {
         for filter in ["rkey;ofi_rxm", "tcp,rkey;ofi_rxm", "ofi_rxm;rkey"] {
-            assert!(asks_for_a_layer(filter), "{filter}");
+            assert!(requests_layer(filter), "{filter}");
         }
         for filter in [
             "",
@@ -140,7 +140,7 @@ mod tests {
             "tcp;ofi_rxm,rkey",
             "^rkey;ofi_rxm",
         ] {
-            assert!(!asks_for_a_layer(filter), "{filter}");
+            assert!(!requests_layer(filter), "{filter}");
         }
     }
 }

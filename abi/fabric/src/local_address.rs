@@ -6,17 +6,17 @@ use rkey_endpoint::reachable;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Once;
 
-/// An address that the program requested, or that is reserved for this endpoint alone.
+/// An address that the program has requested, or that is reserved for this endpoint alone.
 #[derive(Debug)]
 pub(crate) struct LocalAddress {
-    wish: SocketAddr,
+    requested: SocketAddr,
     reserved: Option<Reservation>,
 }
 
 impl LocalAddress {
-    pub(crate) fn new(wish: SocketAddr) -> Self {
+    pub(crate) fn new(requested: SocketAddr) -> Self {
         Self {
-            wish,
+            requested,
             reserved: None,
         }
     }
@@ -28,16 +28,16 @@ impl LocalAddress {
     /// The address under which peers on this host find the endpoint; final once it is reserved.
     pub(crate) fn name(&self) -> SocketAddr {
         let reserved = self.reserved.as_ref().map(Reservation::local_address);
-        reachable(reserved.unwrap_or(self.wish))
+        reachable(reserved.unwrap_or(self.requested))
     }
 
-    /// Reserves the address: port 0 becomes a real one. Has no effect the second time.
+    /// Reserves the address, and replaces port 0 with a free port. A second call has no effect.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`.
     pub(crate) fn reserve(&mut self, device: &Device) -> Result<()> {
         if self.reserved.is_none() {
-            self.reserved = Some(device.reserve(self.wish)?);
+            self.reserved = Some(device.reserve(self.requested)?);
         }
         Ok(())
     }
@@ -48,7 +48,7 @@ impl LocalAddress {
         static WARNED: Once = Once::new();
         match self.reserve(device) {
             Err(FiError::ADDRINUSE) => {
-                let address = self.wish;
+                let address = self.requested;
                 WARNED.call_once(|| {
                     tracing::warn!(
                         "an endpoint connects from {address}, the address of another endpoint: providers that reserve it return -FI_EADDRINUSE from fi_endpoint"
@@ -72,19 +72,19 @@ impl LocalAddress {
         };
         if !own.is_some_and(has) {
             self.reserved = Some(device.reserve(address)?);
-            self.wish = address;
+            self.requested = address;
         }
         Ok(())
     }
 
-    /// Listens at the address.
+    /// Listens on the address.
     pub(crate) fn listen(&mut self, device: &Device) -> Result<Listener> {
         let reserved = match self.reserved.take() {
             Some(reserved) => reserved,
-            None => device.reserve(self.wish)?,
+            None => device.reserve(self.requested)?,
         };
         // Later listeners get this address, even after a failure.
-        self.wish = reserved.local_address();
+        self.requested = reserved.local_address();
         Ok(reserved.listen()?)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! By default the provider requires none. `FI_RKEY_MR_MODE` names bits to require (and to enforce), and
 //! `FI_RKEY_PROFILE` selects those of a known provider, to test a program against the rules of hardware that is not
-//! there.
+//! available.
 
 use crate::errno::FiError;
 use crate::lenient;
@@ -32,7 +32,7 @@ const NAMES: &[(&str, c_int)] = &[
 pub(crate) const BASIC: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 /// The one combination with `FI_MR_BASIC` that the 1.6.2 page allows (FI-252).
 const BASIC_AND_LOCAL: c_int = FI_MR_BASIC | FI_MR_LOCAL;
-/// Bits that concern only RMA and atomics: dropped when the hints ask for neither (FI-I16).
+/// Bits that concern only RMA and atomics, which are dropped when the hints request neither (FI-I16).
 const TARGET: c_int = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_RMA_EVENT;
 /// Every single bit that the provider knows.
 const ALL: c_int = FI_MR_LOCAL
@@ -120,7 +120,7 @@ pub(crate) fn negotiate(required: c_int, asked: &Request, hides: bool) -> Option
     }
 }
 
-/// As [`negotiate`], without hiding anything.
+/// Like [`negotiate`], without hiding anything.
 fn granted(required: c_int, asked: &Request) -> Option<Granted> {
     let needed = needed(required, asked);
     let local = needed & FI_MR_LOCAL != 0;
@@ -186,9 +186,9 @@ fn granted(required: c_int, asked: &Request) -> Option<Granted> {
 
 /// Required bits that were reported to the program: sets that its hints lacked, and whether it offered them later.
 #[derive(Debug, Default)]
-struct Told(Vec<(c_int, bool)>);
+struct Reported(Vec<(c_int, bool)>);
 
-impl Told {
+impl Reported {
     /// Whether to report to the program that these bits are missing.
     fn lacks(&mut self, missing: c_int) -> bool {
         let news = missing != 0 && self.0.iter().all(|(told, _)| *told != missing);
@@ -211,7 +211,7 @@ impl Told {
     }
 }
 
-static TOLD: Mutex<Told> = Mutex::new(Told(Vec::new()));
+static REPORTED: Mutex<Reported> = Mutex::new(Reported(Vec::new()));
 
 /// Whether the provider registers the buffers of a domain itself: the mode requires `FI_MR_LOCAL`, and the program, which did not
 /// offer it, got a domain of this `mr_mode` without it (FI-048, FI-233).
@@ -232,7 +232,7 @@ pub(crate) fn explain(required: c_int, asked: &Request) {
         false => required,
     };
     let missing = needed(required, asked) & !asked.mr_mode.unwrap_or(ALL);
-    if TOLD.lock().lacks(missing) {
+    if REPORTED.lock().lacks(missing) {
         rkey_device::denials::refused(&format!(
             "no match: FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires {}; add it to domain_attr->mr_mode of the hints",
             names(missing)
@@ -246,7 +246,7 @@ pub(crate) fn explain_match(asked: &Request, granted: Granted) {
     if asked.mr_mode.is_none() {
         return;
     }
-    let offered = TOLD.lock().offers(granted.mr_mode);
+    let offered = REPORTED.lock().offers(granted.mr_mode);
     if offered != 0 {
         tracing::warn!(
             "match: mr_mode of the hints now has {}; the program must follow it",
@@ -287,7 +287,7 @@ fn needed(required: c_int, asked: &Request) -> c_int {
     needed
 }
 
-/// The single bits in force in a domain of this `mr_mode`.
+/// The individual bits in force in a domain with this `mr_mode`.
 pub(crate) fn effective(mr_mode: c_int, mode: u64) -> c_int {
     match mr_mode {
         FI_MR_BASIC | FI_MR_SCALABLE => {
@@ -477,11 +477,11 @@ mod tests {
 
     #[test]
     fn bits_that_a_program_finally_offers_are_reported_once() {
-        let mut told = Told::default();
+        let mut told = Reported::default();
         assert!(!told.lacks(0));
         assert!(told.lacks(FI_MR_LOCAL | FI_MR_RAW));
         assert!(!told.lacks(FI_MR_LOCAL | FI_MR_RAW));
-        assert_eq!(told.offers(FI_MR_LOCAL), 0, "one is still missing");
+        assert_eq!(told.offers(FI_MR_LOCAL), 0, "a bit is still missing");
         let all = FI_MR_LOCAL | FI_MR_RAW;
         assert_eq!(told.offers(all | FI_MR_ENDPOINT), all);
         assert_eq!(told.offers(all), 0, "already reported");

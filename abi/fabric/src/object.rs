@@ -1,6 +1,6 @@
 //! libfabric's form of handles, and the boundary at which errors become negative numbers.
 //!
-//! [`mod@rkey_kit::object`] does the checking. This module adds what is special to libfabric: each handle begins with a
+//! [`mod@rkey_kit::object`] does the checks. This module adds what is specific to libfabric: each handle begins with a
 //! `fid`, so one function may get handles of several kinds, and errors have libfabric's numbers.
 
 #![allow(unsafe_code)]
@@ -84,11 +84,15 @@ pub(crate) unsafe fn store<T>(room: *mut T, value: T) -> Result<()> {
     unsafe { rkey_kit::argument::store(room, value) }.map_err(FiError::from)
 }
 
-/// Writes as many bytes as fit; `len` becomes the full length. Returns whether all of them fit.
+/// Writes as many bytes as fit, and sets `len` to the full length. Returns whether all bytes fit.
 ///
 /// # Safety
-/// `len` is null or a number, and `room` has that many bytes.
-pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) -> Result<bool> {
+/// `len` is null or points to a length, and `room` is valid for writes of that many bytes.
+pub(crate) unsafe fn write_truncated(
+    bytes: &[u8],
+    room: *mut c_void,
+    len: *mut usize,
+) -> Result<bool> {
     if len.is_null() {
         return Err(FiError::INVAL);
     }
@@ -98,7 +102,7 @@ pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) 
     if cut > 0 && room.is_null() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: the caller promises this length.
+    // SAFETY: the caller guarantees this length.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), room.cast::<u8>(), cut);
         *len = bytes.len();
@@ -106,13 +110,13 @@ pub(crate) unsafe fn give_cut(bytes: &[u8], room: *mut c_void, len: *mut usize) 
     Ok(cut == bytes.len())
 }
 
-/// Passes a name to the program; returns `FI_ETOOSMALL` if it does not fit.
+/// Writes a name for the program. Returns `FI_ETOOSMALL` if it does not fit.
 ///
 /// # Safety
-/// `len` is null or a number, and `addr` has `len` bytes.
-pub(crate) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
+/// `len` is null or points to a length, and `addr` is valid for writes of that many bytes.
+pub(crate) unsafe fn write_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result<()> {
     // SAFETY: guaranteed by the caller.
-    if unsafe { give_cut(name, addr, len)? } {
+    if unsafe { write_truncated(name, addr, len)? } {
         Ok(())
     } else {
         Err(FiError::TOOSMALL)
@@ -143,7 +147,7 @@ pub(crate) fn transfer_status(body: impl FnOnce() -> Result<()>) -> isize {
     count(|| body().map(|()| 0))
 }
 
-/// The error for closing an object that others still use.
+/// The error for closing an object that is still in use.
 #[cold]
 pub(crate) fn busy(who: &str) -> FiError {
     FiError::BUSY.because(format_args!(

@@ -14,7 +14,7 @@ use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
 use crate::local_address::LocalAddress;
 use crate::nosys::{self, nosys};
-use crate::object::{find, give_name, handle_of, object, publish, remove, status};
+use crate::object::{find, handle_of, object, publish, remove, status, write_name};
 use crate::sys::*;
 use parking_lot::Mutex;
 use rkey_device::Incoming;
@@ -43,7 +43,7 @@ struct Passive {
 }
 
 struct State {
-    /// `None` if an endpoint has taken it over.
+    /// `None` once an endpoint has taken it over.
     local_address: Option<LocalAddress>,
     eq: Option<Arc<Eq>>,
     serving: Option<Serving>,
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, pep)? };
         owner.inner.users.add();
         Ok(())
@@ -284,8 +284,8 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
         // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
         let name = pep.state.lock().local_address()?.name();
-        // SAFETY: the caller promises that both are writable.
-        unsafe { give_name(&pep.format.encode(name), addr, len) }
+        // SAFETY: the caller guarantees that both are writable.
+        unsafe { write_name(&pep.format.encode(name), addr, len) }
     })
 }
 
@@ -333,12 +333,12 @@ impl Passive {
         };
         let added = self.backlog.add(request);
         // If the backlog was full, it dropped requests whose clients have ended; this removes their events.
-        eq.forget_gone_requests();
+        eq.forget_ended_requests();
         let request = match added {
             Ok(request) => request,
             Err(request) => {
                 complain(format_args!(
-                    "refused a connection from {peer}: too many requests wait at {address} (answer them with fi_accept or fi_reject)"
+                    "refused a connection from {peer}: too many requests are pending at {address} (answer them with fi_accept or fi_reject)"
                 ));
                 request.incoming.reject("");
                 return Ok(());
@@ -373,10 +373,10 @@ unsafe fn prov_name(fabric: Option<&FabricAttr>) -> &CStr {
 }
 
 impl PepObject {
-    /// Hands the address over to an endpoint. From then on the passive endpoint is unusable and bound to nothing.
+    /// Transfers the address to an endpoint. After that, the passive endpoint is unusable, and bound to nothing.
     ///
     /// # Errors
-    /// `FI_EINVAL`: another fabric. `FI_EOPBADSTATE`: it listens, or has handed its address over already.
+    /// `FI_EINVAL`: another fabric. `FI_EOPBADSTATE`: it is listening, or has already transferred its address.
     pub(crate) fn take_local_address(&self, fabric: &Arc<Fabric>) -> Result<LocalAddress> {
         let pep = &self.inner;
         if !Arc::ptr_eq(&pep.fabric, fabric) {

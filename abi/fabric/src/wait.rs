@@ -1,4 +1,4 @@
-//! Waiting: descriptors that are readable while there is something to do, and deadlines of calls.
+//! Waiting: descriptors that are readable while there is work, and deadlines of calls.
 
 use crate::errno::{FiError, Result};
 use crate::sys::*;
@@ -136,7 +136,7 @@ pub(crate) fn readable(fds: &[RawFd], deadline: &Deadline) -> Result<bool> {
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// From libfabric's milliseconds: negative means never.
+    /// Converts libfabric's milliseconds. A negative number means never.
     pub(crate) fn of(milliseconds: c_int) -> Self {
         Self(
             u64::try_from(milliseconds)

@@ -33,7 +33,7 @@ fn address(region: &dyn Watched) -> usize {
 }
 
 impl WatchedRegions {
-    /// Adds a region; a second time has no effect.
+    /// Adds a region. Adding it again has no effect.
     ///
     /// # Safety
     /// The region is removed before it moves or is freed.

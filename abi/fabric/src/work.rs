@@ -6,7 +6,7 @@
 //!
 //! Three events wake a sleeping program: a counter moves and makes work due, new work is queued, or due work could not
 //! be started. Nothing wakes it for the next attempt, or for work that only the progress of other queues' endpoints
-//! makes due: a sleeping thread checks for these regularly ([`Queue::needs_looks`]).
+//! makes due: a sleeping thread checks for these regularly ([`Queue::needs_polling`]).
 
 use crate::attached::Attached;
 use crate::errno::{FiError, Result};
@@ -17,7 +17,7 @@ use rkey_device::{CountListener, Device};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What waiting work needs from its counter.
+/// What queued work needs from its counter.
 pub(crate) trait Counting: Send + Sync {
     /// Counts a success. Wakes a waiting thread if that makes work due.
     fn count(&self);
@@ -31,7 +31,7 @@ pub(crate) trait Counting: Send + Sync {
     /// Whether the counter depends on the progress of endpoints that are not in `than`.
     fn depends_on_others(&self, than: &Attached) -> bool;
 
-    /// The counter's users: while there is one, the program cannot close the counter.
+    /// The counter's users. While there are any, the program cannot close the counter.
     fn users(&self) -> &Users;
 }
 
@@ -54,7 +54,7 @@ pub(crate) trait Action: Send + Sync {
 struct Item {
     counter: Arc<dyn Counting>,
     threshold: u64,
-    /// The address by which the program names it: its structure, or the context of a triggered operation.
+    /// The address by which the program refers to it: of its structure, or the context of a triggered operation.
     id: usize,
     action: Box<dyn Action>,
     /// Whether it was due and could not be started.
@@ -71,7 +71,7 @@ impl Drop for Item {
 #[derive(Default)]
 pub(crate) struct Queue {
     items: Mutex<Vec<Item>>,
-    /// The number of items: most domains have none, and check no further.
+    /// The number of items, for a shortcut: most domains have none.
     len: AtomicUsize,
     /// Locked while a thread starts due work: one at a time, to preserve the order. Work that is being started
     /// is not in `items`.
@@ -89,7 +89,7 @@ pub(crate) struct Queue {
 impl CountListener for Queue {
     fn counted(&self) {
         if self.len.load(Ordering::SeqCst) > 0 {
-            self.tell_of_due(None);
+            self.wake_if_due(None);
         }
     }
 }
@@ -122,7 +122,7 @@ impl Queue {
         self.len.store(items.len(), Ordering::SeqCst);
         drop(items);
         // Sleeping threads may now depend on other endpoints.
-        self.rouse();
+        self.wake_all();
     }
 
     /// Wakes the waiting thread of this signal when there may be work to start.
@@ -133,7 +133,7 @@ impl Queue {
     }
 
     /// Wakes all waiting threads, if any work is queued: each prepares to wait again.
-    pub(crate) fn rouse(&self) {
+    pub(crate) fn wake_all(&self) {
         if self.len.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -142,27 +142,27 @@ impl Queue {
         }
     }
 
-    /// Call it when a counter has moved and the caller starts no work itself.
+    /// Must be called when a counter has changed and the caller does not start work itself.
     #[inline]
     pub(crate) fn counted_in(&self, counter: &dyn Counting) {
         if self.len.load(Ordering::SeqCst) > 0 {
-            self.tell_of_due(Some(counter));
+            self.wake_if_due(Some(counter));
         }
     }
 
     /// Wakes waiting threads if work is due, for one counter or for any.
     #[cold]
-    fn tell_of_due(&self, of: Option<&dyn Counting>) {
+    fn wake_if_due(&self, of: Option<&dyn Counting>) {
         let due = |item: &Item| of.is_none_or(|it| item.waits_for(it)) && item.is_due();
         let any = self.items.lock().iter().any(due);
         if any && !self.told.swap(true, Ordering::AcqRel) {
-            self.rouse();
+            self.wake_all();
         }
     }
 
     /// Whether work waits for something that wakes no thread: for another attempt, or for progress of endpoints
-    /// other than those in `own`, for which the caller will be woken.
-    pub(crate) fn needs_looks(&self, own: &Attached) -> bool {
+    /// that are not in `own` (the caller is woken for those).
+    pub(crate) fn needs_polling(&self, own: &Attached) -> bool {
         // Work that another thread has just taken may be put back.
         let alone = self.running.lock();
         if self.len.load(Ordering::Acquire) == 0 {
@@ -229,13 +229,13 @@ impl Queue {
                 self.put_back(due);
                 // Once is enough: after that, the waiting threads retry on their own.
                 return if first {
-                    self.rouse()
+                    self.wake_all()
                 };
             }
         }
     }
 
-    /// Removes and returns matching work; first waits for a thread that is just starting some.
+    /// Removes and returns matching work, after waiting for a thread that is starting work.
     fn withdraw(&self, which: impl Fn(&Item) -> bool) -> Vec<Item> {
         let _running = self.running.lock();
         self.take(which)

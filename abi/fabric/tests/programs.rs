@@ -1,4 +1,4 @@
-//! Libfabric's own programs over the provider, which an installed libfabric loads.
+//! libfabric's own programs with the provider, which an installed libfabric loads.
 
 use rkey_kit::delivery::FABRIC;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory with the library that cargo built for the tests, under the name that libfabric looks for.
+/// A directory with a link to the library that cargo built for the tests, under the name that libfabric looks for.
 struct Folder(PathBuf);
 
 thread_local! {
@@ -25,7 +25,7 @@ impl Folder {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rkey-provider-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // A killed process with the same number may have left it behind.
+        // An earlier process with the same id, which was killed, may have left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("a directory for temporary files can be made");
         FABRIC
@@ -82,7 +82,7 @@ fn fi_info_shows_the_three_kinds_of_endpoint() {
     assert!(!text.contains("ofi_rxm"), "a layer on top unasked: {text}");
 }
 
-/// Libfabric's own layer over our connections is available on request.
+/// libfabric's own layer over our connections is available on request.
 #[test]
 fn libfabric_can_put_its_layer_on_top() {
     let Some(mut command) = program("fi_info") else {
@@ -112,7 +112,7 @@ fn the_environment_sets_required_modes() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let modes = "mr_mode: [ FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY ]";
     assert!(text.contains(modes), "{text}");
-    // An unknown name must not make the program run without the mode that was meant.
+    // With a misspelt name, the program must not run without the intended mode.
     for (variable, value) in [
         ("FI_RKEY_PROFILE", "verb"),
         ("FI_RKEY_MR_MODE", "LOCAL,RAVV"),
@@ -163,8 +163,8 @@ fn pingpong(words: &[&str]) {
     pingpong_under("rkey", words);
 }
 
-/// A running fi_pingpong pair whose client has found its server: the server takes a moment to listen, and the
-/// client tries only once. If the port is taken meanwhile, starts another server.
+/// Starts fi_pingpong as server and client. The server takes a moment to listen, and the client tries only once, so starts further
+/// clients until one has found the server. If another program has taken the port, starts another server.
 fn started(
     words: &[&str],
     configure: &dyn Fn(&mut Command),
@@ -216,7 +216,7 @@ fn ping_pong_over_connections() {
     pingpong(&["-e", "msg"]);
 }
 
-/// Libfabric's layer of reliable datagrams over our connections.
+/// libfabric's layer of reliable datagrams over our connections.
 #[test]
 fn ping_pong_over_the_layer_on_top() {
     for more in [&["-m", "msg"][..], &["-m", "tagged"]] {
@@ -228,14 +228,14 @@ fn ping_pong_over_the_layer_on_top() {
     }
 }
 
-/// A connected program that only waits for a message notices the end of its peer.
+/// A connected program that only waits for a message notices that its peer has exited.
 #[test]
 fn the_end_of_a_connected_peer_ends_the_wait() {
     let words = ["-p", "rkey", "-e", "msg", "-I", "100000000", "-S", "64"];
     let configure = |command: &mut Command| {
         command.stdout(Stdio::null()).stderr(Stdio::null());
     };
-    // A client that finds no server ends at once.
+    // A client that finds no server exits at once.
     let runs = |client: &mut Guard| {
         std::thread::sleep(Duration::from_secs(2));
         client.0.try_wait().unwrap().is_none()
@@ -244,8 +244,11 @@ fn the_end_of_a_connected_peer_ends_the_wait() {
         return;
     };
     server.0.kill().unwrap();
-    assert!(!client.wait(), "it ends with an error");
-    assert!(client.0.try_wait().unwrap().is_some(), "and it does end");
+    assert!(!client.wait(), "the client must fail");
+    assert!(
+        client.0.try_wait().unwrap().is_some(),
+        "the client must exit"
+    );
 }
 
 #[test]
@@ -300,7 +303,7 @@ fn group_of_four(words: &[&str], environment: &[(&str, &str)]) -> Option<Guard> 
     built("group", source, words, environment)
 }
 
-/// The program in the README, also under the rules of other hardware.
+/// The example program of the README, also under the rules of other hardware.
 #[test]
 fn the_example_writes_and_is_refused() {
     let source = include_str!("../examples/write.c");
@@ -308,7 +311,7 @@ fn the_example_writes_and_is_refused() {
         &[][..],
         &[("FI_RKEY_PROFILE", "verbs")],
         &[("FI_RKEY_MR_MODE", "LOCAL,PROV_KEY")],
-        // The limits are below the needs of endpoints, which still get what they need.
+        // These limits are below what endpoints need, so the provider must raise them.
         &[("RKEY_MAX_INLINE", "256"), ("RKEY_MAX_SGE", "1")],
         &[("RKEY_MAX_QUEUE_DEPTH", "16")],
     ] {

@@ -1,6 +1,6 @@
 //! Arguments that are addresses: structures and lists that a C program passes, checked as far as that is possible.
 //!
-//! Null and misaligned addresses are refused with `EINVAL`. The caller promises that the memory exists.
+//! Null and misaligned addresses are refused with `EINVAL`. The caller guarantees that the memory is valid.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references.
@@ -13,11 +13,11 @@ use crate::Errno;
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it points to a `T` that nothing writes while the reference is used.
+/// If not null, it points to a `T` that is not written while the reference is in use.
 #[inline]
 pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     check(pointer)?;
-    // SAFETY: aligned and not null, and the caller promises the rest.
+    // SAFETY: aligned and not null, and the caller guarantees the rest.
     Ok(unsafe { &*pointer })
 }
 
@@ -27,11 +27,11 @@ pub unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it points to a valid `T` that only we use now.
+/// If not null, it points to a valid `T` that no one else accesses while the reference is in use.
 #[inline]
 pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
     check(pointer)?;
-    // SAFETY: aligned and not null, and the caller promises the rest.
+    // SAFETY: aligned and not null, and the caller guarantees the rest.
     Ok(unsafe { &mut *pointer })
 }
 
@@ -41,11 +41,11 @@ pub unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T, Errno> {
 /// `EINVAL`: null or misaligned.
 ///
 /// # Safety
-/// If it is not null, it points to room for a `T` that only we use now.
+/// If not null, it is valid for a write of a `T`.
 #[inline]
 pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     check(pointer)?;
-    // SAFETY: aligned and not null, and the caller promises the rest.
+    // SAFETY: aligned and not null, and the caller guarantees the rest.
     unsafe { pointer.write(value) };
     Ok(())
 }
@@ -56,7 +56,7 @@ pub unsafe fn store<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
 /// `EINVAL`: null or misaligned, or longer than the address space.
 ///
 /// # Safety
-/// If it is not null, there are `count` elements that nothing writes while the reference is used.
+/// If not null, it points to `count` elements that are not written while the reference is in use.
 #[inline]
 pub unsafe fn list<'a, T>(pointer: *const T, count: usize) -> Result<&'a [T], Errno> {
     if count == 0 {
@@ -67,7 +67,7 @@ pub unsafe fn list<'a, T>(pointer: *const T, count: usize) -> Result<&'a [T], Er
     if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: aligned, not null, of a possible length, and the caller promises the rest.
+    // SAFETY: aligned, not null, of a possible length, and the caller guarantees the rest.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_elements_has_any_address_and_none_is_longer_than_memory() {
+    fn an_empty_list_may_have_any_address_and_an_impossible_length_is_refused() {
         let number = 1u64;
         // SAFETY: no element is read.
         unsafe {

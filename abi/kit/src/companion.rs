@@ -1,5 +1,5 @@
-//! The shared object of the front ends, for a library that is not part of it: the library loads it from its own directory.
-//! So all keys of a program belong to one device.
+//! The shared object of the front ends, for a library that is not part of it. The library loads the shared object from its own
+//! directory, so that all front ends of the process share one device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: loads a library and looks up a symbol.
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-/// The shared object of the front ends. It stays loaded.
+/// The shared object of the front ends. It is never unloaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Companion(NonNull<c_void>);
 
@@ -20,8 +20,8 @@ unsafe impl Send for Companion {}
 unsafe impl Sync for Companion {}
 
 impl Companion {
-    /// Loads the shared object from the directory of the calling library, which programs find as `library`, under the name of
-    /// `front_end` or under its own. If that fails, logs what to do.
+    /// Loads the shared object from the directory of the calling library, whose file name is `library`. The shared object has the name of
+    /// `front_end` there, or its own. If loading fails, logs what to do.
     #[must_use]
     pub fn load(library: &str, front_end: &FrontEnd) -> Option<Self> {
         crate::log::start();
@@ -48,7 +48,7 @@ impl Companion {
 }
 
 /// The directory where the loader found this library, and the directory of its file, which differs if the loader followed a link.
-/// A relative path of the loader is ignored, because the program may have changed its directory since.
+/// A relative path from the loader is ignored, because the program may since have changed its working directory.
 fn own_folders() -> Vec<PathBuf> {
     let found = own_path().filter(|path| path.is_absolute());
     let mapped = mapped_path(own_folders as *const () as u64);
@@ -70,16 +70,16 @@ fn mapped_path(address: u64) -> Option<PathBuf> {
         let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
         range.is_some_and(|(start, end)| (number(start)..number(end)).contains(&address))
     })?;
-    // No earlier field has a slash.
+    // No earlier field contains a slash.
     let start = line.iter().position(|byte| *byte == b'/')?;
     Some(PathBuf::from(OsStr::from_bytes(&line[start..])))
 }
 
-/// The path at which the loader found this library. It is relative if the program or a search path gave a relative one.
+/// The path at which the loader found this library. It is relative if the program or a search path specified a relative one.
 fn own_path() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value: the strings are null.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: an address in this library, and room for the result.
+    // SAFETY: an address in this library, and a result that is valid for writes.
     let known = unsafe { libc::dladdr(own_path as *const c_void, &raw mut info) };
     if known == 0 || info.dli_fname.is_null() {
         return None;
@@ -91,6 +91,6 @@ fn own_path() -> Option<PathBuf> {
 
 fn open(path: &Path) -> Option<NonNull<c_void>> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: a C string; the library's constructors do nothing that a program could notice.
+    // SAFETY: a C string; the library's constructors have no side effects that a program could notice.
     NonNull::new(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) })
 }

@@ -1,4 +1,4 @@
-//! `dat.conf`, in which `libdat2.so.2` looks up the uDAPL provider of an interface adapter (IA) by its name.
+//! `dat.conf`, the file in which `libdat2.so.2` looks up the uDAPL provider of an interface adapter (IA) by name.
 //!
 //! There is an IA for each interface of this host that has an IPv4 address: `rkey-lo`, `rkey-eth0`. The entries of the
 //! system's own file follow, so its providers remain available.
@@ -12,13 +12,13 @@ use std::path::Path;
 
 /// The name of the file.
 pub const REGISTRY: &str = "dat.conf";
-/// The environment variable that tells `libdat2.so.2` where the file is.
+/// The environment variable with the path of the file, for `libdat2.so.2`.
 pub const VARIABLE: &str = "DAT_OVERRIDE";
 /// The file that `libdat2.so.2` reads if [`VARIABLE`] is not set.
 const SYSTEM: &str = "/etc/dat.conf";
 
-/// Writes `dat.conf` into a directory that has the provider. A process that reads the file at the same time finds either
-/// the old or the new contents.
+/// Writes `dat.conf` into a directory that contains the provider. The file is replaced atomically: a process that reads it at the
+/// same time gets either the old or the new contents.
 ///
 /// # Errors
 /// The directory cannot be written.
@@ -40,7 +40,7 @@ pub fn adapter(interface: &str) -> String {
     format!("rkey-{interface}")
 }
 
-/// The interfaces with an IPv4 address, each once. Each is an IA.
+/// The interfaces with an IPv4 address, without duplicates. Each is an IA.
 #[must_use]
 pub fn interfaces(addresses: &[Address]) -> Vec<&str> {
     let mut names = Vec::new();
@@ -52,7 +52,7 @@ pub fn interfaces(addresses: &[Address]) -> Vec<&str> {
     names
 }
 
-/// Our entries, and those of the system.
+/// Our entries, followed by those of the system.
 fn entries(folder: &Path, addresses: &[Address], system: &str) -> String {
     let library = folder.join(UDAPL.file);
     let mut text = String::new();
@@ -99,9 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_replaced_as_a_whole() {
+    fn the_file_is_replaced_atomically() {
         let folder = std::env::temp_dir().join(format!("rkey-registry-{}", std::process::id()));
-        // A killed process with the same id may have left its directory behind.
+        // An earlier process with the same id, which was killed, may have left its directory behind.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(REGISTRY), "old").unwrap();

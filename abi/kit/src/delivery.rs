@@ -1,10 +1,11 @@
 //! How programs find the front ends instead of the system's libraries: the environment that `rkey run` sets.
 //!
 //! One directory contains the libraries under the names that programs load. It comes first in `LD_LIBRARY_PATH`, for
-//! programs linked with a library and those that load it by name later. A library that must also precede the C library
-//! comes first in `LD_PRELOAD`. Libfabric searches the directories of `FI_PROVIDER_PATH` for providers. `FI_PROVIDER` is
-//! set as well, unless the user has set it, so that programs that name no provider get ours instead of one of libfabric's
-//! own. uDAPL's library looks providers up in a file (see [`dat_conf`]). Our own libfabric is in the directory only if the user asks for it.
+//! programs that are linked with a library or load it at run time. A library that must also precede the C library
+//! comes first in `LD_PRELOAD`. libfabric searches the directories of `FI_PROVIDER_PATH` for providers. `FI_PROVIDER` is
+//! also set, unless the user has set it, so that programs that do not name a provider get ours instead of one of libfabric's
+//! own. uDAPL's library looks up providers in a file (see [`dat_conf`]). Our own libfabric is in the directory only if the user
+//! asks for it.
 
 use crate::dat_conf;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +13,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// A front end, as programs find it.
+/// How programs find a front end.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontEnd {
     /// The file that cargo builds.
@@ -25,11 +26,11 @@ pub struct FrontEnd {
     pub preload: bool,
 }
 
-/// The file with all front ends that share the device of a process. The loader knows a file by its inode, so it loads this one
-/// once, whatever names a process finds it by.
+/// The file with all front ends that share the device of a process. The loader identifies a file by its inode, so it loads this
+/// file only once, even if a process finds it under several names.
 pub const LIBRARY: &str = "librkey_all.so";
 
-/// Verbs. Some programs load the short name first; UCX looks for a device file with `stat` and `access`, which the
+/// Verbs. Some programs load the short name first. UCX looks for a device file with `stat` and `access`, which the
 /// library intercepts.
 pub const VERBS: FrontEnd = FrontEnd {
     built: LIBRARY,
@@ -46,7 +47,7 @@ pub const RDMACM: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// Libfabric's provider, under the name that libfabric gives such files.
+/// libfabric's provider, under the name that libfabric expects.
 pub const FABRIC: FrontEnd = FrontEnd {
     built: LIBRARY,
     file: "librkey-fi.so",
@@ -62,7 +63,7 @@ pub const UDAPL: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// uDAPL 1.2, for programs that are linked with its own library. It finds uDAPL's provider in its directory.
+/// The library of uDAPL 1.2, for programs that are linked with it. It finds uDAPL's provider in its own directory.
 pub const DAT1: FrontEnd = FrontEnd {
     built: "libdat.so",
     file: "libdat.so.1",
@@ -70,7 +71,7 @@ pub const DAT1: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// Libfabric itself, for programs that are not to use the system's. It has only our provider, which it finds in its directory.
+/// libfabric itself, to replace the system's. It has only our provider, which it finds in its own directory.
 pub const OWN_LIBFABRIC: FrontEnd = FrontEnd {
     built: "libfabric.so",
     file: "libfabric.so.1",
@@ -78,11 +79,11 @@ pub const OWN_LIBFABRIC: FrontEnd = FrontEnd {
     preload: false,
 };
 
-/// Libfabric's variables, where the user has not set them. With these values libfabric offers only this provider and, to
-/// programs that request it by name, its own layer over connected endpoints, `ofi_rxm`. By default `ofi_rxm` sends
+/// Variables of libfabric, unless the user has set them. With these values, libfabric offers only this provider and, to
+/// programs that request it by name, its own layer over connected endpoints, `ofi_rxm`. By default, `ofi_rxm` sends
 /// messages of 16 to 128 KiB in segments. Version 1.17 then never completes a message that is peeked at and claimed
-/// before it is received, over any provider. With the limit 0 it reads such messages from the sender's memory, as it
-/// does longer ones.
+/// before it is received, over any provider. With the limit 0, it reads such messages from the sender's memory, as it
+/// does with longer ones.
 const UNLESS_SET: &[(&str, &str)] = &[
     ("FI_PROVIDER", "rkey,ofi_rxm"),
     ("FI_OFI_RXM_SAR_LIMIT", "0"),
@@ -105,7 +106,7 @@ impl FrontEnd {
             .find(|path| path.exists())
     }
 
-    /// Links `library` into a directory under the names of this front end. Existing files are left alone.
+    /// Links `library` into a directory under the names of this front end. Keeps existing files.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_set_stays_behind_it() {
+    fn earlier_values_follow_the_directory() {
         let set = |name: &str| match name {
             "LD_PRELOAD" => Some(OsString::from("/lib/other.so")),
             "FI_PROVIDER" => Some(OsString::from("shm")),
@@ -187,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_found_beside_its_program_and_put_under_its_names() {
+    fn a_library_is_found_next_to_the_program_and_linked_under_its_names() {
         let folder = std::env::temp_dir().join(format!("rkey-delivery-{}", std::process::id()));
         let deps = folder.join("deps");
-        // A killed process with the same id may have left its directory behind.
+        // An earlier process with the same id, which was killed, may have left its directory behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&deps).unwrap();
         assert_eq!(VERBS.find(&folder), None);

@@ -30,9 +30,9 @@ numbers! {
     IO = EIO;
     /// A descriptor that is not open or not of the right kind.
     BADF = EBADF;
-    /// Nothing available now.
+    /// Not available now; try again.
     AGAIN = EAGAIN;
-    /// No memory, or a queue or table is full.
+    /// Out of memory, or a queue or table is full.
     NOMEM = ENOMEM;
     /// Not allowed.
     ACCES = EACCES;
@@ -40,9 +40,9 @@ numbers! {
     FAULT = EFAULT;
     /// Still in use.
     BUSY = EBUSY;
-    /// It exists already.
+    /// Already exists.
     EXIST = EEXIST;
-    /// No such device, or no longer.
+    /// No such device.
     NODEV = ENODEV;
     /// An argument that is not allowed.
     INVAL = EINVAL;
@@ -65,13 +65,13 @@ numbers! {
 }
 
 impl Errno {
-    /// The error of the last failed call of the C library in this thread.
+    /// The error of this thread's last failed call of the C library.
     #[must_use]
     pub fn last() -> Self {
         Self::from(&std::io::Error::last_os_error())
     }
 
-    /// From a number; 0 and negative numbers become [`Errno::IO`].
+    /// Converts a number. 0 and negative numbers become [`Errno::IO`].
     #[must_use]
     pub const fn from_raw(number: i32) -> Self {
         if number > 0 { Self(number) } else { Self::IO }
@@ -85,7 +85,7 @@ impl Errno {
 
     /// Stores it in this thread's `errno`.
     pub fn set(self) {
-        // SAFETY: the C library returns the address of this thread's errno, valid while the thread is.
+        // SAFETY: the C library returns the address of this thread's errno, which is valid as long as the thread runs.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }

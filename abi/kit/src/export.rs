@@ -1,6 +1,6 @@
 //! Exported functions with symbol versions.
 //!
-//! Rust cannot version a function, so each exported symbol is a jump in assembly; `.symver` sets its name and version. The
+//! Rust cannot version a function, so each exported symbol is a jump in assembly, and `.symver` sets its name and version. The
 //! library's linker script declares the versions to the linker.
 
 /// The instruction for a jump to the function `f` of a `global_asm!`.
@@ -22,8 +22,8 @@ macro_rules! jump {
     };
 }
 
-/// Exports the functions of one version. The arguments: the prefix of the jumps' local names, which no other invocation in the
-/// program has; the version with `@@` (the default one) or `@`; and each name with its function.
+/// Exports the functions of one version. The arguments are the prefix of the jumps' local names, which must be unique in the program
+/// among the invocations; the version with `@@` (the default version) or `@`; and each name with its function.
 ///
 /// ```ignore
 /// rkey_kit::exports! { "__rkey_cm_" "@@RDMACM_1.1" {

@@ -4,10 +4,10 @@ use crate::errno::{Errno, Failure};
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code that a bug may make panic. Returns `None` if it panicked; the panic hook has already reported that.
+/// Runs code that may panic because of a bug. Returns `None` if it panicked; the panic hook has already reported the panic.
 #[inline(always)]
 pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
-    // A panic may leave shared state half changed. Our locks do not poison, so later calls still run; a device whose
+    // A panic may leave shared state inconsistent. Our locks do not poison, so later calls still run; a device whose
     // engine panicked refuses them.
     catch_unwind(AssertUnwindSafe(body)).ok()
 }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_errors_pass() {
+    fn values_and_errors_are_returned_unchanged() {
         assert_eq!(fence(|| Ok(0)), 0);
         assert_eq!(fence::<i32>(|| Err(Errno::BUSY)), libc::EBUSY);
         assert!(fence::<*mut u8>(|| Err(Errno::NOMEM)).is_null());

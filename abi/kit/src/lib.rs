@@ -1,15 +1,15 @@
-//! What the C front ends of rkey have in common: errors, handles, settings, logs, and how programs find them.
+//! The common parts of rkey's C front ends: errors, handles, settings, logging, and how programs find the front ends.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`mod@fence`] | a panic ends at the boundary and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
-//! | [`companion`] | how a library outside their shared object finds them |
+//! | [`companion`] | how a library outside their shared object loads them |
 //! | [`dat_conf`] | the file that names uDAPL providers |
 //! | [`settings`] | the environment variables of the front ends |
-//! | [`log`] | where their messages go |
-//! | [`strict`] | what manual pages forbid and other implementations allow |
+//! | [`log`] | logging |
+//! | [`strict`] | calls that manual pages forbid and other implementations allow |
 //! | [`pool`] | objects whose addresses a C program holds, checked before each use |
 //! | [`mod@object`] | handles: the objects that these addresses stand for |
 //! | [`argument`] | structures and lists whose addresses a C program passes |

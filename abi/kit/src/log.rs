@@ -1,7 +1,7 @@
-//! Logging of a front end: to standard error, from the level in `RKEY_LOG`.
+//! Logging to standard error, at the level that `RKEY_LOG` sets.
 //!
-//! The default, `warn`, explains refused accesses and violations of the rules in force. `RKEY_LOG=off` silences
-//! everything, `RKEY_LOG=info` also explains failed calls, `debug` and `trace` add details.
+//! The default, `warn`, explains refused accesses and violations of the rules in force. `off` silences everything, `info` also
+//! explains failed calls, and `debug` and `trace` add details.
 
 use crate::settings::LOG;
 use std::io::IsTerminal;
@@ -10,8 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 static START: Once = Once::new();
 
-/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate tracing-subscriber. The crate takes any
-/// single word for a target; this function accepts only our own targets, so it refuses a misspelt level.
+/// The filter for a value of `RKEY_LOG`: a level, or directives of the crate `tracing-subscriber`. That crate interprets any
+/// single word as a target. This function accepts only our own targets, so it refuses a misspelt level.
 #[must_use]
 pub fn filter(value: &str) -> Option<EnvFilter> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -45,7 +45,7 @@ pub fn start() {
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             .finish();
-        // Fails only if a subscriber is already installed; that one remains.
+        // Fails only if a subscriber is already installed, which is then kept.
         let _ = tracing::subscriber::set_global_default(subscriber);
         if let Err(error) = value {
             tracing::warn!("{error}; using {}", LOG.default);

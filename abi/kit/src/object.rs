@@ -1,7 +1,7 @@
 //! Handles: from the address that a C program passes to the object behind it.
 //!
-//! Each kind of object has a [`Pool`]. An address that is not a live object of its kind (null, a number, a freed object
-//! or one of another kind) is refused with `EINVAL` before anything at the address is touched.
+//! Each kind of object has a [`Pool`]. An address that is not a live object of its kind (null, an integer, a freed object
+//! or one of another kind) is refused with `EINVAL` before the memory at the address is accessed.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references, after the pool has checked them.
@@ -25,8 +25,8 @@ pub unsafe trait Object: Sized + Send + Sync + 'static {
     fn pool() -> &'static Pool<Self>;
 }
 
-/// Gives handles to objects whose field `$field` is a structure for programs: `object!(Mine, c: MyC, 64)` gives them a
-/// pool with 64 slots. The field is an `UnsafeCell<MyC>`; the compiler checks that.
+/// Implements [`Object`] for a type whose field is a structure for programs. `object!(Mine, c: MyC, 64)` creates a pool with 64
+/// slots; the field `c` must be an `UnsafeCell<MyC>`, which the compiler checks.
 #[macro_export]
 macro_rules! object {
     ($object:ty, $field:tt: $c:ty, $capacity:expr) => {
@@ -46,7 +46,7 @@ macro_rules! object {
     };
 }
 
-/// The exact type of a field. (An annotated reference would not show it, because the reference may have been coerced.)
+/// Captures the exact type of a field. (A type annotation on a reference would not, because the reference could be coerced.)
 #[doc(hidden)]
 pub const fn type_of<O, T>(_: fn(&O) -> &T) -> PhantomData<T> {
     PhantomData
@@ -58,11 +58,11 @@ pub const fn type_of<O, T>(_: fn(&O) -> &T) -> PhantomData<T> {
 /// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// No other thread removes the object while the reference is used. (Every API requires this: a program must not destroy
+/// No other thread may remove the object while the reference is in use. (Every API requires that: a program must not destroy
 /// an object while another thread uses it.)
 #[inline]
 pub unsafe fn find<'a, T: Object>(handle: *const T::C) -> Result<&'a T, Errno> {
-    // SAFETY: the caller promises that the object stays while the reference is used.
+    // SAFETY: the caller guarantees that the object stays while the reference is used.
     unsafe { T::pool().get(object_address(handle)) }.ok_or(Errno::INVAL)
 }
 
@@ -84,7 +84,7 @@ pub unsafe fn find_or_null<'a, T: Object>(handle: *const T::C) -> Result<Option<
 /// Adds an object to its pool and returns its handle.
 ///
 /// # Errors
-/// `ENOMEM`: the pool is full, or no memory is left.
+/// `ENOMEM`: the pool is full, or no memory is available.
 pub fn insert<T: Object>(object: T) -> Result<*mut T::C, Errno> {
     let address = T::pool().put(object).ok_or(Errno::NOMEM)?;
     Ok(address.as_ptr().wrapping_byte_add(T::OFFSET).cast())
@@ -96,23 +96,23 @@ pub fn insert<T: Object>(object: T) -> Result<*mut T::C, Errno> {
 /// `EINVAL`: no live object has this address.
 ///
 /// # Safety
-/// No reference to it is used afterwards.
+/// No reference to it may be used afterwards.
 pub unsafe fn remove<T: Object>(handle: *const T::C) -> Result<T, Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { T::pool().take(object_address(handle)) }.ok_or(Errno::INVAL)
 }
 
-/// A slot for an object whose handle is needed before the object exists. It comes from this thread's spare slots if there
+/// Reserves a slot for an object whose handle is needed before the object exists. Takes one of this thread's spare slots if there
 /// are any.
 ///
 /// # Errors
-/// `ENOMEM`: the pool is full, or no memory is left.
+/// `ENOMEM`: the pool is full, or no memory is available.
 #[inline]
 pub fn vacant<T: Object>(
     spares: &'static LocalKey<Spares<T>>,
 ) -> Result<Vacant<'static, T>, Errno> {
     let vacant = spares.try_with(|spares| T::pool().vacant(Some(spares)));
-    // A thread that is ending no longer has spare slots.
+    // A thread that is exiting no longer has spare slots.
     vacant
         .unwrap_or_else(|_| T::pool().vacant(None))
         .ok_or(Errno::NOMEM)
@@ -175,7 +175,7 @@ fn object_address<T: Object>(handle: *const T::C) -> *const T {
     handle.cast::<T>().wrapping_byte_sub(T::OFFSET)
 }
 
-/// How many other objects use an object.
+/// Counts the objects that use an object.
 #[derive(Debug, Default)]
 pub struct Users(AtomicU32);
 
@@ -190,13 +190,13 @@ impl Users {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether nothing uses the object.
+    /// Whether no object uses it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Checks that nothing uses the object, so that it may be destroyed.
+    /// Checks that no object uses it, so that it may be destroyed.
     ///
     /// # Errors
     /// `EBUSY`: it has users.
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_live_object_of_its_kind_is_refused() {
+    fn addresses_that_are_not_live_objects_of_the_kind_are_refused() {
         struct Kind(UnsafeCell<Seen>);
         struct Other(UnsafeCell<Seen>);
         // SAFETY: the tests leave the structures alone.
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_allowed_where_an_argument_may_be_left_out() {
+    fn null_is_allowed_where_an_argument_is_optional() {
         struct Kind(UnsafeCell<u8>);
         // SAFETY: the test leaves the structure alone.
         unsafe impl Sync for Kind {}
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_was_made_in_a_spare_place_ends_once() {
+    fn an_object_in_a_spare_slot_is_destroyed_once() {
         struct Kind(UnsafeCell<u8>);
         // SAFETY: the test leaves the structure alone.
         unsafe impl Sync for Kind {}
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn users_keep_an_object() {
+    fn an_object_with_users_is_busy() {
         let users = Users::default();
         assert_eq!(users.none(), Ok(()));
         users.add();

@@ -1,12 +1,11 @@
 //! Objects whose addresses a C program holds as handles.
 //!
-//! A program may pass anything as a handle: null, an object that it freed, an object of another kind, a number. A pool
-//! therefore keeps the objects of one type in one range of address space, at a fixed distance from each other, and never
-//! releases that range. So an address can be recognised as a live object without touching it: it lies in the range, on a
-//! slot, and the slot is marked live. That costs about a nanosecond.
+//! A program may pass anything as a handle: null, a freed object, an object of another kind, an integer. A pool therefore keeps the
+//! objects of one type in one range of address space, in slots of the same size, and never releases that range. So a live object can
+//! be recognized by its address, without accessing memory outside the range: the address is the start of a slot, and the slot is
+//! marked live. The check takes about a nanosecond.
 //!
-//! A pool cannot detect that a slot was freed and reused in between: then the handle names the new object, as it would
-//! with `malloc`.
+//! A pool cannot detect that a slot has been freed and reused: a stale handle then refers to the new object, as with `malloc`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reserves address space, places objects there, and checks addresses that C passes.
@@ -17,13 +16,13 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// How many bytes a pool makes usable at a time.
+/// How many bytes a pool makes accessible at a time.
 const STEP: usize = 256 * 1024;
 
 const FREE: u32 = 0;
 const LIVE: u32 = 0x6b65_7921;
-/// Live, and a search is looking at the object: it stays until the search is over.
-const LOOKED_AT: u32 = LIVE ^ 1;
+/// Live, and a search is inspecting the object, which prevents its removal.
+const INSPECTED: u32 = LIVE ^ 1;
 
 /// Whether a slot in this state holds an object.
 #[inline]
@@ -39,8 +38,8 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Frees a live slot if no search is looking at its object; otherwise returns the slot's state. If several threads try,
-    /// one succeeds.
+    /// Frees a live slot if no search is inspecting its object; otherwise returns the slot's state. If several threads try,
+    /// only one succeeds.
     #[inline]
     fn release(&self) -> Result<(), u32> {
         let state = &self.state;
@@ -51,7 +50,7 @@ impl<T> Slot<T> {
     /// Moves the object out of a slot.
     ///
     /// # Safety
-    /// The caller has released the slot, calls this once, and has put the slot into no list yet.
+    /// The caller has released the slot, calls this only once, and has not added the slot to a list yet.
     #[inline]
     unsafe fn value(&self) -> T {
         // SAFETY: the slot was live until the caller released it, and it is not in a free list yet, so no other thread
@@ -59,19 +58,19 @@ impl<T> Slot<T> {
         unsafe { (*self.value.get()).assume_init_read() }
     }
 
-    /// Keeps the object of a live slot alive until the result is dropped. Call it with the free list locked, so that
-    /// two searches never look at the same object.
-    fn look_at(&self) -> Option<LookedAt<'_, T>> {
+    /// Keeps the object of a live slot alive until the result is dropped. Must be called with the free list locked, so that
+    /// two searches never inspect the same object.
+    fn inspect(&self) -> Option<Inspected<'_, T>> {
         let state = &self.state;
-        let changed = state.compare_exchange(LIVE, LOOKED_AT, Ordering::Acquire, Ordering::Relaxed);
-        changed.is_ok().then(|| LookedAt(self))
+        let changed = state.compare_exchange(LIVE, INSPECTED, Ordering::Acquire, Ordering::Relaxed);
+        changed.is_ok().then(|| Inspected(self))
     }
 }
 
-/// A slot that a search is looking at.
-struct LookedAt<'a, T>(&'a Slot<T>);
+/// A slot that a search is inspecting.
+struct Inspected<'a, T>(&'a Slot<T>);
 
-impl<T> Drop for LookedAt<'_, T> {
+impl<T> Drop for Inspected<'_, T> {
     fn drop(&mut self) {
         // Nothing else changes this state.
         self.0.state.store(LIVE, Ordering::Release);
@@ -82,7 +81,7 @@ impl<T> Drop for LookedAt<'_, T> {
 pub struct Pool<T> {
     /// The start of the range; null until the first object.
     base: AtomicPtr<u8>,
-    /// How many bytes from `base` on are usable.
+    /// How many bytes from `base` on are accessible.
     usable: AtomicUsize,
     capacity: usize,
     free_list: Mutex<FreeList>,
@@ -100,10 +99,10 @@ struct FreeList {
 unsafe impl<T: Send + Sync> Sync for Pool<T> {}
 
 impl<T: 'static> Pool<T> {
-    /// Distance between two objects.
+    /// The distance between two objects, in bytes.
     const STRIDE: usize = size_of::<Slot<T>>().next_power_of_two();
 
-    /// An empty pool for up to `capacity` objects. It takes no memory yet.
+    /// Creates an empty pool for up to `capacity` objects. Does not allocate memory yet.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self {
@@ -124,7 +123,7 @@ impl<T: 'static> Pool<T> {
         base.wrapping_add(index as usize * Self::STRIDE).cast()
     }
 
-    /// Adds an object and returns its address; `None` if the pool is full or no memory is left.
+    /// Adds an object and returns its address, or `None` if the pool is full or no memory is available.
     pub fn put(&self, value: T) -> Option<NonNull<T>> {
         let vacant = self.vacant(None)?;
         let address = vacant.address();
@@ -132,7 +131,7 @@ impl<T: 'static> Pool<T> {
         Some(address)
     }
 
-    /// A slot for an object, from the spare ones if there are any; `None` as for [`Pool::put`].
+    /// Reserves a slot, from the spare ones if there are any. Returns `None` in the same cases as [`Pool::put`].
     #[inline]
     pub fn vacant(&self, spares: Option<&Spares<T>>) -> Option<Vacant<'_, T>> {
         let index = match spares.and_then(Spares::pop) {
@@ -184,7 +183,7 @@ impl<T: 'static> Pool<T> {
         Some(())
     }
 
-    /// The slot that begins at an address, and its number, if there is one.
+    /// The slot that begins at an address, and its index, if there is one.
     #[inline]
     fn at(&self, address: *const T) -> Option<(&Slot<T>, usize)> {
         // Load `usable` first: once it is not 0, `base` is set.
@@ -195,15 +194,15 @@ impl<T: 'static> Pool<T> {
             return None;
         }
         let slot = base.wrapping_add(offset).cast::<Slot<T>>();
-        // SAFETY: a whole number of strides into the usable part of the reservation, which is never released; a slot of
+        // SAFETY: a whole number of strides into the accessible part of the reservation, which is never released; a slot of
         // zeros is free.
         Some((unsafe { &*slot }, offset / Self::STRIDE))
     }
 
-    /// The object at an address that C passed, if it is one.
+    /// The live object at an address that C passed, if there is one.
     ///
     /// # Safety
-    /// No other thread frees the object while the reference is used. (C programs must not destroy an object while another
+    /// No other thread may free the object while the reference is in use. (C programs must not destroy an object while another
     /// thread uses it.)
     #[inline]
     #[must_use]
@@ -212,11 +211,11 @@ impl<T: 'static> Pool<T> {
         if !is_live(slot.state.load(Ordering::Acquire)) {
             return None;
         }
-        // SAFETY: a live slot holds an object, and the caller promises that it stays.
+        // SAFETY: a live slot holds an object, and the caller guarantees that it stays.
         Some(unsafe { &*slot.value.get().cast::<T>() })
     }
 
-    /// Whether a live object is at the address.
+    /// Whether there is a live object at the address.
     #[must_use]
     pub fn contains(&self, address: *const T) -> bool {
         self.at(address)
@@ -226,10 +225,10 @@ impl<T: 'static> Pool<T> {
     /// Removes the object at an address; if several threads try, exactly one gets it.
     ///
     /// # Safety
-    /// No reference to the object is used afterwards.
+    /// No reference to the object may be used afterwards.
     pub unsafe fn take(&self, address: *const T) -> Option<T> {
         let (slot, index) = self.at(address)?;
-        // A search holds this lock, so no search is looking at an object now.
+        // Searches hold this lock, so no search is inspecting an object now.
         let mut free_list = self.free_list.lock();
         slot.release().ok()?;
         // SAFETY: only we have released the slot, and it is not in the free list yet.
@@ -238,7 +237,7 @@ impl<T: 'static> Pool<T> {
         Some(value)
     }
 
-    /// Like [`Pool::take`], without a lock if no search looks at the object and the spare slots have room for its slot.
+    /// Like [`Pool::take`], but without a lock if no search is inspecting the object and the spare slots have room for its slot.
     ///
     /// # Safety
     /// Same as for [`Pool::take`].
@@ -247,7 +246,7 @@ impl<T: 'static> Pool<T> {
         let (slot, index) = self.at(address)?;
         match slot.release() {
             // SAFETY: guaranteed by the caller.
-            Err(LOOKED_AT) => return unsafe { self.take(address) },
+            Err(INSPECTED) => return unsafe { self.take(address) },
             released => released.ok()?,
         }
         // SAFETY: only we have released the slot, and it is in no list yet.
@@ -268,7 +267,7 @@ impl<T: 'static> Pool<T> {
     /// it is not a live object.
     ///
     /// # Safety
-    /// No reference to the object is used afterwards, no other thread removes or destroys it, and no thread searches this
+    /// No reference to the object may be used afterwards, no other thread may remove or destroy it, and no thread may search this
     /// pool ([`Pool::find_map`], [`Pool::live`]).
     #[inline]
     pub unsafe fn end(&self, spares: Option<&Spares<T>>, address: *const T) -> bool {
@@ -279,7 +278,7 @@ impl<T: 'static> Pool<T> {
             return false;
         }
         slot.state.store(FREE, Ordering::Release);
-        // SAFETY: the slot was live until now, and the caller promises that only we destroy the object.
+        // SAFETY: the slot was live until now, and the caller guarantees that only we destroy the object.
         unsafe { (*slot.value.get()).assume_init_drop() };
         self.put_back(spares, index as u32);
         true
@@ -290,8 +289,8 @@ impl<T: 'static> Pool<T> {
     pub fn find_map<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> Option<R> {
         let free_list = self.free_list.lock();
         (0..free_list.fresh).find_map(|index| {
-            // SAFETY: a slot that was fresh once is usable, and the space of a pool is never released.
-            let seen = unsafe { &*self.slot(index) }.look_at()?;
+            // SAFETY: a slot that was once allocated is accessible, and the space of a pool is never released.
+            let seen = unsafe { &*self.slot(index) }.inspect()?;
             // SAFETY: the slot is live, and nothing removes its object before `seen` is dropped.
             look(unsafe { &*seen.0.value.get().cast::<T>() })
         })
@@ -321,7 +320,7 @@ pub struct Vacant<'a, T: 'static> {
 impl<'a, T: 'static> Vacant<'a, T> {
     #[inline]
     fn slot(&self) -> &'a Slot<T> {
-        // SAFETY: the slot was claimed, so it is usable; the space of a pool is never released.
+        // SAFETY: the slot was claimed, so it is accessible; the space of a pool is never released.
         unsafe { &*self.pool.slot(self.index) }
     }
 
@@ -349,8 +348,8 @@ impl<T: 'static> Drop for Vacant<'_, T> {
     }
 }
 
-/// Free slots of a pool that one thread keeps, so that it can create and destroy objects without a lock. The pool gets
-/// them back when the thread ends.
+/// Free slots of a pool that one thread keeps, so that it can create and destroy objects without a lock. They return to the pool
+/// when the thread exits.
 pub struct Spares<T: 'static> {
     pool: fn() -> &'static Pool<T>,
     count: Cell<usize>,
@@ -361,7 +360,7 @@ pub struct Spares<T: 'static> {
 const SPARES: usize = 16;
 
 impl<T> Spares<T> {
-    /// An empty list, for this pool.
+    /// Creates an empty list for a pool.
     #[must_use]
     pub const fn new(pool: fn() -> &'static Pool<T>) -> Self {
         Self {
@@ -418,7 +417,7 @@ mod space {
     /// Makes these bytes accessible. They are zero.
     ///
     /// # Safety
-    /// They are part of a reservation, on whole pages, and not in use.
+    /// The bytes are whole pages of a reservation, and not in use.
     pub(super) unsafe fn make_usable(start: *mut u8, len: usize) -> Option<()> {
         let how = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: guaranteed by the caller.
@@ -427,7 +426,7 @@ mod space {
     }
 }
 
-/// For Miri, which has no `mprotect`: all bytes are usable from the start.
+/// For Miri, which has no `mprotect`: all bytes are accessible from the start.
 #[cfg(miri)]
 mod space {
     use std::alloc::{Layout, alloc_zeroed};

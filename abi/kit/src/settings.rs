@@ -1,6 +1,6 @@
-//! The environment variables of the front ends. Those of the device are in its configuration.
+//! The environment variables of the front ends. (The device's own are in its configuration.)
 //!
-//! For all of them, an empty value counts as unset, and an invalid one is reported.
+//! An empty value counts as unset, and an invalid one is reported.
 
 use std::ffi::OsStr;
 
@@ -9,18 +9,18 @@ use std::ffi::OsStr;
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// The variable's default, as a user would write it.
+    /// Its default, as a user would write it.
     pub default: &'static str,
     /// The allowed values, in words.
     pub allowed: &'static str,
-    /// The variable's effect, in a sentence.
+    /// Its effect, in a sentence.
     pub meaning: &'static str,
     /// Whether a value is allowed.
     accepts: fn(&str) -> bool,
 }
 
 impl Setting {
-    /// Its value in the environment of this process; `None` if it is unset or empty.
+    /// Its value in the environment of this process, or `None` if it is unset or empty.
     ///
     /// # Errors
     /// The value is not allowed.
@@ -98,7 +98,7 @@ pub fn mode_words(value: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Libfabric: the `mr_mode` bits that the provider requires.
+/// libfabric: the `mr_mode` bits that the provider requires.
 pub const MR_MODE: Setting = Setting {
     name: "FI_RKEY_MR_MODE",
     default: "none",
@@ -110,7 +110,7 @@ pub const MR_MODE: Setting = Setting {
 /// The names that [`PROFILE`] accepts.
 pub const PROFILES: &[&str] = &["rkey", "tcp", "shm", "sockets", "verbs", "efa", "cxi"];
 
-/// Libfabric: the required bits of a known provider.
+/// libfabric: the provider whose mode bits are required.
 pub const PROFILE: Setting = Setting {
     name: "FI_RKEY_PROFILE",
     default: "rkey",
@@ -119,7 +119,7 @@ pub const PROFILE: Setting = Setting {
     accepts: |value| PROFILES.contains(&&*value.to_lowercase()),
 };
 
-/// Libfabric: whether calls that a manual page forbids are refused.
+/// libfabric: whether calls that a manual page forbids are refused.
 pub const STRICT: Setting = Setting {
     name: "FI_RKEY_STRICT",
     default: "0",
@@ -136,7 +136,7 @@ pub fn is_yes(value: &str) -> bool {
     YES.contains(&&*value.to_lowercase())
 }
 
-/// Libfabric: whether peer-to-peer transfers with accelerator memory are forbidden.
+/// libfabric: whether peer-to-peer transfers with accelerator memory are forbidden.
 pub const DISABLE_P2P: Setting = Setting {
     name: "FI_HMEM_DISABLE_P2P",
     default: "0",

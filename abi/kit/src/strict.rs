@@ -1,12 +1,12 @@
-//! Calls that a manual page forbids and other implementations accept. By default a program gets the behaviour of other
-//! implementations, with a warning; in strict mode it gets the behaviour that the page describes.
+//! Calls that a manual page forbids and other implementations accept. By default, they behave as in other implementations, with a
+//! warning; in strict mode, they behave as the page describes.
 
 use crate::settings::Setting;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One kind of call that a manual page forbids and other implementations accept. Each kind is one static, so
-/// the process warns about it once.
+/// One kind of call that a manual page forbids and other implementations accept. Each kind has one static, so
+/// a process warns about it only once.
 #[derive(Debug)]
 pub struct Leniency {
     what: &'static str,
@@ -28,7 +28,7 @@ impl Leniency {
         }
     }
 
-    /// Whether the call may succeed: always, except in strict mode. The first use logs a warning.
+    /// Whether the call may succeed: always, except in strict mode. The first call logs a warning.
     #[cold]
     pub fn allows(&self, strict: bool) -> bool {
         if !self.told.swap(true, Ordering::Relaxed) {
@@ -44,7 +44,7 @@ impl Leniency {
     }
 }
 
-/// The setting for strict mode, evaluated at first use.
+/// Whether strict mode is on, determined at first use.
 #[derive(Debug)]
 pub struct Strictness {
     setting: Setting,

@@ -4,7 +4,7 @@
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::sync::Once;
 
-/// Stands in for calls that return a number of any size: returns -1 and sets `errno` to `ENOSYS`.
+/// Stands in for calls that return an integer of any size: returns -1 and sets `errno` to `ENOSYS`.
 pub extern "C" fn call() -> isize {
     static SAID: Once = Once::new();
     let failed = fence_or_minus_one(|| {
@@ -12,7 +12,7 @@ pub extern "C" fn call() -> isize {
             rkey_kit::log::start();
             tracing::warn!(
                 "this librdmacm.so.1 does not support repoll_* yet: \
-                 they fail with ENOSYS"
+                                 the calls fail with ENOSYS"
             );
         });
         Err(Errno::NOSYS)

@@ -4,7 +4,7 @@
 // UNSAFETY: C functions.
 
 use crate::address::private_data;
-use crate::connect::{Wish, check_length, read_wish, to_field};
+use crate::connect::{Arguments, check_length, read_arguments, to_field};
 use crate::event::complete;
 use crate::front::{entry, errno, with};
 use crate::hub::{Hub, IdKey, Phase};
@@ -19,64 +19,64 @@ use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
-/// Sets how many reads and atomics the queue pair begins and executes at once, before it is made ready.
-fn prepare(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
+/// Sets the limits for outstanding reads and atomics, before the queue pair is moved to RTS.
+fn prepare(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Result<(), Errno> {
     let own = entry(parts.handler, key)?;
     if own.phase != Phase::Requested {
         return Err(Errno::INVAL);
     }
-    let depth = |told: Option<u8>, asked: u8| match told {
+    let depth = |given: Option<u8>, requested: u8| match given {
         Some(count) if count != MAX_RESP_RES => count,
-        _ => asked.min(READS_MAX),
+        _ => requested.min(READS_MAX),
     };
-    let told = wish.param;
+    let given = arguments.param;
     own.responder_resources = depth(
-        told.map(|it| it.responder_resources),
+        given.map(|it| it.responder_resources),
         own.responder_resources,
     );
-    own.initiator_depth = depth(told.map(|it| it.initiator_depth), own.initiator_depth);
+    own.initiator_depth = depth(given.map(|it| it.initiator_depth), own.initiator_depth);
     Ok(())
 }
 
-fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
+fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Result<(), Errno> {
     let now = parts.now;
     let own = entry(parts.handler, key)?;
     let connection = own.connection.ok_or(Errno::INVAL)?;
     if own.phase != Phase::Requested {
         return Err(Errno::INVAL);
     }
-    let most = match own.is_datagram() {
+    let limit = match own.is_datagram() {
         true => SidrRep::DATA,
         false => Rep::DATA,
     };
-    check_length(parts, key, &wish.data, most)?;
+    check_length(parts, key, &arguments.data, limit)?;
     let own = entry(parts.handler, key)?;
     let answered = if own.is_datagram() {
         let answer = DatagramAnswer {
-            qpn: wish.number().0,
+            qpn: arguments.number().0,
             qkey: UDP_QKEY,
-            data: wish.data()?,
+            data: arguments.data()?,
         };
         parts.manager.accept_datagram(now, connection, &answer)
     } else {
         let with = Accept {
-            queue_pair: wish.queue_pair(own),
+            queue_pair: arguments.queue_pair(own),
             ece: own.ece,
-            data: wish.data()?,
+            data: arguments.data()?,
         };
         parts.manager.accept(now, connection, &with)
     };
     answered.map_err(errno)?;
-    // From here on, events of the connection are for the program.
+    // From now on, the program receives the events of the connection.
     entry(parts.handler, key)?.phase = Phase::Connected;
     Ok(())
 }
 
-/// Refuses a request that could not be accepted, as the kernel does.
+/// Rejects a request that could not be accepted, as the kernel does.
 fn give_up(key: IdKey) {
     let phase = with(|parts| Ok(entry(parts.handler, key)?.phase));
     if phase == Ok(Phase::Requested) {
-        // An error means that the peer has given up, too.
+        // An error means that the peer has also given up.
         let _ = refuse(key, RejectReason::CONSUMER, &[], 0);
     }
 }
@@ -85,14 +85,14 @@ unsafe fn accept_request(object: &IdObject, param: *mut ConnParam) -> Result<(),
     let key = object.key;
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let wish = read_wish(object, param)?;
+        let arguments = read_arguments(object, param)?;
         let is_datagram = with(|parts| Ok(entry(parts.handler, key)?.is_datagram()))?;
-        let accepted = with(|parts| prepare(parts, key, &wish))
+        let accepted = with(|parts| prepare(parts, key, &arguments))
             .and_then(|()| match is_datagram || object.qp().is_null() {
                 true => Ok(()),
                 false => make_ready(object),
             })
-            .and_then(|()| with(|parts| answer(parts, key, &wish)));
+            .and_then(|()| with(|parts| answer(parts, key, &arguments)));
         accepted.inspect_err(|_| {
             verbs::fail_qp(object.qp());
             give_up(key);
@@ -107,7 +107,7 @@ unsafe fn accept_request(object: &IdObject, param: *mut ConnParam) -> Result<(),
 /// `rdma_accept`.
 ///
 /// # Safety
-/// `param` is null or valid; nothing destroys the identifier meanwhile.
+/// `param` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
     // SAFETY: guaranteed by the caller.
     fence_or_minus_one(|| unsafe { accept_request(find(id)?, param) }.map(|()| 0))
@@ -118,15 +118,15 @@ fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result
         let now = parts.now;
         let own = entry(parts.handler, key)?;
         let connection = own.connection.ok_or(Errno::INVAL)?;
-        // The active side may refuse a response that the program has fetched.
+        // The active side may reject a response that the program has fetched.
         if !matches!(own.phase, Phase::Requested | Phase::Connecting) {
             return Err(Errno::INVAL);
         }
-        let most = match own.is_datagram() {
+        let limit = match own.is_datagram() {
             true => SidrRep::DATA,
             false => Rej::DATA,
         };
-        check_length(parts, key, data, most)?;
+        check_length(parts, key, data, limit)?;
         let own = entry(parts.handler, key)?;
         let refused = if own.is_datagram() {
             let (status, data) = (SidrStatus::REJECT, to_field(data)?);
@@ -144,7 +144,7 @@ fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result
 /// `rdma_reject`.
 ///
 /// # Safety
-/// If it is not null, `data` has `len` bytes; nothing destroys the identifier meanwhile.
+/// If not null, `data` points to `len` bytes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> 
 /// `rdma_reject_ece`.
 ///
 /// # Safety
-/// If it is not null, `data` has `len` bytes; nothing destroys the identifier meanwhile.
+/// If not null, `data` points to `len` bytes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn reject_ece(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.

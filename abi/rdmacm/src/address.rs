@@ -1,19 +1,19 @@
-//! Socket addresses: from C and to C, and which of them belong to this host.
+//! Socket addresses: conversion from and to C, and which of them belong to this host.
 
 #![allow(unsafe_code)]
-// UNSAFETY: reads addresses that C code passes, and their union of families.
+// UNSAFETY: reads addresses that C code passes, whose layout depends on their family.
 
 use crate::sys::Gid;
 use rkey_kit::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address that a program passes.
+/// Reads an address that a program passes.
 ///
 /// # Errors
 /// `EINVAL`: null, or neither IPv4 nor IPv6.
 ///
 /// # Safety
-/// If it is not null, it points to an address as long as its family says.
+/// If not null, it points to an address as long as its family requires.
 pub unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if address.is_null() {
         return Err(Errno::INVAL);
@@ -41,7 +41,7 @@ pub unsafe fn read(address: *const libc::sockaddr) -> Result<SocketAddr, Errno> 
     }
 }
 
-/// An address that a program may leave out.
+/// Reads an address that a program may omit.
 ///
 /// # Errors
 /// Same as for [`read`].
@@ -56,7 +56,7 @@ pub unsafe fn read_or_null(address: *const libc::sockaddr) -> Result<Option<Sock
     }
 }
 
-/// An address for C.
+/// Converts an address to its C form.
 #[must_use]
 pub fn storage(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: zeros are an address without a family, and the storage has room for every family.
@@ -115,7 +115,7 @@ pub fn gid(address: SocketAddr) -> Gid {
     Gid(rkey_cm::address::Gid::from(address.ip().to_canonical()).0)
 }
 
-/// Whether an address stands for all addresses of the host.
+/// Whether an address is a wildcard: all addresses of the host. As in the kernel's connection manager, that includes 0.0.0.0/8.
 #[must_use]
 pub fn is_any(ip: IpAddr) -> bool {
     match ip {
@@ -139,15 +139,15 @@ pub fn loopback(like: SocketAddr) -> IpAddr {
     }
 }
 
-/// A program's private data. Without a pointer there is none, whatever the length says.
+/// Copies a program's private data. A null pointer means none, whatever the length.
 ///
 /// # Safety
-/// If it is not null, there are `len` bytes at it.
+/// If not null, it points to `len` bytes.
 pub unsafe fn private_data(data: *const std::ffi::c_void, len: u8) -> Vec<u8> {
     if data.is_null() || len == 0 {
         return Vec::new();
     }
-    // SAFETY: not null, and the caller promises the length.
+    // SAFETY: not null, and the caller guarantees the length.
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()).to_vec() }
 }
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_their_c_form() {
+    fn addresses_survive_a_round_trip_through_c() {
         for text in ["10.1.2.3:7471", "[fd00::1]:1", "0.0.0.0:0", "[::1]:65535"] {
             let address: SocketAddr = text.parse().unwrap();
             let c = storage(address);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_and_other_families_are_refused() {
+    fn null_and_other_families_are_refused() {
         // SAFETY: null, and a whole address.
         unsafe {
             assert_eq!(read(std::ptr::null()), Err(Errno::INVAL));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_are_known() {
+    fn wildcards_are_recognized() {
         for any in ["0.0.0.0", "0.1.2.3", "::"] {
             assert!(is_any(any.parse().unwrap()), "{any}");
         }

@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::net::SocketAddr;
 use std::ptr::{null, null_mut};
 
-/// A result, with what it points to.
+/// A result, with the addresses that it points to.
 #[repr(C)]
 struct Found {
     c: Addrinfo,
@@ -23,19 +23,19 @@ struct Found {
     destination: libc::sockaddr_storage,
 }
 
-/// Results that programs have not freed yet.
+/// The addresses of results that programs have not freed yet.
 static RESULTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// An error of `getaddrinfo(3)`, or of the system.
+/// Why a lookup failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// An error code of `getaddrinfo(3)`.
     Lookup(c_int),
-    /// An error number.
+    /// A system error.
     System(Errno),
 }
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
     flags: c_int,
@@ -52,7 +52,7 @@ impl From<Errno> for Failed {
     }
 }
 
-/// What a program asks for.
+/// The hints that a program passes.
 #[derive(Clone, Copy, Default)]
 pub struct Wanted {
     /// The program's flags (`RAI_PASSIVE` and others).
@@ -64,15 +64,15 @@ pub struct Wanted {
     destination: Option<SocketAddr>,
 }
 
-/// Reads what a program asks for.
+/// Reads the hints of a program.
 ///
 /// # Errors
-/// `EINVAL`: an address of another family.
+/// `EINVAL`: an address is neither IPv4 nor IPv6.
 ///
 /// # Safety
 /// `hints` is null or valid.
 pub unsafe fn wanted(hints: *const Addrinfo) -> Result<Wanted, Errno> {
-    // SAFETY: null or valid, as the caller promises.
+    // SAFETY: null or valid, as the caller guarantees.
     let Some(hints) = (unsafe { hints.as_ref() }) else {
         return Ok(Wanted::default());
     };
@@ -110,7 +110,7 @@ fn look_up(
     };
     let mut list = null_mut();
     let [node, service] = [node, service].map(|text| text.map_or(null(), CStr::as_ptr));
-    // SAFETY: strings of the caller, and our own hints and result.
+    // SAFETY: valid strings from the caller, and our own hints and result.
     let code = unsafe { libc::getaddrinfo(node, service, &raw const hints, &raw mut list) };
     if code != 0 {
         return Err(Failed::Lookup(code));
@@ -124,7 +124,7 @@ fn look_up(
     }
 }
 
-/// The port space and the type of queue pair that follow from what a program asks for.
+/// The port space and the queue pair type that follow from the hints.
 fn kinds(wanted: &Wanted) -> Result<(c_int, c_int), Errno> {
     match (wanted.space, wanted.qp_type) {
         (0, 0) => Ok((PS_TCP as c_int, qp_type_of(PS_TCP)? as c_int)),
@@ -135,17 +135,17 @@ fn kinds(wanted: &Wanted) -> Result<(c_int, c_int), Errno> {
     }
 }
 
-/// A string that a program may leave out.
+/// A string that a program may omit.
 ///
 /// # Safety
-/// `text` is null or a string that lives as long as the result.
+/// `text` is null, or a valid C string that lives as long as the result.
 #[must_use]
 pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: guaranteed by the caller.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
 }
 
-/// Finds what a program asks for. This may wait for a name server.
+/// Looks up addresses. Blocks while it waits for a name server.
 ///
 /// # Errors
 /// Those of `getaddrinfo(3)`; `EINVAL`: no such port space.
@@ -171,7 +171,7 @@ pub fn find(node: Option<&CStr>, service: Option<&CStr>, wanted: &Wanted) -> Res
     })
 }
 
-/// Makes the structure for C. `rdma_freeaddrinfo` frees it.
+/// Allocates the C structure. `rdma_freeaddrinfo` frees it.
 #[must_use]
 pub fn to_c(info: &Info) -> *mut Addrinfo {
     // SAFETY: all fields are numbers, pointers or addresses, which may be all zeros.
@@ -181,7 +181,7 @@ pub fn to_c(info: &Info) -> *mut Addrinfo {
     result.c.ai_qp_type = info.qp_type;
     result.c.ai_port_space = info.space;
     let result = Box::into_raw(result);
-    // SAFETY: just made; the addresses are part of it, so they live as long.
+    // SAFETY: just created; the addresses are part of it, so they live as long as it does.
     unsafe {
         if let Some(source) = info.source {
             (*result).source = address::storage(source);
@@ -201,7 +201,7 @@ pub fn to_c(info: &Info) -> *mut Addrinfo {
 /// `rdma_getaddrinfo`. Returns the error code of `getaddrinfo(3)` if the lookup fails; for other errors -1, with `errno` set.
 ///
 /// # Safety
-/// The strings and hints are null or valid; `result` is null or room for a pointer.
+/// The strings and hints are null or valid; `result` is null or valid for writes.
 pub unsafe extern "C" fn getaddrinfo(
     node: *const c_char,
     service: *const c_char,
@@ -235,11 +235,11 @@ pub unsafe extern "C" fn getaddrinfo(
 /// `rdma_freeaddrinfo`.
 ///
 /// # Safety
-/// Nothing uses the result afterwards.
+/// The result must not be used afterwards.
 pub unsafe extern "C" fn freeaddrinfo(result: *mut Addrinfo) {
     fence(|| {
         if RESULTS.lock().remove(&result.addr()) {
-            // SAFETY: `find_info` made it from a box, and it has left the registry.
+            // SAFETY: `to_c` made it from a box, and it was in the set, so it is freed only once.
             drop(unsafe { Box::from_raw(result.cast::<Found>()) });
         }
         Ok(())

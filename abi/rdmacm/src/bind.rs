@@ -7,7 +7,7 @@ use crate::address::{self, is_any, is_ours};
 use crate::front::{entry, errno, with};
 use crate::hub::{Entry, Phase};
 use crate::id::IdObject;
-use crate::ports::{self, leaves_device_open};
+use crate::ports::{self, leaves_device_undetermined};
 use crate::sys::*;
 use crate::verbs;
 use ibverbs::sys::{QPT_RC, QPT_UC, QPT_XRC_RECV};
@@ -21,10 +21,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 /// The number of the device's only port.
 pub const PORT: u8 = 1;
-/// The maximum backlog. A program that passes 0 or less gets it too.
+/// The maximum backlog, also used when a program passes 0 or less.
 const BACKLOG_MAX: c_int = 1024;
 
-/// Gives an identifier the device, and the default protection domain if it has none.
+/// Attaches an identifier to the device, and sets the default protection domain if it has none.
 ///
 /// # Errors
 /// The device cannot be opened.
@@ -38,17 +38,20 @@ pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives an identifier an address.
+/// Binds an identifier to an address.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has one, or the address is a link-local one without an interface. `EADDRNOTAVAIL`: the address does not belong to this host. `ENODEV`: the port space is
-/// `RDMA_PS_IPOIB`. Those of [`ports::bind`] and [`attach_device`].
+/// `EINVAL`: the identifier is already bound, or the address is link-local and has no scope id. `EADDRNOTAVAIL`: the address does
+/// not belong to this host. `ENODEV`: the port space is `RDMA_PS_IPOIB`. Those of [`ports::bind`] and [`attach_device`].
 pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
     if let SocketAddr::V6(six) = address
         && six.ip().is_unicast_link_local()
         && six.scope_id() == 0
     {
-        tracing::info!("{} is an address of several interfaces: name one", six.ip());
+        tracing::info!(
+            "{} is link-local: add the interface, as a scope id",
+            six.ip()
+        );
         return Err(Errno::INVAL);
     }
     if !is_any(address.ip()) && !is_ours(address.ip()) {
@@ -70,7 +73,7 @@ pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
         Ok(bound)
     })?;
     object.set_source(bound);
-    if !leaves_device_open(bound.ip()) {
+    if !leaves_device_undetermined(bound.ip()) {
         attach_device(object)?;
     }
     Ok(())
@@ -86,10 +89,10 @@ fn listen_on(entry: &Entry, local: SocketAddr) -> ListenOn {
     }
 }
 
-/// What an identifier's listener offers.
+/// The kind of queue pair that an identifier's listener connects.
 ///
 /// # Errors
-/// `EINVAL`: a type of queue pair that does not listen.
+/// `EINVAL`: this type of queue pair cannot listen.
 fn kind(entry: &Entry) -> Result<Kind, Errno> {
     match entry.qp_type {
         _ if entry.is_datagram() => Ok(Kind::Datagram),
@@ -97,17 +100,19 @@ fn kind(entry: &Entry) -> Result<Kind, Errno> {
         QPT_UC => Ok(Kind::Connected(Transport::Uc)),
         QPT_XRC_RECV => Ok(Kind::Connected(Transport::Xrc)),
         _ => {
-            tracing::info!("only the receiving half of an extended reliable connection listens");
+            tracing::info!(
+                "of an extended reliable connection, only the receiving half can listen"
+            );
             Err(Errno::INVAL)
         }
     }
 }
 
-/// Makes an identifier listen. If it has no address, it gets a free port on all IPv4 addresses.
+/// Starts listening. An identifier without an address is bound to a free port on all IPv4 addresses.
 ///
 /// # Errors
-/// `EINVAL`: the identifier is in use, or has a type of queue pair that does not listen. `EADDRINUSE`: another identifier listens
-/// there.
+/// `EINVAL`: the identifier is in use, or has a type of queue pair that cannot listen. `EADDRINUSE`, `EADDRNOTAVAIL`: another
+/// identifier has the address.
 pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
     let key = object.key;
     let phase = with(|parts| Ok(entry(parts.handler, key)?.phase))?;
@@ -124,7 +129,7 @@ pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
             return Err(Errno::INVAL);
         };
         let (on, kind) = (listen_on(own, local), kind(own)?);
-        // Sharing an address is for those that do not listen.
+        // A listener cannot share its address.
         ports::is_free(parts.handler, key, local, false)?;
         let own = entry(parts.handler, key)?;
         let service = ServiceId::new(own.port_space(), local.port());
@@ -145,7 +150,7 @@ pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
 /// `rdma_bind_addr`.
 ///
 /// # Safety
-/// `addr` is null or an address; nothing destroys the identifier meanwhile.
+/// `addr` is null or points to an address; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *mut libc::sockaddr) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -158,7 +163,7 @@ pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *mut libc::sockaddr) -> 
 /// `rdma_listen`.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
     // SAFETY: guaranteed by the caller.
     fence_or_minus_one(|| listen_at(unsafe { find(id)? }, backlog).map(|()| 0))

@@ -1,14 +1,14 @@
-//! Event channels (`struct rdma_event_channel`): a descriptor that is readable while events wait.
+//! Event channels (`struct rdma_event_channel`): a descriptor that is readable while events are pending.
 //!
-//! Programs poll the descriptor ([`Bell`]) and choose whether it blocks; only this library reads it. A thread that
-//! waits for an event does so in `read`, so a signal interrupts it unless the program's handler has `SA_RESTART`.
+//! Programs poll the descriptor ([`EventFd`]) and choose whether it blocks; only this library reads it. A thread waits for an event
+//! in `read`, so a signal interrupts it unless the program's handler has `SA_RESTART`.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::bell::Bell;
+use crate::event_fd::EventFd;
 use crate::front::with;
-use crate::hub::{ChannelKey, IdKey, What};
+use crate::hub::{ChannelKey, IdKey, PendingEvent};
 use crate::sys::EventChannel;
 use crate::unpolled;
 use rkey_kit::Errno;
@@ -18,15 +18,15 @@ use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The maximum number of event channels at a time.
+/// The maximum number of event channels that exist at once.
 pub const MAX: u32 = 1 << 16;
 
 /// An event channel.
 #[repr(C)]
 pub struct ChannelObject {
     c: UnsafeCell<EventChannel>,
-    bell: Arc<Bell>,
-    /// Its name in the hub.
+    event_fd: Arc<EventFd>,
+    /// Its key in the hub.
     pub key: ChannelKey,
 }
 
@@ -41,55 +41,54 @@ impl ChannelObject {
     /// Waits for the next event, unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`: no event, and the descriptor is non-blocking. `EINTR`: a signal arrived. Those of [`with`].
-    pub fn next(&self) -> Result<(IdKey, What), Errno> {
-        // Programs (rping) destroy a channel while a thread waits here. That thread keeps waiting, and touches nothing of the
-        // channel.
-        let (key, bell) = (self.key, Arc::clone(&self.bell));
+    /// `EAGAIN`: no event is pending, and the descriptor is non-blocking. `EINTR`: a signal arrived. Those of [`with`].
+    pub fn next(&self) -> Result<(IdKey, PendingEvent), Errno> {
+        // Programs (rping) destroy a channel while a thread waits here. That thread keeps waiting, and no longer touches the channel.
+        let (key, event_fd) = (self.key, Arc::clone(&self.event_fd));
         loop {
             let popped = with(|parts| Ok(parts.handler.pop(key)));
             if popped.as_ref().err() == Some(&Errno::IO) {
-                // No event will come: the other threads that wait here must learn of it, too.
-                bell.signal();
+                // No more events will come: wake the other threads that wait here, so that they fail too.
+                event_fd.signal();
             }
             if let Some(event) = popped? {
                 return Ok(event);
             }
-            // It returns when an event comes. If another thread takes the event first, this one waits again.
-            let waited = bell.wait();
+            // Returns when an event arrives. If another thread takes it first, wait again.
+            let waited = event_fd.wait();
             waited.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
         }
     }
 
-    /// Gives back the event that was taken last, and lets a little time pass.
+    /// Puts the event that was taken last back at the front of the queue, and sleeps briefly.
     ///
     /// # Errors
-    /// `EAGAIN`: the program has made the descriptor non-blocking, so it does other work first. Those of [`with`].
-    pub fn postpone(&self, key: IdKey, what: What) -> Result<(), Errno> {
+    /// `EAGAIN`: the descriptor is non-blocking, so the program should retry later. Those of [`with`].
+    pub fn postpone(&self, key: IdKey, pending: PendingEvent) -> Result<(), Errno> {
         with(|parts| {
-            parts.handler.give_back(self.key, key, what);
+            parts.handler.give_back(self.key, key, pending);
             Ok(())
         })?;
-        match self.bell.is_blocking() {
-            true => rkey_device::time::sleep(unpolled::NAP),
+        match self.event_fd.is_blocking() {
+            true => rkey_device::time::sleep(unpolled::RECHECK_INTERVAL),
             false => return Err(Errno::AGAIN),
         }
         Ok(())
     }
 }
 
-/// Makes an event channel.
+/// Creates an event channel.
 ///
 /// # Errors
 /// No descriptor or memory is available, or the connection manager cannot be used.
 pub fn new() -> Result<*mut EventChannel, Errno> {
-    let bell = Bell::new().map_err(|error| Errno::from_raw(error.raw_os_error()))?;
-    let number = bell.fd().as_raw_fd();
-    let bell = Arc::new(bell);
-    let of_hub = Arc::clone(&bell);
+    let event_fd = EventFd::new().map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+    let number = event_fd.fd().as_raw_fd();
+    let event_fd = Arc::new(event_fd);
+    let of_hub = Arc::clone(&event_fd);
     let key = with(|parts| Ok(parts.handler.add_channel(of_hub)))?;
     let c = UnsafeCell::new(EventChannel { fd: number });
-    insert(ChannelObject { c, bell, key }).inspect_err(|_| {
+    insert(ChannelObject { c, event_fd, key }).inspect_err(|_| {
         let _ = with(|parts| {
             parts.handler.remove_channel(key);
             Ok(())
@@ -97,10 +96,10 @@ pub fn new() -> Result<*mut EventChannel, Errno> {
     })
 }
 
-/// Destroys an event channel. Its identifiers get no more events.
+/// Destroys an event channel. Its identifiers report no more events.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe fn destroy(channel: *mut EventChannel) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { remove::<ChannelObject>(channel) }?;
@@ -116,7 +115,7 @@ pub unsafe fn destroy(channel: *mut EventChannel) -> Result<(), Errno> {
 /// `EINVAL`: no live channel has this address.
 ///
 /// # Safety
-/// Nothing destroys it while the reference is used.
+/// It must not be destroyed while the reference is in use.
 pub unsafe fn find_channel<'a>(channel: *mut EventChannel) -> Result<&'a ChannelObject, Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { find::<ChannelObject>(channel) }
@@ -130,7 +129,7 @@ pub extern "C" fn create_event_channel() -> *mut EventChannel {
 /// `rdma_destroy_event_channel`.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe extern "C" fn destroy_event_channel(channel: *mut EventChannel) {
     // SAFETY: guaranteed by the caller.
     fence(|| unsafe { destroy(channel) });

@@ -21,30 +21,30 @@ use std::ffi::c_int;
 
 /// `EISCONN`.
 const ISCONN: Errno = Errno::from_raw(libc::EISCONN);
-/// The retry counts if the program passes no parameters.
+/// The retry count and the RNR retry count if the program passes no parameters.
 const RETRIES: u8 = 7;
 /// `IBV_EVENT_COMM_EST`.
 const COMM_EST: c_int = ibverbs::sys::EVENT_COMM_EST;
 
-/// What a program passes to `rdma_connect` or `rdma_accept`, and what follows from its queue pair.
-pub struct Wish {
-    /// Its queue pair: the number, and whether it has a shared receive queue.
+/// The arguments of `rdma_connect` or `rdma_accept`, with the identifier's queue pair.
+pub struct Arguments {
+    /// The identifier's queue pair: its number, and whether it has a shared receive queue.
     pub qp: Option<(u32, bool)>,
     /// The parameters, if there are any.
     pub param: Option<ConnParam>,
-    /// Its private data.
+    /// The private data.
     pub data: Vec<u8>,
 }
 
-/// Reads what a program passes.
+/// Reads the arguments that a program passes.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has no device; its queue pair is not a live one; or, for connected queue pairs, there is neither a queue
-/// pair nor parameters, or the parameters ask for more reads at once than the device supports.
+/// `EINVAL`: the identifier has no device; its queue pair is not live; or, for connected queue pairs, there is neither a queue
+/// pair nor parameters, or the parameters request more outstanding reads than the device supports.
 ///
 /// # Safety
-/// `param` is null or valid; nothing destroys the identifier meanwhile.
-pub unsafe fn read_wish(object: &IdObject, param: *mut ConnParam) -> Result<Wish, Errno> {
+/// `param` is null or valid; the identifier must not be destroyed during the call.
+pub unsafe fn read_arguments(object: &IdObject, param: *mut ConnParam) -> Result<Arguments, Errno> {
     if object.verbs().is_null() {
         return Err(Errno::INVAL);
     }
@@ -71,25 +71,25 @@ pub unsafe fn read_wish(object: &IdObject, param: *mut ConnParam) -> Result<Wish
             return Err(Errno::INVAL);
         }
     }
-    // Data from `rdma_create_ep` comes first.
+    // Data from `rdma_create_ep` precedes the program's own.
     let mut data = object.connect_data.lock().clone();
     if let Some(param) = param {
         // SAFETY: guaranteed by the caller.
         data.extend(unsafe { private_data(param.private_data, param.private_data_len) });
     }
-    Ok(Wish { qp, param, data })
+    Ok(Arguments { qp, param, data })
 }
 
-impl Wish {
-    /// The number of the queue pair, and whether it has a shared receive queue. They are in the parameters if the program made the
-    /// queue pair itself.
+impl Arguments {
+    /// The number of the queue pair, and whether it has a shared receive queue. If the program created the queue pair itself, both
+    /// come from the parameters.
     #[must_use]
     pub fn number(&self) -> (u32, bool) {
-        let told = || self.param.map_or((0, false), |it| (it.qp_num, it.srq != 0));
-        self.qp.unwrap_or_else(told)
+        let given = || self.param.map_or((0, false), |it| (it.qp_num, it.srq != 0));
+        self.qp.unwrap_or_else(given)
     }
 
-    /// What we tell the peer about our queue pair.
+    /// The attributes of our queue pair that the message carries.
     #[must_use]
     pub fn queue_pair(&self, own: &Entry) -> QueuePair {
         let (qpn, srq) = self.number();
@@ -105,7 +105,7 @@ impl Wish {
         }
     }
 
-    /// Private data for a message.
+    /// The private data, as a field of a message.
     ///
     /// # Errors
     /// `EINVAL`: it is too long.
@@ -114,7 +114,7 @@ impl Wish {
     }
 }
 
-/// Private data for a message.
+/// Converts private data to a field of a message.
 ///
 /// # Errors
 /// `EINVAL`: it is too long.
@@ -125,26 +125,26 @@ pub fn to_field<const N: usize>(data: &[u8]) -> Result<PrivateData<N>, Errno> {
     })
 }
 
-/// Checks the length of private data, and records for inspections that it is too long.
+/// Checks the length of private data. If it is too long, records a refusal for `rkey explain`.
 ///
 /// # Errors
-/// `EINVAL`: it is longer than `most`.
+/// `EINVAL`: it is longer than `limit`.
 pub fn check_length(
     parts: &mut Parts<'_, Hub>,
     key: IdKey,
     data: &[u8],
-    most: usize,
+    limit: usize,
 ) -> Result<(), Errno> {
     let given = data.len();
-    if given <= most {
+    if given <= limit {
         return Ok(());
     }
     let peer = entry(parts.handler, key)?.peer;
-    parts.refuse_call(peer, Why::PrivateData { given, most });
+    parts.refuse_call(peer, Why::PrivateData { given, most: limit });
     Err(Errno::INVAL)
 }
 
-/// A random PSN for our queue pair to start with.
+/// A random initial PSN for our queue pair.
 ///
 /// # Errors
 /// No random number is available.
@@ -153,25 +153,25 @@ pub fn new_psn() -> Result<u32, Errno> {
     Ok(psn & 0xff_ffff)
 }
 
-fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errno> {
+fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Result<(), Errno> {
     let (now, starting_psn) = (parts.now, new_psn()?);
     let own = entry(parts.handler, key)?;
     let (Phase::RouteResolved, Some(from), Some(to)) = (own.phase, own.local, own.peer) else {
         return Err(Errno::INVAL);
     };
-    // Nothing listens at a group, and a receiving half cannot ask for a connection.
+    // Groups have no listeners, and an XRC receiving half cannot request a connection.
     if to.ip().is_multicast() || own.qp_type == QPT_XRC_RECV {
         return Err(Errno::INVAL);
     }
-    let most = match own.is_datagram() {
+    let limit = match own.is_datagram() {
         true => SidrReq::DATA,
         false => Req::DATA,
     };
-    check_length(parts, key, &wish.data, most)?;
+    check_length(parts, key, &arguments.data, limit)?;
     let own = entry(parts.handler, key)?;
     let space = own.port_space();
     let made = if own.is_datagram() {
-        let data = wish.data()?;
+        let data = arguments.data()?;
         let resolve = Resolve {
             from,
             to,
@@ -180,22 +180,22 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errn
         };
         parts.manager.resolve_datagram(now, &resolve)
     } else {
-        let depth = |told: Option<u8>| match told {
+        let depth = |given: Option<u8>| match given {
             Some(count) if count != MAX_RESP_RES => count,
             _ => READS_MAX,
         };
-        own.responder_resources = depth(wish.param.map(|it| it.responder_resources));
-        own.initiator_depth = depth(wish.param.map(|it| it.initiator_depth));
+        own.responder_resources = depth(arguments.param.map(|it| it.responder_resources));
+        own.initiator_depth = depth(arguments.param.map(|it| it.initiator_depth));
         own.starting_psn = starting_psn;
         let connect = manager::Connect {
             from,
             to,
             space,
             transport: own.transport(),
-            queue_pair: wish.queue_pair(own),
+            queue_pair: arguments.queue_pair(own),
             path: own.path,
             ece: own.ece,
-            data: wish.data()?,
+            data: arguments.data()?,
         };
         own.rnr_retry = connect.queue_pair.rnr_retry;
         parts.manager.connect(now, &connect)
@@ -209,14 +209,14 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, wish: &Wish) -> Result<(), Errn
 /// `rdma_connect`.
 ///
 /// # Safety
-/// `param` is null or valid; nothing destroys the identifier meanwhile.
+/// `param` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;
-            let wish = read_wish(object, param)?;
-            with(|parts| begin(parts, object.key, &wish))?;
+            let arguments = read_arguments(object, param)?;
+            with(|parts| begin(parts, object.key, &arguments))?;
             object.connect_data.lock().clear();
             complete(object)?;
         }
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int 
     })
 }
 
-/// Tells the peer that our queue pair is ready.
+/// Sends the RTU, which tells the peer that our queue pair is ready.
 ///
 /// # Errors
 /// `EINVAL`: there is no response, or the connection has ended.
@@ -242,7 +242,7 @@ pub fn establish_now(key: IdKey) -> Result<(), Errno> {
 /// `rdma_establish`.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
     })
 }
 
-/// Ends a connection, unless its queue pair is for datagrams. Returns whether an event follows.
+/// Disconnects, unless the queue pair is for datagrams. Returns whether an event follows.
 fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
     let now = parts.now;
     let own = entry(parts.handler, key)?;
@@ -265,11 +265,11 @@ fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
     }
     let follows = match parts.manager.state(connection) {
         Some(State::Established | State::DreqSent) => true,
-        // The program may have fetched the event already.
+        // The program may already have fetched the event.
         Some(State::DreqReceived) => parts.handler.has_events(key),
         _ => false,
     };
-    // In other states there is nothing to end, or the end is under way.
+    // An error means that there is nothing to disconnect, or that the disconnection is under way.
     let _ = parts.manager.disconnect(now, connection);
     Ok(follows)
 }
@@ -277,7 +277,7 @@ fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
 /// `rdma_disconnect`.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -298,10 +298,10 @@ pub unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
     })
 }
 
-/// `rdma_notify`: a queue pair has received data before its connection was established.
+/// `rdma_notify`: a queue pair has received data before its connection is established.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn notify(id: *mut CmId, event: c_int) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -316,8 +316,8 @@ pub unsafe extern "C" fn notify(id: *mut CmId, event: c_int) -> c_int {
             if parts.manager.state(connection) == Some(State::Established) {
                 return Err(ISCONN);
             }
-            let told = parts.manager.communication_established(now, connection);
-            told.map_err(errno)
+            let result = parts.manager.communication_established(now, connection);
+            result.map_err(errno)
         })?;
         Ok(0)
     })

@@ -16,10 +16,10 @@ use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
 
-/// The timeout for [`find_route`], which only refuses 0.
+/// The timeout for [`find_route`]. Every value but 0 has the same effect.
 const TIMEOUT_MS: c_int = 2000;
 
-/// Prepares a new identifier: binds it (`RAI_PASSIVE`), or resolves its address and path and makes its queue pair.
+/// Prepares a new identifier: binds it (`RAI_PASSIVE`), or resolves its address and path and creates its queue pair.
 unsafe fn prepare(
     object: &IdObject,
     info: &Addrinfo,
@@ -62,7 +62,7 @@ unsafe fn prepare(
 /// `rdma_create_ep`.
 ///
 /// # Safety
-/// `id` is null or room for a pointer; the others are null or valid.
+/// `id` is null or valid for writes; the others are null or valid.
 pub unsafe extern "C" fn create_ep(
     id: *mut *mut CmId,
     info: *mut Addrinfo,
@@ -90,13 +90,13 @@ pub unsafe extern "C" fn create_ep(
     })
 }
 
-/// Destroys an identifier with its queues.
+/// Destroys an identifier with its queue pair and shared receive queue.
 ///
 /// # Errors
 /// `EINVAL`: no live identifier has this address.
 ///
 /// # Safety
-/// Nothing uses them afterwards.
+/// They must not be used afterwards.
 unsafe fn destroy_all(id: *mut CmId) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -114,7 +114,7 @@ unsafe fn destroy_all(id: *mut CmId) -> Result<(), Errno> {
 /// `rdma_destroy_ep`.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe extern "C" fn destroy_ep(id: *mut CmId) {
     // SAFETY: guaranteed by the caller.
     rkey_kit::fence(|| unsafe { destroy_all(id) });
@@ -157,7 +157,7 @@ unsafe fn next_request(listener: &IdObject) -> Result<*mut CmId, Errno> {
 /// `rdma_get_request`.
 ///
 /// # Safety
-/// `id` is null or room for a pointer; nothing destroys the listener meanwhile.
+/// `id` is null or valid for writes; the listener must not be destroyed during the call.
 pub unsafe extern "C" fn get_request(listen: *mut CmId, id: *mut *mut CmId) -> c_int {
     fence_or_minus_one(|| {
         if id.is_null() {

@@ -1,4 +1,4 @@
-//! Events (`struct rdma_cm_event`) as programs see them, from the fetch to the acknowledgement.
+//! Events (`struct rdma_cm_event`), as programs see them: from fetching to acknowledging.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and a structure that points to its own private data.
@@ -6,7 +6,7 @@
 use crate::channel::find_channel;
 use crate::fetch;
 use crate::front::with;
-use crate::hub::{GroupKey, IdKey, What};
+use crate::hub::{GroupKey, IdKey, PendingEvent};
 use crate::id::{IdObject, of_handle};
 use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
 use crate::sys::*;
@@ -18,9 +18,9 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-/// The maximum number of fetched events at a time.
+/// The maximum number of events that are fetched but not acknowledged.
 pub const MAX: u32 = 1 << 18;
-/// The longest private data: that of a REP.
+/// The maximum length of private data, which is that of a REP.
 pub const DATA_MAX: usize = 196;
 
 /// A fetched event.
@@ -30,53 +30,53 @@ pub struct EventObject {
     data: UnsafeCell<[u8; DATA_MAX]>,
     /// The identifier that waits for the acknowledgement.
     about: IdKey,
-    /// The membership of a multicast group that waits for it, too.
+    /// The membership in a multicast group that also waits for it.
     group: Option<GroupKey>,
 }
 
-// SAFETY: the C structure is written only while the event is made.
+// SAFETY: the C structure is written only while the event is created.
 unsafe impl Sync for EventObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for EventObject {}
 
 rkey_kit::object!(EventObject, c: CmEvent, MAX);
 
-/// What an event tells about a connection or a datagram queue pair.
+/// The parameters of an event.
 #[derive(Clone, Copy)]
 pub enum Param {
-    /// Nothing.
+    /// No parameters.
     None,
-    /// A connection.
+    /// Those of a connection.
     Connection(ConnParam),
-    /// A datagram queue pair.
+    /// Those of a datagram queue pair.
     Datagram(UdParam),
-    /// A multicast group. Its private data is the program's pointer.
+    /// Those of a multicast group. The private data is the context pointer that the program passed when it joined.
     Group(UdParam),
     /// The argument of the program's own event.
     User(u64),
 }
 
-/// An event that is not in its pool yet.
+/// An event that is not allocated yet.
 pub struct Draft {
     /// Its identifier.
     pub id: *mut CmId,
-    /// The listener of a request.
+    /// The listener, for a connection request.
     pub listen_id: *mut CmId,
     /// Its type.
     pub event: rdma_cm_event_type,
     /// Its status.
     pub status: c_int,
-    /// Its parameters. [`new`] adds the private data.
+    /// Its parameters; [`new`] adds the private data.
     pub param: Param,
     /// Its private data.
     pub data: Vec<u8>,
     /// The identifier that waits for the acknowledgement.
     pub about: IdKey,
-    /// The membership of a multicast group that waits for it, too.
+    /// The membership in a multicast group that also waits for it.
     pub group: Option<GroupKey>,
 }
 
-/// Sets the fields one by one: a copy of the whole structure would show what was in the gaps between them.
+/// Copies the fields one by one: copying the whole structure would expose what is in its padding.
 fn fill_connection(param: &mut EventParam, from: &ConnParam) {
     // SAFETY: the union is all zeros, which is a value of each member.
     let conn = unsafe { &mut param.conn };
@@ -89,7 +89,7 @@ fn fill_connection(param: &mut EventParam, from: &ConnParam) {
     conn.qp_num = from.qp_num;
 }
 
-/// As [`fill_connection`].
+/// Like [`fill_connection`].
 fn fill_datagram(param: &mut EventParam, from: &UdParam) {
     // SAFETY: the union is all zeros, which is a value of each member.
     let ud = unsafe { &mut param.ud };
@@ -110,7 +110,7 @@ fn fill_datagram(param: &mut EventParam, from: &UdParam) {
     ud.qkey = from.qkey;
 }
 
-/// Makes an event.
+/// Allocates an event.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -128,7 +128,7 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
         Param::None => {}
         Param::Connection(conn) => fill_connection(&mut c.param, &conn),
         Param::Datagram(ud) | Param::Group(ud) => fill_datagram(&mut c.param, &ud),
-        // SAFETY: the union of C has this member since rdma-core 60; it fits, and every byte of the union may be written.
+        // SAFETY: the C union has this member since rdma-core 60; it fits, and every byte of the union may be written.
         Param::User(arg) => unsafe { (&raw mut c.param).cast::<u64>().write(arg) },
     }
     let handle = insert(EventObject {
@@ -137,7 +137,7 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
         about: draft.about,
         group: draft.group,
     })?;
-    // SAFETY: just made, so it is live, and only this thread knows it.
+    // SAFETY: just created, so it is live, and no other thread has seen it.
     unsafe {
         let at = find::<EventObject>(handle)?.data.get().cast::<c_void>();
         let at = if len == 0 { null_mut() } else { at };
@@ -156,7 +156,7 @@ pub fn new(draft: Draft) -> Result<*mut CmEvent, Errno> {
     Ok(handle)
 }
 
-/// Counts an event of an identifier, and of a membership of a multicast group, as acknowledged.
+/// Counts an event as acknowledged: for its identifier, and for its membership in a multicast group, if any.
 pub(crate) fn acknowledge(about: IdKey, group: Option<GroupKey>) {
     let _ = with(|parts| {
         if let Some(entry) = parts.handler.entries.get_mut(&about) {
@@ -175,7 +175,7 @@ pub(crate) fn acknowledge(about: IdKey, group: Option<GroupKey>) {
 /// `EINVAL`: no live event has this address.
 ///
 /// # Safety
-/// Nothing uses the event afterwards.
+/// The event must not be used afterwards.
 pub unsafe fn ack(event: *mut CmEvent) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { remove::<EventObject>(event) }?;
@@ -189,7 +189,7 @@ pub unsafe fn ack(event: *mut CmEvent) -> Result<(), Errno> {
 /// `EINVAL`: no live event has this address.
 ///
 /// # Safety
-/// Nothing acknowledges it at the same time.
+/// It must not be acknowledged during the call.
 pub unsafe fn kind(event: *mut CmEvent) -> Result<(rdma_cm_event_type, c_int), Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe {
@@ -204,7 +204,7 @@ pub unsafe fn kind(event: *mut CmEvent) -> Result<(rdma_cm_event_type, c_int), E
 /// `EINVAL`: no live event has this address.
 ///
 /// # Safety
-/// Nothing acknowledges it at the same time.
+/// It must not be acknowledged during the call.
 pub unsafe fn id_of(event: *mut CmEvent) -> Result<*mut CmId, Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe {
@@ -219,12 +219,12 @@ pub unsafe fn id_of(event: *mut CmEvent) -> Result<*mut CmId, Errno> {
 /// Those of [`crate::channel::ChannelObject::next`]; `ENOMEM`.
 ///
 /// # Safety
-/// Nothing destroys the channel meanwhile.
+/// The channel must not be destroyed during the call.
 pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { find_channel(channel) }?;
     loop {
-        let (key, what) = object.next()?;
+        let (key, pending) = object.next()?;
         let handle = with(|parts| {
             let entry = parts.handler.entries.get(&key);
             Ok(entry.map(|entry| entry.handle))
@@ -234,20 +234,20 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
         };
         // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
         let id: &IdObject = unsafe { of_handle(handle) }?;
-        if let What::Disconnected(since) = what {
+        if let PendingEvent::Disconnected(since) = pending {
             // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
-            let since = unsafe { unpolled::wait_since(id.qp(), since) };
+            let since = unsafe { unpolled::postponed_since(id.qp(), since) };
             if let Some(since) = since {
-                object.postpone(key, What::Disconnected(Some(since)))?;
+                object.postpone(key, PendingEvent::Disconnected(Some(since)))?;
                 continue;
             }
         }
-        let group = what.group();
-        let made = fetch::make(id, what).and_then(|draft| {
+        let group = pending.group();
+        let made = fetch::make(id, pending).and_then(|draft| {
             let child = (draft.event == CM_EVENT_CONNECT_REQUEST).then_some(draft.id);
             new(draft).inspect_err(|_| {
                 if let Some(child) = child {
-                    // SAFETY: the program does not know it.
+                    // SAFETY: the program has not seen it.
                     let _ = unsafe { crate::ids::destroy(child) };
                 }
             })
@@ -256,13 +256,13 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
     }
 }
 
-/// Waits for the event of a synchronous identifier's call, and leaves it in the identifier. For other identifiers it does nothing.
+/// Waits for the event of a synchronous identifier's call, and stores it in the identifier. Does nothing for other identifiers.
 ///
 /// # Errors
-/// The error that the event reports; `ECONNREFUSED` for a refusal.
+/// The error that the event reports; `ECONNREFUSED` for a rejection.
 ///
 /// # Safety
-/// Nothing else uses the identifier.
+/// No other thread may use the identifier during the call.
 pub unsafe fn complete(id: &IdObject) -> Result<(), Errno> {
     if !id.is_sync() {
         return Ok(());
@@ -284,12 +284,12 @@ pub unsafe fn complete(id: &IdObject) -> Result<(), Errno> {
 /// Acknowledges the event in a synchronous identifier.
 ///
 /// # Safety
-/// Nothing else uses the identifier.
+/// No other thread may use the identifier during the call.
 pub unsafe fn release_event(id: &IdObject) {
     let event = id.event();
     id.set_event(null_mut());
     if !event.is_null() {
-        // SAFETY: guaranteed by the caller. The program may have acknowledged it itself.
+        // SAFETY: guaranteed by the caller. An error means that the program has already acknowledged it.
         let _ = unsafe { ack(event) };
     }
 }
@@ -297,7 +297,7 @@ pub unsafe fn release_event(id: &IdObject) {
 /// `rdma_get_cm_event`.
 ///
 /// # Safety
-/// `event` is null or room for a pointer; nothing destroys the channel meanwhile.
+/// `event` is null or valid for writes; the channel must not be destroyed during the call.
 pub unsafe extern "C" fn get_cm_event(
     channel: *mut EventChannel,
     event: *mut *mut CmEvent,
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn get_cm_event(
 /// `rdma_ack_cm_event`.
 ///
 /// # Safety
-/// Nothing uses the event afterwards.
+/// The event must not be used afterwards.
 pub unsafe extern "C" fn ack_cm_event(event: *mut CmEvent) -> c_int {
     // SAFETY: guaranteed by the caller.
     fence_or_minus_one(|| unsafe { ack(event) }.map(|()| 0))

@@ -1,6 +1,6 @@
 //! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those added up to 61.
 //!
-//! Rust cannot version a function, so each exported symbol is a jump in assembly; `.symver` sets its name and version.
+//! Rust cannot version a function, so each exported symbol is a jump in assembly, and `.symver` sets its name and version.
 //! `rdmacm.map` declares the versions to the linker.
 
 use rkey_kit::exports;

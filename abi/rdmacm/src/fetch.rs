@@ -1,14 +1,14 @@
-//! What happens when a program fetches an event: identifiers get their addresses, requests become identifiers, and queue pairs
-//! become ready. A program that does not fetch its events does not connect.
+//! What happens when a program fetches an event: identifiers get their addresses, requests become identifiers, and queue pairs move
+//! to RTS. A program that does not fetch its events does not connect.
 
 #![allow(unsafe_code)]
-// UNSAFETY: calls of verbs for the identifier's queue pair.
+// UNSAFETY: verbs calls on the identifier's queue pair.
 
 use crate::bind::attach_device;
 use crate::connect::{establish_now, new_psn};
 use crate::event::{Draft, Param};
 use crate::front::{entry, with, with_entry};
-use crate::hub::{Asked, GroupKey, IdKey, Phase, Remote, What};
+use crate::hub::{GroupKey, IdKey, PendingEvent, Phase, Remote, Request};
 use crate::id::{IdObject, of_handle};
 use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
 use crate::multicast;
@@ -23,30 +23,30 @@ use rkey_kit::Errno;
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 
-/// Makes the event for the program. If that fails for a request, the peer is refused.
+/// Builds the event for the program. If that fails for a request, rejects the request.
 ///
 /// # Errors
 /// `ENOMEM`. `EINVAL`: the identifier has ended. For a request, those of [`attach_device`].
-pub fn make(id: &IdObject, what: What) -> Result<Draft, Errno> {
-    Ok(match what {
-        What::AddressResolved => address_resolved(id)?,
-        What::AddressError(status) => plain(id, CM_EVENT_ADDR_ERROR, status),
-        What::RouteResolved => route_resolved(id)?,
-        What::Request(asked) => request(id, &asked)?,
-        What::Response(rep) => response(id, &rep)?,
-        What::Established => Draft {
+pub fn make(id: &IdObject, pending: PendingEvent) -> Result<Draft, Errno> {
+    Ok(match pending {
+        PendingEvent::AddressResolved => address_resolved(id)?,
+        PendingEvent::AddressError(status) => plain(id, CM_EVENT_ADDR_ERROR, status),
+        PendingEvent::RouteResolved => route_resolved(id)?,
+        PendingEvent::Request(request) => connect_request(id, &request)?,
+        PendingEvent::Response(rep) => response(id, &rep)?,
+        PendingEvent::Established => Draft {
             param: Param::Connection(no_param()),
             ..plain(id, CM_EVENT_ESTABLISHED, 0)
         },
-        What::Datagram(rep) => datagram(id, &rep)?,
-        What::Rejected(rej) => rejected(id, &rej),
-        What::Unreachable => unreachable(id),
-        What::Disconnected(_) => plain(id, CM_EVENT_DISCONNECTED, 0),
-        What::TimeWaitExit => plain(id, CM_EVENT_TIMEWAIT_EXIT, 0),
-        What::Joined(group) => joined(id, group)?,
-        What::AddressInfo(0) => plain(id, CM_EVENT_ADDRINFO_RESOLVED, 0),
-        What::AddressInfo(status) => plain(id, CM_EVENT_ADDRINFO_ERROR, status),
-        What::User(status, arg) => Draft {
+        PendingEvent::Datagram(rep) => datagram(id, &rep)?,
+        PendingEvent::Rejected(rej) => rejected(id, &rej),
+        PendingEvent::Unreachable => unreachable(id),
+        PendingEvent::Disconnected(_) => plain(id, CM_EVENT_DISCONNECTED, 0),
+        PendingEvent::TimeWaitExit => plain(id, CM_EVENT_TIMEWAIT_EXIT, 0),
+        PendingEvent::Joined(group) => joined(id, group)?,
+        PendingEvent::AddressInfo(0) => plain(id, CM_EVENT_ADDRINFO_RESOLVED, 0),
+        PendingEvent::AddressInfo(status) => plain(id, CM_EVENT_ADDRINFO_ERROR, status),
+        PendingEvent::User(status, arg) => Draft {
             param: Param::User(arg),
             ..plain(id, CM_EVENT_USER, status)
         },
@@ -90,7 +90,7 @@ fn address_resolved(id: &IdObject) -> Result<Draft, Errno> {
         Ok(()) => plain(id, CM_EVENT_ADDR_RESOLVED, 0),
         Err(error) => {
             with_entry(id.key, |own| {
-                // Its address was chosen for this peer, unless the program bound it.
+                // Unless the program bound the address, it was chosen for this peer: forget it.
                 if !own.claims {
                     own.local = None;
                 }
@@ -114,7 +114,7 @@ fn route_resolved(id: &IdObject) -> Result<Draft, Errno> {
 /// The path in a request.
 fn path_of(it: &ConnectRequest) -> PathOptions {
     PathOptions {
-        // The connection manager has checked it.
+        // The connection manager has checked the MTU, so the default does not apply.
         mtu: it.req.path_mtu().unwrap_or(Mtu::B1024),
         flow_label: it.req.path.flow_label,
         traffic_class: it.req.path.traffic_class,
@@ -123,37 +123,37 @@ fn path_of(it: &ConnectRequest) -> PathOptions {
     }
 }
 
-/// Makes the identifier of a request. If that fails, closes the connection.
-fn request(listener: &IdObject, asked: &Asked) -> Result<Draft, Errno> {
-    let connection = asked.connection();
+/// Creates the identifier for a request. If that fails, closes the connection.
+fn connect_request(listener: &IdObject, request: &Request) -> Result<Draft, Errno> {
+    let connection = request.connection();
     let made = crate::ids::create_child(listener).and_then(|(handle, key)| {
-        let filled = fill_in(listener, asked, handle, key);
+        let filled = fill_in(listener, request, handle, key);
         filled.inspect_err(|_| {
-            // SAFETY: just made; the program does not know it.
+            // SAFETY: just created; the program has not seen it.
             let _ = unsafe { crate::ids::destroy(handle) };
         })
     });
     made.inspect_err(|_| {
         let _ = with(|parts| {
-            // It may have ended already.
+            // It may already have ended.
             let _ = parts.manager.close(parts.now, connection);
             Ok(())
         });
     })
 }
 
-/// Fills in the identifier of a request, and makes the event.
+/// Fills in the identifier for a request, and builds the event.
 fn fill_in(
     listener: &IdObject,
-    asked: &Asked,
+    request: &Request,
     handle: *mut CmId,
     key: IdKey,
 ) -> Result<Draft, Errno> {
-    let connection = asked.connection();
-    let (from, to, param, data) = match asked {
-        Asked::Connection(it) => {
+    let connection = request.connection();
+    let (from, to, param, data) = match request {
+        Request::Connection(it) => {
             let param = ConnParam {
-                // What the peer executes at once is what we may begin, and vice versa.
+                // The peer's limit as a responder is our limit as a requester, and vice versa.
                 responder_resources: it.req.initiator_depth,
                 initiator_depth: it.req.responder_resources,
                 flow_control: it.req.flow_control.into(),
@@ -166,21 +166,21 @@ fn fill_in(
             let data = it.data.as_bytes().to_vec();
             (it.from, it.to, Param::Connection(param), data)
         }
-        Asked::Datagram(it) => {
+        Request::Datagram(it) => {
             let data = it.data.as_bytes().to_vec();
             (it.from, it.to, Param::Datagram(no_ud_param()), data)
         }
     };
-    // A program that makes its own queue pair needs the PSN before it accepts.
+    // A program that creates its own queue pair needs the PSN before it accepts.
     let starting_psn = new_psn()?;
     with(|parts| {
-        // The request no longer counts against the backlog. It may have ended already.
+        // The request no longer counts against the backlog. It may already have ended.
         let _ = parts.manager.take_request(connection);
         let own = entry(parts.handler, key)?;
         own.phase = Phase::Requested;
         (own.local, own.peer) = (Some(to), Some(from));
         own.starting_psn = starting_psn;
-        if let Asked::Connection(it) = asked {
+        if let Request::Connection(it) = request {
             own.path = path_of(it);
             own.responder_resources = it.req.initiator_depth;
             own.initiator_depth = it.req.responder_resources;
@@ -194,14 +194,14 @@ fn fill_in(
         parts.handler.set_connection(key, connection);
         Ok(())
     })?;
-    // SAFETY: just made; only this thread knows it.
+    // SAFETY: just created; no other thread has seen it.
     let child: &IdObject = unsafe { of_handle(handle.expose_provenance()) }?;
     let (local, peer, path) = with_entry(key, |own| Ok((own.local, own.peer, record(own))))?;
     if let (Some(local), Some(peer)) = (local, peer) {
         child.set_source(local);
         child.set_destination(peer);
     }
-    if matches!(asked, Asked::Connection(_)) {
+    if matches!(request, Request::Connection(_)) {
         child.set_path(path);
     }
     attach_device(child)?;
@@ -218,8 +218,7 @@ fn fill_in(
     })
 }
 
-/// The peer has accepted: makes the queue pair ready and tells the peer. A program that makes its own queue pair does both
-/// itself.
+/// The peer has accepted: moves the queue pair to RTS and sends the RTU. A program that creates its own queue pair does both itself.
 fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
     let transport = with_entry(id.key, |own| Ok(own.transport()))?;
     let param = ConnParam {
@@ -232,7 +231,7 @@ fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
         ..no_param()
     };
     with_entry(id.key, |own| {
-        // We begin no more at once than the peer executes, and execute no more than the peer begins.
+        // Each limit is the smaller one of what one side can have outstanding and the other side can execute.
         own.initiator_depth = own.initiator_depth.min(rep.responder_resources);
         own.responder_resources = own.responder_resources.min(rep.initiator_depth);
         own.rnr_retry = rep.rnr_retry;
@@ -276,7 +275,7 @@ fn no_ud_param() -> UdParam {
 fn datagram(id: &IdObject, rep: &SidrRep) -> Result<Draft, Errno> {
     let status = rep.checked_status();
     if status != SidrStatus::VALID {
-        tracing::info!("the datagram queue pair was not found: {status}");
+        tracing::info!("the peer did not resolve the service to a datagram queue pair: {status}");
         return Ok(plain(id, CM_EVENT_UNREACHABLE, status.0.into()));
     }
     let param = UdParam {
@@ -319,7 +318,7 @@ fn joined(id: &IdObject, group: GroupKey) -> Result<Draft, Errno> {
 }
 
 fn rejected(id: &IdObject, rej: &Rej) -> Draft {
-    tracing::info!("the connection was refused: {}", rej.reason);
+    tracing::info!("connection refused: {}", rej.reason);
     // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
     unsafe { verbs::fail_qp(id.qp()) };
     Draft {

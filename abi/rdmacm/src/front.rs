@@ -1,4 +1,4 @@
-//! The connection manager of this process, started when the program first needs it.
+//! The connection manager of this process. The first call that needs it starts it.
 
 use crate::hub::{Entry, Hub, IdKey};
 use parking_lot::Mutex;
@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 static SERVICE: OnceLock<Service<Hub>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The connection manager.
+/// Returns the connection manager, and starts it if necessary.
 ///
 /// # Errors
-/// It cannot be started; `ENODEV`: this process was forked from the one that started it; `EIO`: its thread has panicked (a bug).
+/// Those of starting it. `ENODEV`: this process was forked from the one that started it. `EIO`: its thread has panicked (a bug).
 pub fn service() -> Result<&'static Service<Hub>, Errno> {
     let service = match SERVICE.get() {
         Some(service) => service,
@@ -22,7 +22,7 @@ pub fn service() -> Result<&'static Service<Hub>, Errno> {
     };
     if service.is_forked() {
         tracing::error!(
-            "a child cannot use its parent's connection manager: fork before the first call to librdmacm"
+            "a forked child cannot use its parent's connection manager: fork before the first librdmacm call"
         );
         return Err(Errno::NODEV);
     }
@@ -65,7 +65,7 @@ pub fn with<R>(call: impl FnOnce(&mut Parts<'_, Hub>) -> Result<R, Errno>) -> Re
     service()?.with(call)
 }
 
-/// Runs a call on an identifier, under the connection manager's lock.
+/// Runs a call on an identifier under the connection manager's lock.
 ///
 /// # Errors
 /// Those of [`service`] and of the call; `EINVAL` if the identifier has ended.
@@ -84,19 +84,19 @@ pub fn wait_for_acks(key: IdKey) -> Result<(), Errno> {
     wait_until(key, |entry| entry.fetched == entry.acknowledged)
 }
 
-/// Waits until something holds for an identifier, or it has ended.
+/// Waits until a condition holds for an identifier, or the identifier has ended.
 ///
 /// # Errors
 /// Those of [`service`].
 pub fn wait_until(key: IdKey, holds: impl Fn(&mut Entry) -> bool) -> Result<(), Errno> {
-    let are_acknowledged = |hub: &mut Hub| hub.entries.get_mut(&key).is_none_or(&holds);
-    match service()?.wait_until(are_acknowledged) {
+    let is_met = |hub: &mut Hub| hub.entries.get_mut(&key).is_none_or(&holds);
+    match service()?.wait_until(is_met) {
         true => Ok(()),
         false => Err(Errno::IO),
     }
 }
 
-/// An identifier.
+/// Looks up an identifier.
 ///
 /// # Errors
 /// `EINVAL`: it has ended.
@@ -104,10 +104,10 @@ pub fn entry(hub: &mut Hub, key: IdKey) -> Result<&mut Entry, Errno> {
     hub.entries.get_mut(&key).ok_or(Errno::INVAL)
 }
 
-/// The error number for an error of the connection manager.
+/// Maps an error of the connection manager to an error number, and logs it.
 #[must_use]
 pub fn errno(error: Error) -> Errno {
-    tracing::info!("the connection manager refuses the call: {error}");
+    tracing::info!("the connection manager refused the call: {error}");
     match error {
         Error::InUse => Errno::from_raw(libc::EADDRINUSE),
         Error::Full(_) => Errno::NOMEM,

@@ -1,8 +1,8 @@
-//! What the threads of the program and the connection manager's thread share: identifiers, event channels, and the events that
-//! wait in them. All of it is under the connection manager's lock.
+//! State that program threads share with the connection manager's thread: identifiers, event channels and pending events. The
+//! connection manager's lock protects all of it.
 
 use crate::addrinfo::Info;
-use crate::bell::Bell;
+use crate::event_fd::EventFd;
 use crate::multicast::Member;
 use crate::sys::*;
 use ibverbs::sys::{QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND};
@@ -17,34 +17,34 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Names an identifier; never reused.
+/// The key of an identifier; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdKey(u64);
 
-/// Names an identifier's membership of a multicast group; never reused.
+/// The key of an identifier's membership in a multicast group; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupKey(u64);
 
-/// Names an event channel; never reused.
+/// The key of an event channel; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChannelKey(u64);
 
-/// How far an identifier has come.
+/// The state of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing has happened yet.
+    /// New: it has no address yet.
     Idle,
     /// It has an address and a port.
     Bound,
-    /// It knows the peer's address.
+    /// The peer's address is resolved.
     AddressResolved,
-    /// It knows the path.
+    /// The path to the peer is resolved.
     RouteResolved,
     /// It listens.
     Listening,
-    /// Active side: the request is sent.
+    /// Active side: the request has been sent.
     Connecting,
-    /// Passive side: the program has neither accepted nor rejected.
+    /// Passive side: the program has neither accepted nor rejected the request.
     Requested,
     /// Accepted or established.
     Connected,
@@ -54,14 +54,14 @@ pub enum Phase {
 
 /// A request to a listener.
 #[derive(Clone, Debug)]
-pub enum Asked {
+pub enum Request {
     /// For a connection.
     Connection(Box<ConnectRequest>),
     /// For a datagram queue pair.
     Datagram(Box<DatagramRequest>),
 }
 
-impl Asked {
+impl Request {
     /// The connection.
     #[must_use]
     pub fn connection(&self) -> ConnectionId {
@@ -72,20 +72,20 @@ impl Asked {
     }
 }
 
-/// What an event reports.
+/// An event that the program has not fetched yet.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum PendingEvent {
     /// `RDMA_CM_EVENT_ADDR_RESOLVED`.
     AddressResolved,
-    /// `RDMA_CM_EVENT_ADDR_ERROR`, with its negative error number.
+    /// `RDMA_CM_EVENT_ADDR_ERROR`, with a negative error number.
     AddressError(i32),
     /// `RDMA_CM_EVENT_ROUTE_RESOLVED`.
     RouteResolved,
     /// `RDMA_CM_EVENT_CONNECT_REQUEST`.
-    Request(Asked),
+    Request(Request),
     /// `RDMA_CM_EVENT_CONNECT_RESPONSE`; if the identifier has a queue pair, `ESTABLISHED` or `CONNECT_ERROR`.
     Response(Box<Rep>),
-    /// `RDMA_CM_EVENT_ESTABLISHED` of the passive side.
+    /// `RDMA_CM_EVENT_ESTABLISHED` on the passive side.
     Established,
     /// `RDMA_CM_EVENT_ESTABLISHED` or `UNREACHABLE` of a datagram queue pair.
     Datagram(Box<SidrRep>),
@@ -93,7 +93,7 @@ pub enum What {
     Rejected(Box<Rej>),
     /// `RDMA_CM_EVENT_UNREACHABLE`.
     Unreachable,
-    /// `RDMA_CM_EVENT_DISCONNECTED`, and since when it has waited for the program to poll ([`crate::unpolled`]).
+    /// `RDMA_CM_EVENT_DISCONNECTED`, and when it was first postponed, if it was ([`crate::unpolled`]).
     Disconnected(Option<Instant>),
     /// `RDMA_CM_EVENT_TIMEWAIT_EXIT`.
     TimeWaitExit,
@@ -105,8 +105,8 @@ pub enum What {
     User(i32, u64),
 }
 
-impl What {
-    /// The multicast group that it is about.
+impl PendingEvent {
+    /// The membership in a multicast group that it concerns.
     #[must_use]
     pub fn group(&self) -> Option<GroupKey> {
         match self {
@@ -121,35 +121,35 @@ impl What {
 pub struct Remote {
     /// Its number.
     pub qpn: u32,
-    /// The PSN that it wants to receive first.
+    /// Its initial PSN, as in its REQ or REP.
     pub starting_psn: u32,
 }
 
-/// Settings of `rdma_set_option(3)`.
+/// Options that the program set with `rdma_set_option(3)`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// The type of service.
     pub tos: u8,
-    /// Whether it may share its address and port with identifiers that allow it too.
+    /// Whether it may share its address and port with identifiers that also allow it.
     pub reuse_address: bool,
-    /// Whether a listener at the IPv6 wildcard address excludes IPv4, if the program has set it.
+    /// Whether a listener on the IPv6 wildcard address excludes IPv4; `None` if the program has not set the option.
     pub one_family: Option<bool>,
-    /// The local ACK timeout, if it is set.
+    /// The local ACK timeout, if set.
     pub ack_timeout: Option<u8>,
 }
 
 /// An identifier.
 #[derive(Debug)]
 pub struct Entry {
-    /// The address of the program's structure.
+    /// The address of the program's `struct rdma_cm_id`.
     pub handle: usize,
-    /// Where its events go.
+    /// The channel that gets its events.
     pub channel: ChannelKey,
     /// The number of its port space.
     pub space: i32,
     /// The type of its queue pair.
     pub qp_type: ibv_qp_type,
-    /// How far it has come.
+    /// Its state.
     pub phase: Phase,
     /// Its address and port.
     pub local: Option<SocketAddr>,
@@ -163,36 +163,36 @@ pub struct Entry {
     pub listener: Option<ListenerId>,
     /// The path.
     pub path: PathOptions,
-    /// The peer's queue pair, once known.
+    /// The peer's queue pair, when it is known.
     pub remote: Option<Remote>,
-    /// The PSN that our queue pair wants to receive first.
+    /// The initial PSN that we announce to the peer.
     pub starting_psn: u32,
-    /// How many reads and atomics our queue pair executes at once.
+    /// The maximum number of outstanding reads and atomics of the peer.
     pub responder_resources: u8,
-    /// How many reads and atomics it begins at once.
+    /// The maximum number of our own outstanding reads and atomics.
     pub initiator_depth: u8,
     /// The RNR retry count of its queue pair.
     pub rnr_retry: u8,
-    /// Its settings.
+    /// Its options.
     pub options: Options,
-    /// The vendor's options (ECE) that we send.
+    /// The vendor options (ECE) that we send.
     pub ece: WireEce,
-    /// The vendor's options (ECE) that the peer sent.
+    /// The vendor options (ECE) that the peer sent.
     pub remote_ece: WireEce,
-    /// Events that the program has fetched.
+    /// The number of events that the program has fetched.
     pub fetched: u64,
-    /// Events that it has acknowledged.
+    /// The number of events that it has acknowledged.
     pub acknowledged: u64,
-    /// Its memberships of multicast groups.
+    /// Its memberships in multicast groups.
     pub groups: Vec<Member>,
-    /// What the last `rdma_resolve_addrinfo` found.
+    /// The result of the last `rdma_resolve_addrinfo`.
     pub found: Option<Info>,
-    /// Whether its queue pair could not be connected. The program then gets no `RDMA_CM_EVENT_DISCONNECTED`.
+    /// Whether its queue pair could not be moved to RTS. The program then gets no `RDMA_CM_EVENT_DISCONNECTED`.
     pub has_failed: bool,
 }
 
 impl Entry {
-    /// A new identifier.
+    /// Creates an identifier.
     #[must_use]
     pub fn new(channel: ChannelKey, space: i32, qp_type: ibv_qp_type) -> Self {
         Self {
@@ -223,7 +223,7 @@ impl Entry {
         }
     }
 
-    /// Its port space on the wire.
+    /// Its port space, as messages encode it.
     #[must_use]
     pub fn port_space(&self) -> PortSpace {
         match self.space {
@@ -243,12 +243,12 @@ impl Entry {
         }
     }
 
-    /// Its membership with this name.
+    /// Its membership with this key.
     pub fn member(&mut self, group: GroupKey) -> Option<&mut Member> {
         self.groups.iter_mut().find(|member| member.key == group)
     }
 
-    /// Whether it uses only the family of its address: by the option, or as the system's sockets do.
+    /// Whether it uses only the family of its address: as the program has set, or by default as sockets do.
     #[must_use]
     pub fn has_one_family(&self, address: SocketAddr) -> bool {
         let default = || address.is_ipv4() || crate::ports::is_ipv6_alone();
@@ -265,10 +265,10 @@ impl Entry {
 /// An event channel.
 #[derive(Debug)]
 pub struct Queue {
-    /// Readable while events wait.
-    pub bell: Arc<Bell>,
+    /// Readable while events are pending.
+    pub event_fd: Arc<EventFd>,
     /// The events.
-    pub events: VecDeque<(IdKey, What)>,
+    pub events: VecDeque<(IdKey, PendingEvent)>,
 }
 
 /// All identifiers and channels.
@@ -289,10 +289,10 @@ impl Hub {
     }
 
     /// Adds a channel.
-    pub fn add_channel(&mut self, bell: Arc<Bell>) -> ChannelKey {
+    pub fn add_channel(&mut self, event_fd: Arc<EventFd>) -> ChannelKey {
         let key = ChannelKey(self.new_key());
         let events = VecDeque::new();
-        self.channels.insert(key, Queue { bell, events });
+        self.channels.insert(key, Queue { event_fd, events });
         key
     }
 
@@ -308,7 +308,7 @@ impl Hub {
         key
     }
 
-    /// A name for a new membership.
+    /// Allocates a key for a membership.
     pub fn new_group(&mut self) -> GroupKey {
         GroupKey(self.new_key())
     }
@@ -321,7 +321,7 @@ impl Hub {
         Some(entry)
     }
 
-    /// Gives an identifier its connection.
+    /// Sets the connection of an identifier.
     pub fn set_connection(&mut self, key: IdKey, connection: ConnectionId) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.connection = Some(connection);
@@ -329,7 +329,7 @@ impl Hub {
         }
     }
 
-    /// Gives an identifier its listener.
+    /// Sets the listener of an identifier.
     pub fn set_listener(&mut self, key: IdKey, listener: ListenerId) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.listener = Some(listener);
@@ -338,51 +338,51 @@ impl Hub {
     }
 
     /// Adds an event to the channel of an identifier.
-    pub fn push(&mut self, key: IdKey, what: What) {
+    pub fn push(&mut self, key: IdKey, pending: PendingEvent) {
         let Some(entry) = self.entries.get(&key) else {
             return;
         };
         if let Some(queue) = self.channels.get_mut(&entry.channel) {
-            queue.events.push_back((key, what));
-            queue.bell.signal();
+            queue.events.push_back((key, pending));
+            queue.event_fd.signal();
         }
     }
 
-    /// Takes the next event of a channel. It counts as fetched.
-    pub fn pop(&mut self, channel: ChannelKey) -> Option<(IdKey, What)> {
+    /// Takes the next event of a channel, and counts it as fetched.
+    pub fn pop(&mut self, channel: ChannelKey) -> Option<(IdKey, PendingEvent)> {
         let queue = self.channels.get_mut(&channel)?;
-        let (key, what) = queue.events.pop_front()?;
+        let (key, pending) = queue.events.pop_front()?;
         match queue.events.is_empty() {
-            true => queue.bell.drain(),
-            false => queue.bell.signal(),
+            true => queue.event_fd.drain(),
+            false => queue.event_fd.signal(),
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.fetched += 1;
-            if let Some(member) = what.group().and_then(|group| entry.member(group)) {
+            if let Some(member) = pending.group().and_then(|group| entry.member(group)) {
                 member.fetched += 1;
             }
         }
-        Some((key, what))
+        Some((key, pending))
     }
 
-    /// Gives back the event that was taken last. It is the next one again.
-    pub fn give_back(&mut self, channel: ChannelKey, key: IdKey, what: What) {
+    /// Puts the event that was taken last back at the front of the queue.
+    pub fn give_back(&mut self, channel: ChannelKey, key: IdKey, pending: PendingEvent) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.fetched -= 1;
         }
         if let Some(queue) = self.channels.get_mut(&channel) {
-            queue.events.push_front((key, what));
-            queue.bell.signal();
+            queue.events.push_front((key, pending));
+            queue.event_fd.signal();
         }
     }
 
-    /// The identifiers of all waiting events.
+    /// The identifier of each pending event.
     pub fn waiting_events(&self) -> impl Iterator<Item = IdKey> {
         let all = self.channels.values().flat_map(|queue| &queue.events);
         all.map(|(key, _)| *key)
     }
 
-    /// Whether events of an identifier wait.
+    /// Whether an identifier has pending events.
     #[must_use]
     pub fn has_events(&self, key: IdKey) -> bool {
         let entry = self.entries.get(&key);
@@ -390,25 +390,27 @@ impl Hub {
         queue.is_some_and(|queue| queue.events.iter().any(|(of, _)| *of == key))
     }
 
-    /// Drops the waiting events of an identifier.
+    /// Drops the pending events of an identifier.
     pub fn drop_events(&mut self, key: IdKey) {
-        self.drop_those(key, |_| true);
+        self.drop_matching(key, |_| true);
     }
 
-    /// Drops the waiting events of an identifier for which `is_it` holds.
-    pub fn drop_those(&mut self, key: IdKey, is_it: impl Fn(&What) -> bool) {
+    /// Drops the pending events of an identifier for which `matches` returns true.
+    pub fn drop_matching(&mut self, key: IdKey, matches: impl Fn(&PendingEvent) -> bool) {
         let Some(entry) = self.entries.get(&key) else {
             return;
         };
         if let Some(queue) = self.channels.get_mut(&entry.channel) {
-            queue.events.retain(|(of, what)| *of != key || !is_it(what));
+            queue
+                .events
+                .retain(|(of, pending)| *of != key || !matches(pending));
             if queue.events.is_empty() {
-                queue.bell.drain();
+                queue.event_fd.drain();
             }
         }
     }
 
-    /// Moves an identifier and its waiting events to another channel.
+    /// Moves an identifier and its pending events to another channel.
     pub fn migrate(&mut self, key: IdKey, to: ChannelKey) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -424,19 +426,19 @@ impl Hub {
                 all.into_iter().partition(|(of, _)| *of == key);
             queue.events = others;
             if queue.events.is_empty() {
-                queue.bell.drain();
+                queue.event_fd.drain();
             }
             moved.extend(its);
         }
-        for (key, what) in moved {
-            self.push(key, what);
+        for (key, pending) in moved {
+            self.push(key, pending);
         }
     }
 
-    /// What an event of the connection manager means for an identifier.
-    fn note(&mut self, key: IdKey, event: Event) -> Option<What> {
+    /// Updates an identifier for an event of the connection manager. Returns the event for the program, if there is one.
+    fn update(&mut self, key: IdKey, event: Event) -> Option<PendingEvent> {
         let entry = self.entries.get_mut(&key)?;
-        // If the peer gives up before the program accepts, the program learns of it only when `rdma_accept` fails.
+        // If the peer gives up before the program accepts, the program gets no event; `rdma_accept` fails.
         if entry.phase == Phase::Requested {
             return None;
         }
@@ -446,35 +448,35 @@ impl Hub {
                 let starting_psn = rep.starting_psn;
                 entry.remote = Some(Remote { qpn, starting_psn });
                 entry.remote_ece = ece;
-                What::Response(rep)
+                PendingEvent::Response(rep)
             }
             Event::Established { .. } => {
                 entry.phase = Phase::Connected;
-                What::Established
+                PendingEvent::Established
             }
             Event::Rejected { rej, options, .. } => {
                 entry.phase = Phase::Ended;
                 entry.remote_ece.options = options;
-                What::Rejected(rej)
+                PendingEvent::Rejected(rej)
             }
             Event::Unreachable { .. } => {
                 entry.phase = Phase::Ended;
-                What::Unreachable
+                PendingEvent::Unreachable
             }
             Event::Disconnected { .. } => {
                 entry.phase = Phase::Ended;
                 match entry.has_failed {
                     true => return None,
-                    false => What::Disconnected(None),
+                    false => PendingEvent::Disconnected(None),
                 }
             }
-            Event::TimeWaitExit { .. } => What::TimeWaitExit,
+            Event::TimeWaitExit { .. } => PendingEvent::TimeWaitExit,
             Event::DatagramResponse { rep, .. } => {
                 entry.phase = match rep.checked_status() {
                     rkey_cm::wire::SidrStatus::VALID => Phase::Connected,
                     _ => Phase::Ended,
                 };
-                What::Datagram(rep)
+                PendingEvent::Datagram(rep)
             }
             Event::ConnectRequest(_) | Event::DatagramRequest(_) => return None,
         })
@@ -492,28 +494,28 @@ impl Handler for Hub {
 
     fn failed(&mut self) {
         for queue in self.channels.values() {
-            queue.bell.signal();
+            queue.event_fd.signal();
         }
     }
 
     fn event(&mut self, manager: &mut Manager, now: Nanos, event: Event) {
-        let (listener, asked) = match event {
-            Event::ConnectRequest(it) => (it.listener, Asked::Connection(it)),
-            Event::DatagramRequest(it) => (it.listener, Asked::Datagram(it)),
+        let (listener, request) = match event {
+            Event::ConnectRequest(it) => (it.listener, Request::Connection(it)),
+            Event::DatagramRequest(it) => (it.listener, Request::Datagram(it)),
             event => {
                 if let Some(&key) = self.connections.get(&event.connection())
-                    && let Some(what) = self.note(key, event)
+                    && let Some(pending) = self.update(key, event)
                 {
-                    self.push(key, what);
+                    self.push(key, pending);
                 }
                 return;
             }
         };
         match self.listeners.get(&listener) {
-            Some(&key) => self.push(key, What::Request(asked)),
+            Some(&key) => self.push(key, PendingEvent::Request(request)),
             None => {
                 // The program has destroyed the listener.
-                let _ = manager.close(now, asked.connection());
+                let _ = manager.close(now, request.connection());
             }
         }
     }

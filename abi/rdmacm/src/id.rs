@@ -1,7 +1,7 @@
-//! Identifiers (`struct rdma_cm_id`) as programs see them.
+//! Identifiers (`struct rdma_cm_id`), as programs see them.
 //!
-//! Programs read all fields, and write some (`context`, `qp`, `pd`). While a call uses an identifier, no other thread writes its
-//! fields, directly or by a call: the stock library requires that too, because its calls use the fields without a lock.
+//! Programs read all fields, and write some (`context`, `qp`, `pd`). While a call uses an identifier, no other thread may write its
+//! fields, directly or through a call. The stock library requires that too, because its calls access the fields without a lock.
 
 #![allow(unsafe_code)]
 // UNSAFETY: structures that C code reads and writes.
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The maximum number of identifiers at a time.
+/// The maximum number of identifiers that exist at once.
 pub const MAX: u32 = 1 << 16;
 
 /// An identifier.
@@ -25,13 +25,13 @@ pub const MAX: u32 = 1 << 16;
 pub struct IdObject {
     c: UnsafeCell<CmId>,
     path: UnsafeCell<SaPathRec>,
-    /// Its name in the hub.
+    /// Its key in the hub.
     pub key: IdKey,
-    /// Whether its calls wait for their events. Such an identifier has a channel of its own.
+    /// Whether it is synchronous: its calls wait for their events, and it has an event channel of its own.
     pub sync: AtomicBool,
-    /// Attributes from `rdma_create_ep`, for the queue pairs of its requests.
+    /// Attributes from `rdma_create_ep`, for the queue pairs of incoming connections.
     pub qp_init: Mutex<Option<QpInit>>,
-    /// Private data for `rdma_connect`, from the `ai_connect` of `rdma_create_ep`.
+    /// Private data for `rdma_connect`: the `ai_connect` that was passed to `rdma_create_ep`.
     pub connect_data: Mutex<Vec<u8>>,
 }
 
@@ -49,7 +49,7 @@ unsafe impl Send for IdObject {}
 
 rkey_kit::object!(IdObject, c: CmId, MAX);
 
-/// Accessors of plain fields.
+/// Defines accessors for plain fields.
 macro_rules! fields {
     ($($(#[$doc:meta])* $field:ident, $set:ident: $type:ty;)*) => {
         $(
@@ -75,21 +75,21 @@ impl IdObject {
         verbs, set_verbs: *mut Context;
         /// The event channel.
         channel, set_channel: *mut EventChannel;
-        /// The program's pointer.
+        /// The program's context pointer.
         context, set_context: *mut c_void;
         /// The queue pair.
         qp, set_qp: *mut Qp;
-        /// The port.
+        /// The number of the device's port.
         port_num, set_port_num: u8;
         /// The last event of a synchronous identifier.
         event, set_event: *mut CmEvent;
-        /// The completion channel of sends.
+        /// The completion channel for sends.
         send_cq_channel, set_send_cq_channel: *mut CompChannel;
-        /// The completion queue of sends.
+        /// The completion queue for sends.
         send_cq, set_send_cq: *mut Cq;
-        /// The completion channel of receives.
+        /// The completion channel for receives.
         recv_cq_channel, set_recv_cq_channel: *mut CompChannel;
-        /// The completion queue of receives.
+        /// The completion queue for receives.
         recv_cq, set_recv_cq: *mut Cq;
         /// The shared receive queue.
         srq, set_srq: *mut Srq;
@@ -105,7 +105,7 @@ impl IdObject {
         handle_of(self)
     }
 
-    /// Whether its calls wait for their events.
+    /// Whether it is synchronous.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         self.sync.load(Ordering::Relaxed)
@@ -140,7 +140,7 @@ impl IdObject {
         }
     }
 
-    /// The ports of its addresses, in network byte order: ours, and the peer's.
+    /// Our port and the peer's, in network byte order.
     #[must_use]
     pub fn ports(&self) -> (u16, u16) {
         // SAFETY: no other thread writes it now (see the module); every bit pattern is an address.
@@ -163,7 +163,7 @@ impl IdObject {
     }
 }
 
-/// Makes an identifier.
+/// Allocates an identifier.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -190,13 +190,13 @@ pub fn new(
     })
 }
 
-/// The identifier behind a handle of the hub.
+/// The identifier with the handle that the hub has stored.
 ///
 /// # Errors
 /// `EINVAL`: it has ended.
 ///
 /// # Safety
-/// Nothing destroys it while the reference is used.
+/// It must not be destroyed while the reference is in use.
 pub unsafe fn of_handle<'a>(handle: usize) -> Result<&'a IdObject, Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe { find::<IdObject>(std::ptr::with_exposed_provenance::<CmId>(handle)) }
@@ -205,7 +205,7 @@ pub unsafe fn of_handle<'a>(handle: usize) -> Result<&'a IdObject, Errno> {
 /// Frees an identifier.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe fn free(id: *mut CmId) {
     // SAFETY: guaranteed by the caller.
     drop(unsafe { remove::<IdObject>(id) });

@@ -1,4 +1,4 @@
-//! Making, destroying and moving identifiers.
+//! Creating, destroying and migrating identifiers.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -17,7 +17,7 @@ use rkey_kit::{Errno, caught, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-/// The type of queue pair of a port space.
+/// The queue pair type of a port space.
 ///
 /// # Errors
 /// `EINVAL`: no such port space.
@@ -29,13 +29,13 @@ pub fn qp_type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
     }
 }
 
-/// Makes an identifier. If `channel` is null, it gets a channel of its own.
+/// Creates an identifier. If `channel` is null, creates a channel of its own for it.
 ///
 /// # Errors
-/// `EINVAL`: no live channel has this address. `ENOMEM`, or no descriptor is available.
+/// `EINVAL`: no live channel has this address. `ENOMEM`. The error of the system if no descriptor is available.
 ///
 /// # Safety
-/// Nothing destroys the channel meanwhile.
+/// The channel must not be destroyed during the call.
 pub unsafe fn create(
     channel: *mut EventChannel,
     context: *mut c_void,
@@ -48,7 +48,7 @@ pub unsafe fn create(
     let made = unsafe { create_on(channel, context, space, qp_type, is_sync) };
     made.inspect_err(|_| {
         if is_sync {
-            // SAFETY: the program does not know it.
+            // SAFETY: the program has not seen it.
             let _ = unsafe { channel::destroy(channel) };
         }
     })
@@ -73,7 +73,7 @@ unsafe fn create_on(
         Ok(())
     })?;
     let handle = made?;
-    // SAFETY: just made.
+    // SAFETY: just created.
     unsafe { find::<IdObject>(handle) }?
         .sync
         .store(is_sync, Ordering::Relaxed);
@@ -86,7 +86,7 @@ unsafe fn create_on(
 /// `EINVAL`: no live identifier has this address.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe fn destroy(handle: *mut CmId) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { find::<IdObject>(handle) }?;
@@ -111,13 +111,13 @@ pub unsafe fn destroy(handle: *mut CmId) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Ends the listener or connection of an identifier, and drops its waiting events.
+/// Ends the listener or connection of an identifier, and drops its pending events.
 fn end_connection(key: IdKey) -> Result<(), Errno> {
     with(|parts| {
         let now = parts.now;
         parts.handler.drop_events(key);
         let entry = entry(parts.handler, key)?;
-        // An error means that it has ended already.
+        // An error means that it has already ended.
         if let Some(listener) = entry.listener {
             let _ = parts.manager.unlisten(now, listener);
         }
@@ -131,10 +131,10 @@ fn end_connection(key: IdKey) -> Result<(), Errno> {
 /// Moves an identifier to another channel.
 ///
 /// # Errors
-/// `EINVAL`: `to` is null, and the identifier already has a channel of its own.
+/// `EINVAL`: `to` is null, but the identifier already has a channel of its own.
 ///
 /// # Safety
-/// Nothing destroys the identifier or the channel meanwhile.
+/// Neither the identifier nor the channel may be destroyed during the call.
 pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Errno> {
     let was_sync = object.is_sync();
     let is_sync = to.is_null();
@@ -164,16 +164,16 @@ pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Er
     Ok(())
 }
 
-/// Makes the identifier of a request, with the listener's channel and context.
+/// Creates the identifier for a request, with the listener's channel and context.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub fn create_child(listener: &IdObject) -> Result<(*mut CmId, IdKey), Errno> {
     let space = with(|parts| Ok(entry(parts.handler, listener.key)?.space))?;
     let (channel, context) = (listener.channel(), listener.context());
-    // SAFETY: the listener keeps its channel.
+    // SAFETY: the listener's channel outlives the listener.
     let handle = unsafe { create_on(channel, context, space, listener.qp_type(), false) }?;
-    // SAFETY: just made.
+    // SAFETY: just created.
     let key = unsafe { find::<IdObject>(handle) }?.key;
     Ok((handle, key))
 }
@@ -181,7 +181,7 @@ pub fn create_child(listener: &IdObject) -> Result<(*mut CmId, IdKey), Errno> {
 /// `rdma_create_id`.
 ///
 /// # Safety
-/// `id` is null or room for a pointer; nothing destroys the channel meanwhile.
+/// `id` is null or valid for writes; the channel must not be destroyed during the call.
 pub unsafe extern "C" fn create_id(
     channel: *mut EventChannel,
     id: *mut *mut CmId,
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn create_id(
 /// `rdma_destroy_id`.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
     // SAFETY: guaranteed by the caller.
     fence_or_minus_one(|| unsafe { destroy(id) }.map(|()| 0))
@@ -211,26 +211,26 @@ pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
 /// `rdma_migrate_id`.
 ///
 /// # Safety
-/// Nothing destroys the identifier or the channel meanwhile.
+/// Neither the identifier nor the channel may be destroyed during the call.
 pub unsafe extern "C" fn migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
     // SAFETY: guaranteed by the caller.
     fence_or_minus_one(|| unsafe { migrate(find(id)?, channel) }.map(|()| 0))
 }
 
-/// `rdma_get_src_port`: our port in network byte order; 0 if there is none.
+/// `rdma_get_src_port`: returns our port in network byte order, or 0 if there is none.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn get_src_port(id: *mut CmId) -> u16 {
     // SAFETY: guaranteed by the caller.
     let port = caught(|| unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().0));
     port.unwrap_or(0)
 }
 
-/// `rdma_get_dst_port`: the peer's port in network byte order; 0 if there is none.
+/// `rdma_get_dst_port`: returns the peer's port in network byte order, or 0 if there is none.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn get_dst_port(id: *mut CmId) -> u16 {
     // SAFETY: guaranteed by the caller.
     let port = caught(|| unsafe { find::<IdObject>(id) }.map_or(0, |object| object.ports().1));

@@ -1,4 +1,4 @@
-//! Calls that were added after rdma-core 44: names that are looked up in the background, and the program's own events.
+//! Calls added after rdma-core 44: asynchronous name lookups, and the program's own events.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -6,7 +6,7 @@
 use crate::addrinfo::{self, Failed, Wanted};
 use crate::event::complete;
 use crate::front::{entry, with};
-use crate::hub::{IdKey, What};
+use crate::hub::{IdKey, PendingEvent};
 use crate::id::IdObject;
 use crate::sys::*;
 use rkey_device::threads;
@@ -21,24 +21,24 @@ pub const CM_EVENT_ADDRINFO_RESOLVED: rdma_cm_event_type = 16;
 pub const CM_EVENT_ADDRINFO_ERROR: rdma_cm_event_type = 17;
 /// `RDMA_CM_EVENT_USER`.
 pub const CM_EVENT_USER: rdma_cm_event_type = 18;
-/// `RAI_SA`: ask InfiniBand's subnet administrator.
+/// `RAI_SA`: ask the InfiniBand subnet administrator.
 const RAI_SA: c_int = 16;
-/// `RAI_DNS`: ask as `getaddrinfo(3)` does, which is the default.
+/// `RAI_DNS`: ask as `getaddrinfo(3)` does. This is the default.
 const RAI_DNS: c_int = 32;
 
-/// Looks up a name, and makes the event.
+/// Looks up a name, and queues the event.
 fn look_up(key: IdKey, node: Option<CString>, service: Option<CString>, wanted: &Wanted) {
     let found = addrinfo::find(node.as_deref(), service.as_deref(), wanted);
     let status = match found {
         Ok(_) => 0,
-        // These codes are negative.
+        // The codes of `getaddrinfo(3)` are negative on Linux.
         Err(Failed::Lookup(code)) => code,
         Err(Failed::System(error)) => -error.raw(),
     };
     // An error means that the identifier has ended.
     let _ = with(|parts| {
         entry(parts.handler, key)?.found = found.ok();
-        parts.handler.push(key, What::AddressInfo(status));
+        parts.handler.push(key, PendingEvent::AddressInfo(status));
         Ok(())
     });
 }
@@ -46,7 +46,7 @@ fn look_up(key: IdKey, node: Option<CString>, service: Option<CString>, wanted: 
 /// `rdma_resolve_addrinfo`: like `rdma_getaddrinfo`, but the result is an event.
 ///
 /// # Safety
-/// The strings and hints are null or valid; nothing destroys the identifier meanwhile.
+/// The strings and hints are null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn resolve_addrinfo(
     id: *mut CmId,
     node: *const c_char,
@@ -62,7 +62,9 @@ pub unsafe extern "C" fn resolve_addrinfo(
         match wanted.flags & (RAI_SA | RAI_DNS) {
             0 | RAI_DNS => {}
             RAI_SA => {
-                tracing::info!("RAI_SA: only InfiniBand has a subnet administrator");
+                tracing::info!(
+                    "RAI_SA is not supported: only InfiniBand has a subnet administrator"
+                );
                 return Err(Errno::OPNOTSUPP);
             }
             _ => return Err(Errno::INVAL),
@@ -76,7 +78,7 @@ pub unsafe extern "C" fn resolve_addrinfo(
         let [node, service] = [node, service].map(|it| unsafe { addrinfo::text(it) });
         let [node, service] = [node, service].map(|it| it.map(ToOwned::to_owned));
         let looking = move || look_up(key, node, service, &wanted);
-        // It ends by itself.
+        // The thread is detached: it ends after the lookup.
         threads::spawn("rkey-addrinfo", looking).map_err(|error| Errno::from(&error))?;
         // SAFETY: guaranteed by the caller.
         unsafe { complete(object) }?;
@@ -87,7 +89,7 @@ pub unsafe extern "C" fn resolve_addrinfo(
 /// `rdma_query_addrinfo`.
 ///
 /// # Safety
-/// `info` is null or room for a pointer; nothing destroys the identifier meanwhile.
+/// `info` is null or valid for writes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn query_addrinfo(id: *mut CmId, info: *mut *mut Addrinfo) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -106,7 +108,7 @@ pub unsafe extern "C" fn query_addrinfo(id: *mut CmId, info: *mut *mut Addrinfo)
 /// `rdma_write_cm_event`.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn write_cm_event(
     id: *mut CmId,
     event: rdma_cm_event_type,
@@ -121,7 +123,9 @@ pub unsafe extern "C" fn write_cm_event(
         }
         with(|parts| {
             entry(parts.handler, object.key)?;
-            parts.handler.push(object.key, What::User(status, arg));
+            parts
+                .handler
+                .push(object.key, PendingEvent::User(status, arg));
             Ok(0)
         })
     })

@@ -1,7 +1,7 @@
 //! Multicast groups: `rdma_join_multicast`, `rdma_join_multicast_ex`, `rdma_leave_multicast`.
 //!
-//! The groups are the device's own (`ibv_attach_mcast`): their members are on this host. So joining succeeds at once, and the
-//! network's routers hear nothing of it.
+//! The groups are the device's own (`ibv_attach_mcast`), and all members are on this host. So a join completes at once, and sends no
+//! IGMP or MLD reports to the network.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and addresses that C code passes.
@@ -9,7 +9,7 @@
 use crate::bind::PORT;
 use crate::event::{complete, release_event};
 use crate::front::{entry, wait_until, with};
-use crate::hub::{Entry, GroupKey, Hub, IdKey, Phase, What};
+use crate::hub::{Entry, GroupKey, Hub, IdKey, PendingEvent, Phase};
 use crate::id::IdObject;
 use crate::sys::*;
 use crate::verbs::{self, gid_index};
@@ -21,37 +21,37 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::net::Ipv4Addr;
 
-/// The number that stands for all queue pairs of a group.
+/// The queue pair number that addresses all members of a group.
 pub const QP: u32 = 0xff_ffff;
-/// `AF_IB`: the family of InfiniBand addresses.
+/// `AF_IB`, the family of InfiniBand addresses.
 const AF_IB: c_int = 27;
 /// The length of an InfiniBand address (`struct sockaddr_ib`).
 const IB_LEN: usize = 48;
 const HOP_LIMIT: u8 = 64;
 
-/// An identifier's membership of a group.
+/// An identifier's membership in a group.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Its name.
+    /// Its key.
     pub key: GroupKey,
     /// The group.
     pub address: Address,
-    /// Whether its queue pair only sends to the group.
+    /// Whether the queue pair only sends to the group.
     pub only_sends: bool,
-    /// The program's pointer.
+    /// The context pointer that the program passed.
     pub context: usize,
-    /// Whether the program has left the group. The membership ends when its events are acknowledged.
+    /// Whether the program is leaving the group. The membership ends when its events are acknowledged.
     pub is_left: bool,
-    /// Its events that the program has fetched.
+    /// How many of its events the program has fetched.
     pub fetched: u64,
-    /// Its events that the program has acknowledged.
+    /// How many of them the program has acknowledged.
     pub acknowledged: u64,
 }
 
 /// The address of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The program's address, byte by byte: what it must pass again to leave the group.
+    /// The address as the program passed it. The program must pass the same bytes to leave the group.
     bytes: Vec<u8>,
     /// The GID of the group.
     gid: [u8; 16],
@@ -62,7 +62,7 @@ impl Address {
     /// `EINVAL`: null, or neither IPv4, IPv6 nor InfiniBand.
     ///
     /// # Safety
-    /// If it is not null, it points to an address as long as its family says.
+    /// If not null, it points to an address as long as its family requires.
     unsafe fn read(address: *const libc::sockaddr) -> Result<Self, Errno> {
         if address.is_null() {
             return Err(Errno::INVAL);
@@ -75,10 +75,10 @@ impl Address {
             AF_IB => IB_LEN,
             _ => return Err(Errno::INVAL),
         };
-        // SAFETY: as long as its family says, as the caller promises.
+        // SAFETY: the caller guarantees that it is as long as its family requires.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
         let gid = match len {
-            // The address follows the family and the port.
+            // `sockaddr_in`: the address follows the family and the port.
             16 => {
                 let ip = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
                 match ip.is_unspecified() {
@@ -86,7 +86,7 @@ impl Address {
                     false => ip.to_ipv6_mapped().octets(),
                 }
             }
-            // In both other families, 8 bytes precede the address.
+            // `sockaddr_in6` and `sockaddr_ib`: 8 bytes precede the address.
             _ => std::array::from_fn(|index| bytes[8 + index]),
         };
         let bytes = bytes.to_vec();
@@ -94,7 +94,7 @@ impl Address {
     }
 }
 
-/// The address of a group for `ibv_create_ah`.
+/// The attributes of an address handle for a group.
 ///
 /// # Errors
 /// `EINVAL`: the identifier has no address.
@@ -114,13 +114,14 @@ pub fn address_of(own: &Entry, member: &Member) -> Result<AhAttr, Errno> {
     })
 }
 
-/// Attaches the queue pair of an identifier to a group, unless there is none, it only sends, or the program has left the group.
+/// Attaches the queue pair of an identifier to a group. Does nothing if there is no queue pair, if it only sends, or if the program
+/// has left the group.
 ///
 /// # Errors
-/// Those of `ibv_attach_mcast`; `EINVAL`: the address is not that of a group.
+/// Those of `ibv_attach_mcast`, such as `EINVAL`: the address is not a multicast address.
 ///
 /// # Safety
-/// Nothing destroys the queue pair meanwhile.
+/// The queue pair must not be destroyed during the call.
 pub unsafe fn attach(object: &IdObject, member: &Member) -> Result<(), Errno> {
     if object.qp().is_null() || member.only_sends || member.is_left {
         return Ok(());
@@ -151,17 +152,17 @@ fn add(
         fetched: 0,
         acknowledged: 0,
     });
-    parts.handler.push(key, What::Joined(group));
+    parts.handler.push(key, PendingEvent::Joined(group));
     Ok(())
 }
 
-/// Joins a group. The result is an event.
+/// Joins a group. Queues an event with the result.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has no device or no address, or its queue pairs are not for datagrams; or the address is none.
+/// `EINVAL`: the identifier has no device or no address, or is not for datagrams; or the group's address is unspecified.
 ///
 /// # Safety
-/// `address` is null or an address; nothing destroys the identifier meanwhile.
+/// `address` is null or points to an address; the identifier must not be destroyed during the call.
 unsafe fn join(
     id: *mut CmId,
     address: *const libc::sockaddr,
@@ -186,22 +187,22 @@ unsafe fn join(
 /// `EADDRNOTAVAIL`: the identifier has not joined it.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 unsafe fn leave(object: &IdObject, address: &Address) -> Result<(), Errno> {
     let key = object.key;
     let group = with(|parts| {
         let own = entry(parts.handler, key)?;
-        let mut those = own.groups.iter_mut().rev();
-        let member = those.find(|it| !it.is_left && it.address == *address);
+        let mut latest_first = own.groups.iter_mut().rev();
+        let member = latest_first.find(|it| !it.is_left && it.address == *address);
         let member = member.ok_or(Errno::from_raw(libc::EADDRNOTAVAIL))?;
         member.is_left = true;
         let group = member.key;
-        let is_its = |what: &What| what.group() == Some(group);
-        parts.handler.drop_those(key, is_its);
+        let is_of_group = |event: &PendingEvent| event.group() == Some(group);
+        parts.handler.drop_matching(key, is_of_group);
         Ok(group)
     })?;
     if object.is_sync() {
-        // The event of the call that joined the group may still be there.
+        // The identifier may still hold the event of the join.
         // SAFETY: guaranteed by the caller.
         unsafe { release_event(object) };
     }
@@ -215,7 +216,7 @@ unsafe fn leave(object: &IdObject, address: &Address) -> Result<(), Errno> {
         Ok(index.map(|index| groups.remove(index)))
     })?;
     if member.is_some_and(|member| !member.only_sends) && !object.qp().is_null() {
-        // It is not attached if the program fetched no event, or made the queue pair later.
+        // The call fails if the queue pair was never attached: the program did not fetch the event, or created the queue pair later.
         // SAFETY: guaranteed by the caller.
         let _ = unsafe { verbs::detach(object.qp(), &address.gid) };
     }
@@ -225,7 +226,7 @@ unsafe fn leave(object: &IdObject, address: &Address) -> Result<(), Errno> {
 /// `rdma_join_multicast`.
 ///
 /// # Safety
-/// `addr` is null or an address; nothing destroys the identifier meanwhile.
+/// `addr` is null or points to an address; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn join_multicast(
     id: *mut CmId,
     addr: *mut libc::sockaddr,
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn join_multicast(
 /// `rdma_join_multicast_ex`.
 ///
 /// # Safety
-/// `attr` is null or valid; nothing destroys the identifier meanwhile.
+/// `attr` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn join_multicast_ex(
     id: *mut CmId,
     attr: *mut CmJoinMcAttrEx,
@@ -263,7 +264,7 @@ pub unsafe extern "C" fn join_multicast_ex(
 /// `rdma_leave_multicast`.
 ///
 /// # Safety
-/// `addr` is null or an address; nothing destroys the identifier meanwhile.
+/// `addr` is null or points to an address; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn leave_multicast(id: *mut CmId, addr: *mut libc::sockaddr) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_the_gids_of_their_addresses() {
+    fn a_group_has_the_gid_of_its_address() {
         let mapped = "::ffff:239.1.2.3".parse::<std::net::Ipv6Addr>().unwrap();
         assert_eq!(read("239.1.2.3:0".parse().unwrap()).gid, mapped.octets());
         assert_eq!(read("0.0.0.0:9".parse().unwrap()).gid, [0; 16]);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infiniband_address_is_its_gid() {
+    fn the_gid_of_an_infiniband_address_is_the_address() {
         let mut bytes = [0u8; IB_LEN];
         bytes[..2].copy_from_slice(&(AF_IB as u16).to_ne_bytes());
         bytes[8..24].copy_from_slice(&[9; 16]);
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn another_port_is_another_address() {
+    fn addresses_with_different_ports_differ() {
         let (one, other) = ("239.1.2.3:1", "239.1.2.3:2");
         assert_ne!(read(one.parse().unwrap()), read(other.parse().unwrap()));
         assert_eq!(read(one.parse().unwrap()), read(one.parse().unwrap()));

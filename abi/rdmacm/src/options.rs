@@ -1,4 +1,4 @@
-//! `rdma_set_option`, and the vendor's options (ECE).
+//! `rdma_set_option`, and the calls for vendor options (ECE).
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -12,13 +12,13 @@ use rkey_kit::object::find;
 use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
-/// The largest time code.
+/// The largest value of a timeout: 5 bits, for 4.096 µs * 2^31.
 const TIME_CODE_MAX: u8 = 31;
 
-/// The value of a program's option. Its size must be that of the option's type.
+/// Reads the value of an option. Its size must be exactly that of the option's type.
 ///
 /// # Safety
-/// If it is not null, there are `len` bytes at it.
+/// If not null, it points to `len` bytes.
 unsafe fn value<T: Copy>(at: *const c_void, len: usize) -> Result<T, Errno> {
     if at.is_null() || len != size_of::<T>() {
         return Err(Errno::INVAL);
@@ -71,7 +71,7 @@ unsafe fn set_id_option(
     }
 }
 
-/// Accepts a program's own path records. Every path on this device is the same, so this only does what `rdma_resolve_route` does.
+/// Accepts a program's own path records. The device chooses the path itself, so this only does what `rdma_resolve_route` does.
 fn set_path(object: &IdObject, len: usize) -> Result<(), Errno> {
     const PATH_DATA: usize = 72;
     if len == 0 || !len.is_multiple_of(PATH_DATA) {
@@ -83,7 +83,7 @@ fn set_path(object: &IdObject, len: usize) -> Result<(), Errno> {
 /// `rdma_set_option`.
 ///
 /// # Safety
-/// If it is not null, `value` has `len` bytes; nothing destroys the identifier meanwhile.
+/// If not null, `value` points to `len` bytes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn set_option(
     id: *mut CmId,
     level: c_int,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn set_option(
 /// `rdma_set_local_ece`.
 ///
 /// # Safety
-/// `ece` is null or a structure; nothing destroys the identifier meanwhile.
+/// `ece` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
 /// `rdma_get_remote_ece`.
 ///
 /// # Safety
-/// `ece` is null or room for a structure; nothing destroys the identifier meanwhile.
+/// `ece` is null or valid for writes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
@@ -136,13 +136,13 @@ pub unsafe extern "C" fn get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
             return Err(Errno::INVAL);
         }
         let remote = with_entry(object.key, |own| Ok(own.remote_ece))?;
-        let told = Ece {
+        let converted = Ece {
             vendor_id: remote.vendor,
             options: remote.options,
             comp_mask: 0,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { store(ece, told)? };
+        unsafe { store(ece, converted)? };
         Ok(0)
     })
 }

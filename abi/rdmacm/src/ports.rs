@@ -1,7 +1,8 @@
-//! Decides which identifier has which port, within this process and among processes.
+//! Assigns ports to identifiers, within this process and between processes.
 //!
-//! A process claims a port for all addresses (`rkey_device::cm`). Within the process, two identifiers may share a port if they have
-//! different addresses and neither is a wildcard, if they have different families and each excludes the other's, or if both allow it.
+//! A process claims a port on all addresses (`rkey_device::cm`). Within the process, two identifiers may share a port if their
+//! addresses differ and neither is a wildcard, if their families differ and each excludes the other's, or if both set
+//! `RDMA_OPTION_ID_REUSEADDR`.
 
 use crate::address::is_any;
 use crate::front::entry;
@@ -16,14 +17,14 @@ const EADDRINUSE: Errno = Errno::from_raw(libc::EADDRINUSE);
 const EADDRNOTAVAIL: Errno = Errno::from_raw(libc::EADDRNOTAVAIL);
 /// `CAP_NET_BIND_SERVICE`.
 const BIND_SERVICE: u32 = 10;
-/// The first port that needs no privilege, unless the system sets another one.
+/// The first unprivileged port, if `ip_unprivileged_port_start` cannot be read.
 const UNPRIVILEGED: u16 = 1024;
 
-/// Gives an identifier an address and a port; port 0 stands for any free one.
+/// Binds an identifier to an address and a port. Port 0 means any free port.
 ///
 /// # Errors
-/// `EADDRINUSE`, `EADDRNOTAVAIL`: another identifier or process has the port. `EACCES`: a port below
-/// `net.ipv4.ip_unprivileged_port_start` (1024), without the privilege.
+/// `EADDRINUSE`, `EADDRNOTAVAIL`: another identifier or process has the port. `EACCES`: the port is below
+/// `net.ipv4.ip_unprivileged_port_start` (1024 by default), and the caller lacks `CAP_NET_BIND_SERVICE`.
 pub fn bind(
     parts: &mut Parts<'_, Hub>,
     key: IdKey,
@@ -35,7 +36,9 @@ pub fn bind(
     }
     let unprivileged = setting("ipv4/ip_unprivileged_port_start").unwrap_or(UNPRIVILEGED);
     if port < unprivileged && !is_privileged() {
-        tracing::info!("port {port} is below {unprivileged}, which needs CAP_NET_BIND_SERVICE");
+        tracing::info!(
+            "binding port {port} needs CAP_NET_BIND_SERVICE: it is below {unprivileged}"
+        );
         return Err(Errno::ACCES);
     }
     try_bind(parts, key, address)?;
@@ -61,10 +64,11 @@ fn bind_free(
     Err(EADDRNOTAVAIL)
 }
 
-/// A port for an identifier that only connects. No other identifier of this process has it in the same port space. It is not claimed.
+/// Picks a port for an identifier that only connects: one that no other identifier of this process uses in the same port space.
+/// Does not claim it.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL`: no free port was found. Or no random number is available.
+/// `EADDRNOTAVAIL`: all ports are in use. The error of the system if no random number is available.
 pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
     let (first, count) = ephemeral();
     let start = random().map_err(|error| Errno::from(&error))?;
@@ -76,11 +80,11 @@ pub fn unclaimed(hub: &Hub, space: i32) -> Result<u16, Errno> {
         .ok_or(EADDRNOTAVAIL)
 }
 
-/// Checks that no other identifier of this process prevents one from having an address. If `may_share`, identifiers that both allow
-/// it do not.
+/// Checks that an identifier may bind to an address, given the other identifiers of this process. With `may_share`, two identifiers
+/// that both set `RDMA_OPTION_ID_REUSEADDR` do not conflict.
 ///
 /// # Errors
-/// `EADDRINUSE`, `EADDRNOTAVAIL`: another one prevents it. `EINVAL`: the identifier has ended.
+/// `EADDRINUSE`, `EADDRNOTAVAIL`: another identifier has the address. `EINVAL`: the identifier has ended.
 pub fn is_free(
     hub: &mut Hub,
     key: IdKey,
@@ -131,7 +135,7 @@ fn try_bind(parts: &mut Parts<'_, Hub>, key: IdKey, address: SocketAddr) -> Resu
     Ok(())
 }
 
-/// Gives up the port of an identifier.
+/// Releases the port of an identifier.
 pub fn release(parts: &mut Parts<'_, Hub>, key: IdKey) {
     let claimed = |entry: &Entry| {
         let port = entry.local.filter(|_| entry.claims)?.port();
@@ -143,18 +147,18 @@ pub fn release(parts: &mut Parts<'_, Hub>, key: IdKey) {
     }
 }
 
-/// A number among the system's network settings.
+/// Reads a number below `/proc/sys/net`.
 fn setting(name: &str) -> Option<u16> {
     let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
     text.trim().parse().ok()
 }
 
-/// Whether IPv6 sockets of this system exclude IPv4 unless they ask for it.
+/// Whether IPv6 sockets exclude IPv4 by default (`net.ipv6.bindv6only`).
 pub fn is_ipv6_alone() -> bool {
     setting("ipv6/bindv6only").is_some_and(|on| on != 0)
 }
 
-/// The first of the kernel's ephemeral ports, and how many there are.
+/// The first of the kernel's ephemeral ports, and their number.
 fn ephemeral() -> (u16, u32) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let text = text.unwrap_or_default();
@@ -176,8 +180,8 @@ fn is_privileged() -> bool {
     mask.is_some_and(|mask| mask & 1 << BIND_SERVICE != 0)
 }
 
-/// Whether an identifier that is bound to this address still has no device, as in the stock library.
+/// Whether binding to this address leaves the device undetermined, as in the stock library.
 #[must_use]
-pub fn leaves_device_open(ip: IpAddr) -> bool {
+pub fn leaves_device_undetermined(ip: IpAddr) -> bool {
     is_any(ip) || ip.is_loopback()
 }

@@ -1,7 +1,7 @@
 //! The queue pairs of identifiers: `rdma_create_qp` and related calls.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions, and calls of verbs.
+// UNSAFETY: C functions, and verbs calls.
 
 use crate::front::with_entry;
 use crate::id::{IdObject, NO_QP};
@@ -15,20 +15,20 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// Changes the state of an identifier's queue pair, with the attributes that the two sides have agreed on.
+/// Moves an identifier's queue pair to a state, with the attributes that both sides have agreed on.
 ///
 /// # Errors
 /// Those of [`attributes`] and `ibv_modify_qp`.
 ///
 /// # Safety
-/// Nothing destroys the queue pair meanwhile.
+/// The queue pair must not be destroyed during the call.
 pub unsafe fn move_to(object: &IdObject, state: ibv_qp_state) -> Result<(), Errno> {
     let (mut attr, mask) = with_entry(object.key, |own| attributes(own, state))?;
     // SAFETY: guaranteed by the caller.
     unsafe { verbs::modify_qp(object.qp(), &mut attr, mask) }
 }
 
-/// Makes the queue pair of a connection ready: INIT with the access rights, RTR, RTS.
+/// Moves the queue pair of a connection through INIT and RTR to RTS.
 ///
 /// # Errors
 /// Same as for [`move_to`].
@@ -43,7 +43,7 @@ pub unsafe fn make_ready(object: &IdObject) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the completion queues that neither the program nor the identifier has.
+/// Creates the completion queues that neither the program has passed nor the identifier already has.
 unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errno> {
     let own = |cq: *mut Cq, own: *mut Cq| cq.is_null() && own.is_null();
     if own(attr.send_cq, object.send_cq()) && attr.cap.max_send_wr > 0 {
@@ -63,13 +63,13 @@ unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errn
         or(attr.send_cq, object.send_cq()),
         or(attr.recv_cq, object.recv_cq()),
     );
-    // A queue without requests needs no completion queue of its own, but every queue pair has two.
+    // A queue of depth 0 gets no completion queue of its own, but a queue pair must name two: use the other one twice.
     attr.send_cq = or(send, recv);
     attr.recv_cq = or(recv, send);
     Ok(())
 }
 
-/// Makes the completion queue for receives, and its channel.
+/// Creates the completion queue for receives, and its channel.
 ///
 /// # Errors
 /// Those of `ibv_create_cq`.
@@ -85,7 +85,7 @@ pub unsafe fn add_recv_cq(object: &IdObject, depth: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Destroys the completion queues of an identifier.
+/// Destroys the completion queues of an identifier, and their channels.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -101,11 +101,11 @@ pub unsafe fn remove_cqs(object: &IdObject) {
     object.set_recv_cq(null_mut());
 }
 
-/// Makes the queue pair of an identifier.
+/// Creates the queue pair of an identifier.
 ///
 /// # Errors
-/// `EINVAL`: the identifier has a queue pair or no device; the protection domain belongs to another device; or a completion queue is not
-/// the one that the identifier has. Those of `ibv_create_qp_ex`.
+/// `EINVAL`: the identifier already has a queue pair, or has no device; the protection domain belongs to another device; or a
+/// completion queue is not the one that the identifier already has. Those of `ibv_create_qp_ex`.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
@@ -148,8 +148,8 @@ pub unsafe fn create(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), E
     Ok(())
 }
 
-/// Makes the receiving half of an extended reliable connection. It has no completion queues: messages complete in those of the
-/// shared receive queues that the peer names.
+/// Creates the receiving half of an extended reliable connection. It has no completion queues: messages complete in those of the
+/// shared receive queues that the peer addresses.
 unsafe fn create_receiver(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errno> {
     if attr.comp_mask & QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.xrcd = verbs::xrc_domain()?;
@@ -178,7 +178,7 @@ unsafe fn create_receiver(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<
     Ok(())
 }
 
-/// Moves a new queue pair as far as it can go without a peer.
+/// Moves a new queue pair as far as it can go without a peer: to RTS for datagrams, otherwise to INIT.
 unsafe fn begin(object: &IdObject) -> Result<(), Errno> {
     let is_datagram = with_entry(object.key, |own| Ok(own.is_datagram()))?;
     // SAFETY: guaranteed by the caller.
@@ -190,23 +190,23 @@ unsafe fn begin(object: &IdObject) -> Result<(), Errno> {
     }
 }
 
-/// Destroys the queue pair of an identifier, and the completion queues that were made for it.
+/// Destroys the queue pair of an identifier, and the completion queues that were created with it.
 ///
 /// # Safety
-/// Nothing uses them afterwards.
+/// They must not be used afterwards.
 pub unsafe fn destroy(object: &IdObject) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         verbs::destroy_qp(object.qp());
         object.set_qp(NO_QP);
-        // Those of a receiving half belong to its shared receive queue.
+        // The completion queues of an XRC receiving half belong to its shared receive queue.
         if object.qp_type() != QPT_XRC_RECV {
             remove_cqs(object);
         }
     }
 }
 
-/// The attributes of a queue pair in the longer form.
+/// Converts attributes to the extended form.
 #[must_use]
 pub fn extended(attr: &QpInitAttr, pd: *mut Pd) -> QpInitAttrEx {
     // SAFETY: all fields are numbers or pointers, which may be all zeros.
@@ -225,7 +225,7 @@ pub fn extended(attr: &QpInitAttr, pd: *mut Pd) -> QpInitAttrEx {
     }
 }
 
-/// `rdma_create_qp` for Rust callers. Writes what was granted into `attr`.
+/// `rdma_create_qp` for Rust callers. Writes the granted attributes into `attr`.
 ///
 /// # Errors
 /// Same as for [`create`].
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) ->
 /// `rdma_destroy_qp`.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
     rkey_kit::fence(|| {
         // SAFETY: guaranteed by the caller.
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
 /// `rdma_init_qp_attr`.
 ///
 /// # Safety
-/// `attr` and `mask` are null or room for them; nothing destroys the identifier meanwhile.
+/// `attr` and `mask` are null or valid for writes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn init_qp_attr(id: *mut CmId, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.

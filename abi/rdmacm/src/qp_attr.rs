@@ -1,4 +1,4 @@
-//! The attributes with which queue pairs change their state, from what the two sides have agreed on.
+//! The attributes for moving queue pairs between states, derived from what both sides have agreed on.
 
 use crate::address;
 use crate::bind::PORT;
@@ -11,10 +11,10 @@ use rkey_kit::Errno;
 /// The retry count of every connection.
 const RETRY_COUNT: u8 = 7;
 
-/// The address of the peer's queue pair.
+/// The address vector of the peer's queue pair.
 ///
 /// # Errors
-/// `EINVAL`: our address or the peer's is not known.
+/// `EINVAL`: our address or the peer's is unknown.
 pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
     let (Some(local), Some(peer)) = (own.local, own.peer) else {
         return Err(Errno::INVAL);
@@ -33,10 +33,10 @@ pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
     })
 }
 
-/// The attributes for a state, and their mask.
+/// The attributes for a transition to a state, and their mask.
 ///
 /// # Errors
-/// `EINVAL`: the peer is not known yet, or the state is not INIT, RTR or RTS.
+/// `EINVAL`: the peer is still unknown, or the state is not INIT, RTR or RTS.
 pub fn attributes(own: &Entry, state: ibv_qp_state) -> Result<(QpAttr, u32), Errno> {
     let (attr, mask) = match (state, own.is_datagram()) {
         (QPS_INIT, true) => (of_datagrams(), QP_PKEY_INDEX | QP_PORT | QP_QKEY),
@@ -98,7 +98,7 @@ fn ready_to_send(own: &Entry) -> Result<(QpAttr, u32), Errno> {
     let remote = own.remote.ok_or(Errno::INVAL)?;
     let attr = QpAttr {
         sq_psn: remote.starting_psn,
-        // The option may have been set after the path was known, or for an identifier that accepts.
+        // The program may have set the option after the path was resolved, or on the passive side.
         timeout: own.options.ack_timeout.unwrap_or(own.path.ack_timeout),
         retry_cnt: RETRY_COUNT,
         rnr_retry: own.rnr_retry,

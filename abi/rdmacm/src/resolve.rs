@@ -1,5 +1,5 @@
-//! `rdma_resolve_addr` and `rdma_resolve_route`. All addresses and paths are known at once: peers are on this host, or the routing table
-//! says from which of our addresses the wire reaches them.
+//! `rdma_resolve_addr` and `rdma_resolve_route`. Both complete immediately: peers are on this host, or the routing table determines
+//! from which of our addresses the wire reaches them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -8,7 +8,7 @@ use crate::address::{self, is_any, is_ours, loopback};
 use crate::bind::bind;
 use crate::event::complete;
 use crate::front::{entry, with};
-use crate::hub::{Entry, Phase, What};
+use crate::hub::{Entry, PendingEvent, Phase};
 use crate::id::IdObject;
 use crate::ports;
 use crate::sys::*;
@@ -20,16 +20,16 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The packet lifetime of a path without the option `RDMA_OPTION_ID_ACK_TIMEOUT`.
+/// The packet lifetime of a path if the program does not set `RDMA_OPTION_ID_ACK_TIMEOUT`: 4.096 µs * 2^18, about 1 s.
 const LIFE_TIME: u8 = 18;
 /// `IBV_MTU_4096`, the MTU of the device's port.
 const MTU: Mtu = Mtu::B4096;
 /// The default partition.
 const PKEY: u16 = 0xffff;
-/// The selector of path fields whose values are exact.
+/// The selector value (`IBV_PATH_SELECTOR_EQ`) that marks a path field as exact.
 const EXACTLY: u8 = 2;
 
-/// Resolves an address. The result is an event.
+/// Resolves an address. Queues an event with the result.
 ///
 /// # Errors
 /// `EINVAL`: the identifier is in use, or the addresses are of different families. Those of [`bind`].
@@ -69,45 +69,45 @@ pub fn resolve(
         let local = match (is_group, is_here) {
             (true, _) => Some(ip.unwrap_or_else(|| source_towards(peer))),
             (false, true) => Some(ip.unwrap_or(peer.ip())),
-            (false, false) => way(parts.wire(), peer.ip(), ip).map(|path| path.local),
+            (false, false) => route(parts.wire(), peer.ip(), ip).map(|path| path.local),
         };
         let own = entry(parts.handler, key)?;
-        let what = match local {
+        let pending = match local {
             Some(ip) => {
                 own.local = Some(SocketAddr::new(ip, port));
                 own.peer = Some(peer);
                 own.phase = Phase::AddressResolved;
-                What::AddressResolved
+                PendingEvent::AddressResolved
             }
-            None => What::AddressError(-libc::ETIMEDOUT),
+            None => PendingEvent::AddressError(-libc::ETIMEDOUT),
         };
-        parts.handler.push(key, what);
+        parts.handler.push(key, pending);
         Ok(())
     })
 }
 
-/// The way to another host, from `local` if that is given. Says in the log why there is none.
-fn way(wire: Option<&Wire>, peer: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
+/// The route to another host, from `local` if given. If there is none, logs why.
+fn route(wire: Option<&Wire>, peer: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
     let Some(wire) = wire else {
         tracing::warn!(
-            "{peer} is not an address of this host: programs on other hosts are reached with RKEY_WIRE=auto"
+            "{peer} is not an address of this host; to reach other hosts, set RKEY_WIRE=auto"
         );
         return None;
     };
     let path = wire.path(peer, local);
     if path.is_none() {
-        tracing::warn!("the wire has no way to {peer}; `rkey info` shows its addresses");
+        tracing::warn!("the wire has no route to {peer}; `rkey info` lists the wire's addresses");
     }
     path
 }
 
-/// Our address for datagrams to a group: the one that the system would choose, or the loopback address if it has no route there.
+/// Our source address for datagrams to a group: the one that the kernel would choose, or the loopback address if it has no route.
 fn source_towards(group: SocketAddr) -> IpAddr {
     let wildcard: IpAddr = match group {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Connecting sends nothing; port 0 is not one that can be connected to.
+    // Connecting a UDP socket sends nothing. Port 0 cannot be connected to.
     let to = SocketAddr::new(group.ip(), group.port().max(1));
     let chosen = UdpSocket::bind((wildcard, 0)).and_then(|socket| {
         socket.connect(to)?;
@@ -119,7 +119,7 @@ fn source_towards(group: SocketAddr) -> IpAddr {
         .unwrap_or_else(|| loopback(group))
 }
 
-/// The path MTU between two addresses. Groups are on this host.
+/// The path MTU between two addresses. Members of multicast groups are on this host.
 fn mtu_between(wire: Option<&Wire>, local: Option<SocketAddr>, peer: Option<SocketAddr>) -> Mtu {
     let is_here = |peer: SocketAddr| peer.ip().is_multicast() || is_ours(peer.ip());
     let (Some(wire), Some(peer)) = (wire, peer.filter(|peer| !is_here(*peer))) else {
@@ -135,7 +135,7 @@ fn mtu_between(wire: Option<&Wire>, local: Option<SocketAddr>, peer: Option<Sock
     }
 }
 
-/// The path of an identifier.
+/// Builds the path of an identifier.
 fn path(own: &Entry, mtu: Mtu) -> PathOptions {
     let port = |address: Option<SocketAddr>| address.map_or(0, |it| u32::from(it.port()));
     let flow_label = port(own.local)
@@ -151,7 +151,7 @@ fn path(own: &Entry, mtu: Mtu) -> PathOptions {
     }
 }
 
-/// A path as programs see it.
+/// The path record that programs see.
 #[must_use]
 pub fn record(own: &Entry) -> SaPathRec {
     let gid = |address: Option<SocketAddr>| address.map_or(Gid::default(), address::gid);
@@ -173,7 +173,7 @@ pub fn record(own: &Entry) -> SaPathRec {
     }
 }
 
-/// Resolves the path. The result is an event.
+/// Resolves the path. Queues an event with the result.
 ///
 /// # Errors
 /// `EINVAL`: the address is not resolved, or the timeout is 0.
@@ -189,7 +189,7 @@ pub fn find_route(object: &IdObject, timeout_ms: c_int) -> Result<(), Errno> {
         let own = entry(parts.handler, key)?;
         own.path = path(own, mtu);
         own.phase = Phase::RouteResolved;
-        parts.handler.push(key, What::RouteResolved);
+        parts.handler.push(key, PendingEvent::RouteResolved);
         Ok(())
     })
 }
@@ -197,7 +197,7 @@ pub fn find_route(object: &IdObject, timeout_ms: c_int) -> Result<(), Errno> {
 /// `rdma_resolve_addr`.
 ///
 /// # Safety
-/// The addresses are null or addresses; nothing destroys the identifier meanwhile.
+/// The pointers are null or point to addresses; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn resolve_addr(
     id: *mut CmId,
     source: *mut libc::sockaddr,
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn resolve_addr(
 /// `rdma_resolve_route`.
 ///
 /// # Safety
-/// Nothing destroys the identifier meanwhile.
+/// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn resolve_route(id: *mut CmId, timeout_ms: c_int) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.

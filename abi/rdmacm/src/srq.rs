@@ -1,7 +1,7 @@
 //! The shared receive queues of identifiers: `rdma_create_srq`, `rdma_create_srq_ex`, `rdma_destroy_srq`.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions, and calls of verbs.
+// UNSAFETY: C functions, and verbs calls.
 
 use crate::id::IdObject;
 use crate::qp::{add_recv_cq, remove_cqs};
@@ -14,8 +14,8 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// Makes the shared receive queue of an identifier. One for extended reliable connections has the identifier's completion queue,
-/// and the library's XRC domain, unless the program names others.
+/// Creates the shared receive queue of an identifier. An XRC shared receive queue uses the identifier's completion queue and the
+/// library's XRC domain, unless the program names others.
 unsafe fn create(object: &IdObject, attr: &mut SrqInitAttrEx) -> Result<(), Errno> {
     let context = object.verbs();
     if context.is_null() || !object.srq().is_null() || attr.comp_mask & SRQ_INIT_ATTR_TYPE == 0 {
@@ -48,7 +48,7 @@ unsafe fn create(object: &IdObject, attr: &mut SrqInitAttrEx) -> Result<(), Errn
     let made = unsafe { verbs::create_srq(context, attr) };
     let srq = made.inspect_err(|_| {
         if has_cq {
-            // SAFETY: just made, and not used.
+            // SAFETY: just created, and not in use.
             unsafe { remove_cqs(object) };
         }
     })?;
@@ -59,11 +59,11 @@ unsafe fn create(object: &IdObject, attr: &mut SrqInitAttrEx) -> Result<(), Errn
     Ok(())
 }
 
-/// Destroys the shared receive queue of an identifier. With it end the completion queues of a receiving half of an extended
-/// reliable connection.
+/// Destroys the shared receive queue of an identifier. For the receiving half of an extended reliable connection, also destroys its
+/// completion queues.
 ///
 /// # Safety
-/// Nothing uses them afterwards.
+/// They must not be used afterwards.
 pub unsafe fn destroy(object: &IdObject) {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) 
 /// `rdma_destroy_srq`.
 ///
 /// # Safety
-/// Nothing uses it afterwards.
+/// It must not be used afterwards.
 pub unsafe extern "C" fn destroy_srq(id: *mut CmId) {
     rkey_kit::fence(|| {
         // SAFETY: guaranteed by the caller.

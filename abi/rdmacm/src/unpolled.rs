@@ -1,29 +1,30 @@
-//! A program learns of a disconnection after it has had time to poll the completions that came before it.
+//! Postpones the event of a disconnection until the program has had time to poll the completions that precede it.
 //!
-//! A program that is told of a disconnection destroys its queue pair, and with it the completions that nobody has polled. A NIC
-//! delivers a completion long before the message arrives that ends the connection, so a thread that polls all the time has it by
-//! then. Here both arrive at once if that thread had to wait for a processor. libfabric's reliable datagrams depend on it: one
-//! thread polls, another watches connections, and the operation whose completion was destroyed fails.
+//! A program that fetches this event destroys its queue pair, and with it all completions that it has not polled. A NIC delivers a
+//! completion long before the message that ends the connection arrives, so a thread that polls continuously has consumed it by
+//! then. Here both may be pending at once, if that thread had to wait for a processor. libfabric's `ofi_rxm` depends on the order:
+//! one thread polls, another watches connections, and an operation fails if its completion is destroyed.
 
 #![allow(unsafe_code)]
-// UNSAFETY: handles of queue pairs.
+// UNSAFETY: queue pair handles.
 
 use crate::sys::Qp;
 use ibverbs::object::find;
 use ibverbs::qp::QpObject;
 use std::time::{Duration, Instant};
 
-/// How long a disconnection waits for the program to poll. It is some turns of the scheduler on a busy machine.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// How long a thread that waits for events sleeps before it looks again.
-pub const NAP: Duration = Duration::from_micros(500);
+/// How long a disconnection waits for the program to poll: a few scheduler time slices on a busy machine.
+const MAX_DELAY: Duration = Duration::from_millis(20);
+/// How long a thread in `rdma_get_cm_event` sleeps before it checks again.
+pub const RECHECK_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Completes what the peer has acknowledged. If the queue pair's completion queues then have entries, returns since when the
-/// disconnection has waited, which is now unless it is in `since`; `None` once it has waited long enough.
+/// Completes the requests that the peer has acknowledged. If a completion queue of the queue pair is then not empty, returns when
+/// the disconnection was first postponed: `since`, or now if that is `None`. Returns `None` if the program has polled everything,
+/// or the disconnection has waited long enough.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
-pub unsafe fn wait_since(qp: *mut Qp, since: Option<Instant>) -> Option<Instant> {
+pub unsafe fn postponed_since(qp: *mut Qp, since: Option<Instant>) -> Option<Instant> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     let object = unsafe { find::<QpObject>(qp) }.ok()?;
     object.qp.device().drive_until_idle().ok()?;
@@ -34,7 +35,7 @@ pub unsafe fn wait_since(qp: *mut Qp, since: Option<Instant>) -> Option<Instant>
 
 fn waits(is_polled: bool, since: Option<Instant>, now: Instant) -> Option<Instant> {
     let since = since.unwrap_or(now);
-    (!is_polled && now.saturating_duration_since(since) < PATIENCE).then_some(since)
+    (!is_polled && now.saturating_duration_since(since) < MAX_DELAY).then_some(since)
 }
 
 #[cfg(test)]
@@ -42,13 +43,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disconnection_waits_until_the_program_has_polled_but_not_for_ever() {
+    fn a_disconnection_waits_until_the_program_has_polled_but_not_forever() {
         let start = Instant::now();
         assert_eq!(waits(true, None, start), None);
         assert_eq!(waits(false, None, start), Some(start));
-        let later = start + PATIENCE / 2;
+        let later = start + MAX_DELAY / 2;
         assert_eq!(waits(false, Some(start), later), Some(start));
         assert_eq!(waits(true, Some(start), later), None);
-        assert_eq!(waits(false, Some(start), start + PATIENCE), None);
+        assert_eq!(waits(false, Some(start), start + MAX_DELAY), None);
     }
 }

@@ -1,7 +1,7 @@
-//! The calls of verbs that this library makes, as a program would make them: the verbs front end's C functions.
+//! The verbs calls that this library makes. It calls the verbs front end's C functions, as a program would.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions of the verbs front end, with their rules for handles.
+// UNSAFETY: C functions of the verbs front end, which take handles.
 
 use crate::sys::*;
 use ibverbs::sys::{
@@ -13,18 +13,18 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::ptr::null_mut;
 
-/// The maximum number of reads and atomics that a queue pair begins, or executes, at once.
+/// The maximum number of outstanding reads and atomics of a queue pair, as requester and as responder.
 pub const READS_MAX: u8 = ibverbs::context::MAX_READS as u8;
 const _: () = assert!(READS_MAX as i32 == ibverbs::context::MAX_READS);
 
-/// The context and the protection domain of all identifiers, as addresses.
+/// The addresses of the context and the protection domain that all identifiers share.
 #[derive(Clone, Copy)]
 struct Opened {
     context: usize,
     pd: usize,
 }
 
-/// The address of the XRC domain of all identifiers.
+/// The address of the XRC domain that all identifiers share.
 static XRC_DOMAIN: Mutex<Option<usize>> = Mutex::new(None);
 
 static OPENED: Mutex<Option<Opened>> = Mutex::new(None);
@@ -43,7 +43,7 @@ fn code(number: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Opens the device at the first call. It stays open until the process ends.
+/// The context and the default protection domain. The first call opens the device, which stays open until the process exits.
 ///
 /// # Errors
 /// The device cannot be opened.
@@ -68,7 +68,7 @@ pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
     ))
 }
 
-/// The XRC domain of all identifiers. It is opened at the first call, and stays open until the process ends.
+/// The XRC domain that all identifiers share. The first call opens it; it stays open until the process exits.
 ///
 /// # Errors
 /// Those of `ibv_open_xrcd`.
@@ -89,7 +89,7 @@ pub fn xrc_domain() -> Result<*mut Xrcd, Errno> {
     Ok(domain)
 }
 
-/// The index of an address in the device's table of GIDs. An address that is not there, such as a loopback address, gets the
+/// The index of an address in the device's GID table. An address that is not in the table, such as a loopback address, gets the
 /// index of the first IP address.
 #[must_use]
 pub fn gid_index(address: SocketAddr) -> u8 {
@@ -99,7 +99,7 @@ pub fn gid_index(address: SocketAddr) -> u8 {
     found.unwrap_or(fallback) as u8
 }
 
-/// A completion queue with a channel.
+/// Creates a completion queue and its channel.
 ///
 /// # Errors
 /// Those of `ibv_create_comp_channel` and `ibv_create_cq`.
@@ -125,7 +125,7 @@ pub unsafe fn create_cq(
     }
 }
 
-/// Destroys what [`create_cq`] made. What the program has destroyed already is left alone.
+/// Destroys what [`create_cq`] made, except what the program has already destroyed.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -141,7 +141,7 @@ pub unsafe fn destroy_cq(channel: *mut CompChannel, cq: *mut Cq) {
     }
 }
 
-/// Takes the events of a completion queue from its non-blocking channel, and asks for the next one.
+/// Drains the events of a completion queue from its non-blocking channel, and requests the next notification.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -198,19 +198,19 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
     if qp.is_null() {
         return;
     }
-    // What the peer has acknowledged is complete, and the peer gets our acknowledgements, as if the device were hardware, which does
-    // both at once: libfabric's programs disconnect before they poll.
+    // First complete what the peer has acknowledged, and send our own acknowledgements. Hardware does both without delay, and
+    // libfabric's programs rely on it: they disconnect before they poll.
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     if let Ok(object) = unsafe { ibverbs::object::find::<ibverbs::qp::QpObject>(qp) }
         && let Err(error) = object.qp.device().drive_until_idle()
     {
-        tracing::debug!(%error, "cannot drive the device before a queue pair fails");
+        tracing::debug!(%error, "cannot drive the device before moving a queue pair to the error state");
     }
     let mut attr = QpAttr {
         qp_state: QPS_ERR,
         ..QpAttr::default()
     };
-    // SAFETY: guaranteed by the caller. The call fails only if the queue pair is gone or has failed already.
+    // SAFETY: guaranteed by the caller. The call fails only if the queue pair no longer exists or is already in the error state.
     let _ = unsafe { modify_qp(qp, &mut attr, QP_STATE) };
 }
 
@@ -232,7 +232,7 @@ pub unsafe fn qp_number(qp: *mut Qp) -> Result<(u32, bool), Errno> {
 /// The protection domain of a queue pair.
 ///
 /// # Safety
-/// It is a live queue pair.
+/// `qp` is a live queue pair.
 #[must_use]
 pub unsafe fn pd_of_qp(qp: *mut Qp) -> *mut Pd {
     // SAFETY: guaranteed by the caller.

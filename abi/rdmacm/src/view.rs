@@ -54,18 +54,18 @@ fn view(entry: &Entry, events: usize) -> OwnId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bell::Bell;
-    use crate::hub::What;
+    use crate::event_fd::EventFd;
+    use crate::hub::PendingEvent;
     use std::sync::Arc;
 
     #[test]
-    fn identifiers_show_their_type_their_state_and_what_waits() {
+    fn identifiers_show_their_type_state_and_pending_events() {
         let mut hub = Hub::default();
-        let channel = hub.add_channel(Arc::new(Bell::new().unwrap()));
+        let channel = hub.add_channel(Arc::new(EventFd::new().unwrap()));
         let key = hub.add(Entry::new(channel, PS_UDP, QPT_UD));
         let other = hub.add(Entry::new(channel, PS_TCP, QPT_RC));
-        hub.push(key, What::RouteResolved);
-        hub.push(key, What::RouteResolved);
+        hub.push(key, PendingEvent::RouteResolved);
+        hub.push(key, PendingEvent::RouteResolved);
         if let Some(entry) = hub.entries.get_mut(&other) {
             entry.handle = 0x1000;
             entry.phase = Phase::RouteResolved;

@@ -1,4 +1,4 @@
-//! Addresses of IAs, in Rust and as a program sees them.
+//! Addresses of IAs, as Rust values and as programs see them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads socket addresses that C passes, and returns our own addresses.
@@ -87,8 +87,8 @@ pub unsafe fn read(number: u32, pointer: *const libc::sockaddr) -> Result<IpAddr
 }
 
 /// The address at which the device listens for a connection qualifier. The low 16 bits are the port; the next 32 bits
-/// become the scope of an IPv6 address, which is part of the name under which listeners are found. `None`: the port would
-/// be 0, or the qualifier has more than 48 bits.
+/// become the scope of an IPv6 address, which is part of the name by which listeners are found. `None`: the port would be 0,
+/// or the qualifier has more than 48 bits.
 #[must_use]
 pub fn of_qualifier(address: IpAddr, conn_qual: u64) -> Option<SocketAddr> {
     let (port, scope) = (conn_qual as u16, u32::try_from(conn_qual >> 16).ok()?);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_a_program_and_back() {
+    fn addresses_round_trip_through_a_program() {
         for text in ["127.0.0.1", "::1"] {
             let address: IpAddr = text.parse().unwrap();
             let visible = Visible::new(address, 7);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn qualifiers_have_addresses_of_their_own() {
+    fn qualifiers_have_their_own_addresses() {
         let address: IpAddr = "127.0.0.1".parse().unwrap();
         let text = |conn_qual| of_qualifier(address, conn_qual).map(|it| it.to_string());
         assert_eq!(text(45_248).as_deref(), Some("127.0.0.1:45248"));

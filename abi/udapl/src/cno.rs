@@ -37,7 +37,7 @@ struct State {
     /// The EVDs that have triggered the CNO, oldest first, each once.
     evds: VecDeque<usize>,
     waiters: u32,
-    /// How many times the CNO's last EVD has left it.
+    /// How many times the CNO has lost its last EVD.
     emptied: u64,
     freed: bool,
     /// The EVDs for which the worker has a job.
@@ -103,7 +103,7 @@ impl Cno {
             (function, state.agent.0.instance_data)
         };
         let (function, instance_data) = agent;
-        // SAFETY: the program gave us the function for this, and cannot withdraw it during the call: see `wait_for_agent`.
+        // SAFETY: the program gave us the function for this, and cannot replace it during the call: see `wait_for_agent`.
         unsafe { function(instance_data, evd as EvdHandle) };
         self.state.lock().calling = None;
         self.agent_returned.notify_all();
@@ -137,8 +137,8 @@ impl Cno {
         }
     }
 
-    /// Waits for an EVD to trigger the CNO. Returns 0 (no handle) if all EVDs leave the CNO meanwhile, or the IA is
-    /// closed.
+    /// Waits for an EVD to trigger the CNO. Returns 0 (no handle) if the CNO loses all its EVDs in the meantime, or the
+    /// IA is closed.
     ///
     /// # Errors
     /// `DAT_TIMEOUT_EXPIRED`.

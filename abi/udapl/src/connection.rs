@@ -4,7 +4,7 @@
 //! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. If a process ends
 //! without a message, the device reports that.
 //!
-//! Every attempt to connect has a number, so that the worker recognises jobs that are left over from earlier attempts.
+//! Every attempt to connect has a number, so that the worker recognises jobs left over from earlier attempts.
 
 use crate::address::{Visible, of_qualifier};
 use crate::cr::Cr;
@@ -240,7 +240,7 @@ impl Ep {
         let mut control = self.control.lock();
         if control.attempt != attempt || self.step(&control, Step::Establish).is_err() {
             drop(control);
-            // The program has disconnected meanwhile, but the peer considers the connection established.
+            // The program has disconnected in the meantime, but the peer considers the connection established.
             if let Some(remote) = remote {
                 self.say_farewell(&remote, Purpose::Disconnect);
             }
@@ -253,7 +253,7 @@ impl Ep {
         if let Some(evd) = &self.parts().connect {
             evd.push(notifying(event));
         }
-        // The queue pair may have failed meanwhile.
+        // The queue pair may have failed in the meantime.
         self.check_service();
     }
 

@@ -1,4 +1,4 @@
-//! Datagram EPs (`DAT_IB_SERVICE_TYPE_UD`), of the extension for InfiniBand.
+//! Datagram EPs (`DAT_IB_SERVICE_TYPE_UD`), from the InfiniBand extension.
 //!
 //! A datagram EP has no connection. `dat_ep_connect` requests the address of another EP, and `dat_cr_accept` returns that of
 //! the accepting EP: both sides get an address handle, to which any number of EPs can send. An EP may have several such

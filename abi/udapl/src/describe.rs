@@ -1,5 +1,5 @@
-//! The objects of an IA that the device does not know, for inspection (`rkey ls PID`): EPs with their DAT states, EVDs, PSPs and
-//! RSPs. A description has no contents of events or messages.
+//! The objects of an IA that exist only in this front end, for inspection (`rkey ls PID`): EPs with their DAT states, EVDs, PSPs and
+//! RSPs. A description contains no contents of events or messages.
 
 use crate::ep::Ep;
 use crate::evd::Evd;

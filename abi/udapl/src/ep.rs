@@ -376,7 +376,7 @@ impl Ep {
         Fail::state(self.state().subtype())
     }
 
-    /// Gives the EP other parts and a new queue pair. The caller holds `control`.
+    /// Replaces the EP's parts and its queue pair. The caller holds `control`.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`: the EP keeps its old parts.
@@ -422,7 +422,7 @@ impl Ep {
         self.retire(old);
     }
 
-    /// Releases parts that the EP no longer uses. When this returns, no peer touches memory that requests of their queue
+    /// Releases parts that the EP no longer uses. When this returns, no peer accesses memory that requests of their queue
     /// pair named: the program may reuse it.
     fn retire(&self, mut old: Parts) {
         old.release(&self.ia);

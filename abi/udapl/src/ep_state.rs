@@ -8,13 +8,13 @@ use crate::sys::consts::*;
 pub enum State {
     /// New or reset.
     Unconnected = EP_STATE_UNCONNECTED,
-    /// New, without the objects that it needs for a connection.
+    /// New, without the objects needed for a connection.
     Unconfigured = EP_STATE_UNCONFIGURED_UNCONNECTED,
     /// Belongs to an RSP.
     Reserved = EP_STATE_RESERVED,
     /// A connection request waits for the program's answer.
     PassivePending = EP_STATE_PASSIVE_CONNECTION_PENDING,
-    /// Like [`State::PassivePending`], made by a PSP; the program has not given it its objects yet.
+    /// Like [`State::PassivePending`], made by a PSP; the program has not yet assigned its objects.
     UnconfiguredPassive = EP_STATE_UNCONFIGURED_PASSIVE,
     /// Its connection request waits for the peer's answer.
     ActivePending = EP_STATE_ACTIVE_CONNECTION_PENDING,

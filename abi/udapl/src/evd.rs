@@ -43,7 +43,7 @@ pub struct Evd {
     cq: Cq,
     has_cq: bool,
     state: Mutex<State>,
-    /// Counts the reasons for a waiting thread to check again.
+    /// Incremented whenever a waiting thread must check again.
     news: AtomicU32,
     demand: Demand,
     /// EPs, PSPs and RSPs that deliver events here.
@@ -58,7 +58,7 @@ struct State {
     enabled: bool,
     waitable: bool,
     waiting: bool,
-    /// Whether the EVD is freed or its IA closed.
+    /// Whether the EVD has been freed, or its IA closed.
     closed: bool,
     cno: Option<Arc<Cno>>,
     /// The EP of the last completion.
@@ -336,7 +336,7 @@ impl Evd {
         }
     }
 
-    /// Turns the completions of an EP into events before its queue pair is destroyed, while its number still leads to
+    /// Turns the completions of an EP into events before its queue pair is destroyed, while its number still identifies
     /// the EP.
     pub fn forget_ep(&self, qpn: u32) {
         self.collect();

@@ -80,7 +80,7 @@ pub fn dto(
     )
 }
 
-/// Turns the event of a DTO into one of the extension for InfiniBand.
+/// Turns the event of a DTO into one of the InfiniBand extension.
 #[must_use]
 pub fn extended(mut event: Event, data: &IbExtensionEventData) -> Event {
     event.event_number = IB_DTO_EVENT;

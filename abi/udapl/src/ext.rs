@@ -1,4 +1,4 @@
-//! The extension for InfiniBand (dat_ib_extensions.h): immediate data, atomics, attributes without an open IA.
+//! The InfiniBand extension (dat_ib_extensions.h): immediate data, atomics, attributes without an open IA.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; reads the arguments of a C function with `...`.

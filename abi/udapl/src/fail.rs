@@ -23,7 +23,7 @@ impl Fail {
     pub const EMPTY: Self = Self(QUEUE_EMPTY);
     /// The timeout expired.
     pub const TIMEOUT: Self = Self::new(TIMEOUT_EXPIRED, NO_SUBTYPE);
-    /// This provider does not have this kind of object or operation.
+    /// This provider does not support this kind of object or operation.
     pub const NO_MODEL: Self = Self::new(MODEL_NOT_SUPPORTED, NO_SUBTYPE);
     /// A length does not fit.
     pub const LENGTH: Self = Self::new(LENGTH_ERROR, NO_SUBTYPE);

@@ -1,4 +1,4 @@
-//! What two providers send each other when they connect (before the programs' private data) and when they disconnect.
+//! The messages that two providers exchange when they connect (before the programs' private data) and when they disconnect.
 
 use rkey_device::DeviceError;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -62,7 +62,7 @@ impl Hello {
         bytes
     }
 
-    /// Decodes a peer's message; `None` if it is not a valid one. Private data beyond the maximum is cut off.
+    /// Decodes a peer's message; `None` if it is not a valid one. Private data beyond the maximum is truncated.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (fixed, data) = bytes.strip_prefix(MAGIC)?.split_at_checked(LEN - 8)?;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_encoding() {
+    fn encoded_messages_round_trip() {
         for purpose in [
             Purpose::Request,
             Purpose::Answer,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_message() {
+    fn other_bytes_are_not_a_message() {
         let bytes = hello(Purpose::Request).encode();
         for len in 0..LEN {
             assert_eq!(Hello::decode(&bytes[..len]), None);

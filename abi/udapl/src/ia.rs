@@ -86,7 +86,7 @@ impl Ia {
             Fail::INTERNAL
         })?;
         config.api = Api::Udapl;
-        // Endpoints are known by their numbers, which are unique on this host only.
+        // Endpoints are identified by their numbers, which are unique on this host only.
         config.wire = rkey_device::WireSetting::Off;
         let device = Device::open_shared(config)?;
         let address = of_parameters(parameters);
@@ -338,7 +338,7 @@ impl Ia {
         // SAFETY: all zeros is a valid value.
         let mut handle: IbAddrHandle = unsafe { std::mem::zeroed() };
         handle.qpn = qpn;
-        // SAFETY: the room has the size of the field, and is not written meanwhile.
+        // SAFETY: the room has the size of the field, and is not written during the read.
         handle.ia_addr = unsafe { *self.visible.pointer().cast::<libc::sockaddr_in6>() };
         // Any value but null will do: a send needs only the number.
         handle.ah = self.handle as Handle;

@@ -29,7 +29,7 @@ const fn named(name: &'static CStr, value: &'static CStr) -> NamedAttr {
     }
 }
 
-/// What the extension for InfiniBand supports here; dtest and dtestsrq look for the last two.
+/// The features of the InfiniBand extension that are supported here; dtest and dtestsrq check for the last two.
 static PROVIDER: Names<7> = Names([
     named(c"DAT_EXTENSION_INTERFACE", c"TRUE"),
     named(c"DAT_IB_FETCH_AND_ADD", c"TRUE"),

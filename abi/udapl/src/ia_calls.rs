@@ -105,7 +105,7 @@ unsafe fn choose_async_evd(ia: &Arc<Ia>, qlen: Count, given: EvdHandle) -> Resul
         return Ok(given);
     }
     let handle = crate::evd_calls::make(ia, qlen, None, EVD_ASYNC_FLAG)?;
-    // SAFETY: it was made just now.
+    // SAFETY: it was created just above.
     let evd = unsafe { find::<Evd>(handle)? };
     ia.set_async_evd(Some(Arc::clone(evd)));
     Ok(handle)

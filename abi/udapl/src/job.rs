@@ -1,4 +1,4 @@
-//! The jobs of an IA's worker: each does what it can at every step, until it is finished.
+//! The jobs of an IA's worker: each advances as far as possible at every step, until it is finished.
 
 use crate::cno::Cno;
 use crate::ep::Ep;
@@ -26,13 +26,13 @@ pub enum Job {
         attempt: u64,
         /// The device's part.
         connecting: Connecting,
-        /// Lets the EP see that the job exists, because the device's request uses its queue pair.
+        /// Shows the EP that the job exists, because the device's request uses the EP's queue pair.
         exists: Arc<()>,
         /// When to give up if there is no listener.
         find: Instant,
         /// When to give up.
         until: Option<Instant>,
-        /// The timeout that the program gave.
+        /// The program's timeout.
         timeout: Duration,
     },
     /// An accepted connection that the peer has not confirmed.

@@ -6,7 +6,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sys`] | structures and constants of `dat2/udat.h` |
-//! | [`export`], [`provider`], [`registry`] | how libdat2 finds us and we find it; the table of all calls |
+//! | [`export`], [`provider`], [`registry`] | how libdat2 and this provider find each other; the table of all calls |
 //! | [`object`], [`argument`], [`fail`] | handles and arguments, and how calls fail |
 //! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`], [`describe`] | open devices, and what inspections show of them |
 //! | [`worker`], [`job`] | the thread of an IA, and its jobs |
@@ -15,7 +15,7 @@
 //! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`] | endpoints and their connections |
 //! | [`psp`], [`rsp`], [`service`], [`cr`], [`hello`] | how peers request connections |
 //! | [`post`], [`requests`], [`srq`] | DTOs |
-//! | [`ext`], [`va_list`], [`datagram`] | the extension for InfiniBand |
+//! | [`ext`], [`va_list`], [`datagram`] | the InfiniBand extension |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

@@ -40,7 +40,7 @@ pub struct Lmr {
 pub struct Asked {
     /// `DAT_MEM_TYPE_*`.
     pub mem_type: dat_mem_type,
-    /// Which memory.
+    /// The memory.
     pub description: RegionDescription,
     /// Its length in bytes.
     pub length: Vlen,
@@ -70,7 +70,7 @@ impl Lmr {
         self.region.local_key.0
     }
 
-    /// The context for peers; 0 if it gives peers no rights.
+    /// The context for peers; 0 if it grants peers no rights.
     fn remote_context(&self) -> RmrContext {
         match self.access.intersects(Access::REMOTE) {
             true => self.region.key.0,
@@ -87,7 +87,7 @@ impl Lmr {
         }
     }
 
-    /// Deregisters it. When this returns, no peer touches the memory.
+    /// Deregisters it. When this returns, no peer accesses the memory.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: RMRs are bound to it.

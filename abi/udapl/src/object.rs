@@ -1,4 +1,4 @@
-//! Handles: from the address that a program holds to the object behind it.
+//! Handles: map the address that a program holds to its object.
 //!
 //! The first word of every object is the address of the provider's function table. libdat2 reads it from every handle, even
 //! a stale one, before it calls us. The pools of [`rkey_kit`] keep the memory of freed objects, so this read always finds

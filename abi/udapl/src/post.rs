@@ -96,7 +96,7 @@ pub fn target(remote: &RmrTriplet) -> Target {
     }
 }
 
-/// Cuts segments to a total length.
+/// Truncates segments to a total length.
 fn shorten(segments: &mut Segments, length: u64) {
     let mut left = length;
     for segment in segments.iter_mut() {

@@ -62,7 +62,7 @@ fn symbol(library: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(library, name.as_ptr()) }
 }
 
-/// Registers a provider under the name in `info`. Returns whether libdat2 took it.
+/// Registers a provider under the name in `info`. Returns whether libdat2 accepted it.
 ///
 /// # Safety
 /// `info` is what libdat2 passed to `dat_provider_init`.

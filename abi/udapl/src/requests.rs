@@ -9,7 +9,7 @@ use crate::rmr::{Binding, Rmr};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone)]
 pub enum RequestKind {
     /// A send.
@@ -39,7 +39,7 @@ pub struct Posted {
     pub cookie: u64,
     /// Whether its completion notifies.
     pub notify: bool,
-    /// What it does.
+    /// Its kind.
     pub what: RequestKind,
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_leaves_no_trace() {
+    fn a_refused_request_is_not_recorded() {
         let mut requests = Requests::default();
         let posted = Posted {
             cookie: 1,

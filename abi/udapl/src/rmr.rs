@@ -89,7 +89,7 @@ impl Rmr {
     }
 }
 
-/// Says why a bind was refused: to the watcher (`rkey run --explain`), or to the log.
+/// Reports why a bind was refused: to the watcher (`rkey run --explain`), or in the log.
 fn refused(why: &str) {
     rkey_device::denials::refused(&format!("dat_rmr_bind refused: {why}"));
 }

@@ -1,4 +1,4 @@
-//! RSPs (reserved service points): each takes one connection, for one EP.
+//! RSPs (reserved service points): each accepts one connection, for one EP.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

@@ -42,7 +42,7 @@ pub struct Service {
     evd: Arc<Evd>,
     /// The EP that gets a connection.
     pub target: Target,
-    /// Whether it is an RSP that has already had its request.
+    /// Whether it is an RSP that has already received its request.
     used: AtomicBool,
     /// Requests that other service points have handed off to it.
     handed: Mutex<VecDeque<(Incoming, Hello)>>,
@@ -135,18 +135,18 @@ impl Service {
         format!("qualifier {qualifier:#x}; EVD {evd:#x}; {requests}")
     }
 
-    /// What a CR holds until it is answered.
+    /// The token that a CR holds until it is answered.
     #[must_use]
     pub fn unanswered(&self) -> Arc<()> {
         Arc::clone(&self.unanswered)
     }
 
-    /// Whether the program can get another request.
+    /// Whether the program can take another request.
     fn has_room(&self) -> bool {
         self.evd.has_room() && Arc::strong_count(&self.unanswered) <= self.most_unanswered
     }
 
-    /// Its listener, if it takes requests.
+    /// Its listener, if it accepts requests.
     fn open_listener(&self) -> Option<Arc<Listener>> {
         let listener = self.listener.lock().clone();
         listener.filter(|_| !self.used.load(Ordering::Acquire))
@@ -281,7 +281,7 @@ impl Service {
     /// Takes over a request from another service point: what `take` returns.
     ///
     /// # Errors
-    /// `DAT_CONN_QUAL_UNAVAILABLE` if it no longer takes requests; `take` is then not called. `DAT_INVALID_HANDLE` if `take`
+    /// `DAT_CONN_QUAL_UNAVAILABLE` if it no longer accepts requests; `take` is then not called. `DAT_INVALID_HANDLE` if `take`
     /// returns nothing.
     pub fn hand(&self, take: impl FnOnce() -> Option<(Incoming, Hello)>) -> Result {
         // `close` ends the listener first, and then takes this lock.
@@ -296,7 +296,7 @@ impl Service {
         Ok(())
     }
 
-    /// Stops taking requests. Requests that the program has not answered remain. When this returns, the connection
+    /// Stops accepting requests. Requests that the program has not answered remain. When this returns, the connection
     /// qualifier is free.
     pub fn close(&self) {
         let Some(listener) = self.listener.lock().take() else {

@@ -36,7 +36,7 @@ pub struct Srq {
 
 #[derive(Default)]
 struct Receivers {
-    /// How many receives the SRQ can hold.
+    /// The capacity of the SRQ, in receives.
     depth: u32,
     /// The EVDs where its receives may complete, each with its number of EPs. `None`: EPs whose program wants no
     /// events.

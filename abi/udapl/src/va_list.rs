@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn arguments_come_from_registers_and_then_from_the_stack() {
+    fn arguments_are_read_from_registers_then_from_the_stack() {
         let mut registers = [0u64, 1, 2, 3, 4, 5];
         let mut stack = [6u64, 7];
         let mut list = VaListTag {

@@ -1,4 +1,4 @@
-//! The worker of an IA: a thread for work that goes on without a call of the program.
+//! The worker of an IA: a thread for work that continues without calls from the program.
 //!
 //! It waits for connection requests, for the answers of peers, and for reports of completion queues and of the device, and
 //! it calls the agents of CNOs. It holds no lock while it calls the program.
@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    /// Gives the worker a job.
+    /// Adds a job for the worker.
     pub fn add(&self, job: Job) {
         if !self.shared.stop.load(Ordering::Acquire) {
             self.shared.jobs.lock().push(job);
@@ -110,7 +110,7 @@ impl Worker {
         }
     }
 
-    /// Answers a connection request, and gives the worker the job that waits for the confirmation. The worker handles no
+    /// Answers a connection request, and adds the worker's job that waits for the confirmation. The worker handles no
     /// later message of the peer before it has the job.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ impl Round {
         }
     }
 
-    /// The device has failed: tells the program. Until the IA is closed, the worker only calls agents, also for this event.
+    /// The device has failed: notifies the program. Until the IA is closed, the worker only calls agents, also for this event.
     /// The usual rounds would spin: the descriptors of the failed device stay readable.
     fn fail(mut self, error: &DeviceError) {
         tracing::error!(%error, "the device of an IA has failed; its connections make no more progress");
@@ -228,7 +228,7 @@ impl Round {
 
     /// Pauses after this round, because a listener failed and may stay readable.
     fn pause_after(&mut self, error: &DeviceError) {
-        tracing::debug!(%error, "cannot take connection requests; trying again");
+        tracing::debug!(%error, "cannot accept connection requests; retrying");
         self.pause = true;
     }
 
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_learn_of_a_failed_device_and_of_later_events() {
+    fn agents_are_called_for_a_failed_device_and_for_later_events() {
         let (calls, called) = channel::<usize>();
         let (mut ia, mut evd, mut cno): (IaHandle, EvdHandle, _) =
             (null_mut(), null_mut(), null_mut());

@@ -1,6 +1,6 @@
 /*
  * Two processes and verbs: one registers memory and sends its key, the other writes into the memory and is refused when
- * it writes past the end of the region. Nothing here depends on rkey: it also runs on a network card.
+ * it writes past the end of the region. Nothing here depends on rkey: it also runs on a NIC.
  *
  *     cc -o ibv-write write.c -libverbs
  *     rkey run -- ./ibv-write
@@ -106,7 +106,7 @@ static struct hello meet(struct side *it, int socket)
     return theirs;
 }
 
-/* The owner, whose program does nothing while the peer writes. */
+/* The owner. Its program does nothing while the peer writes. */
 static int own(int socket)
 {
     static char memory[LEN];
@@ -164,7 +164,7 @@ int main(void)
         close(sockets[0]);
         return use(sockets[1]);
     }
-    /* Each process keeps one end, so each sees when the other is gone. */
+    /* Each process keeps only its own end, so that it notices when the other one exits. */
     close(sockets[1]);
     failed = own(sockets[0]);
     close(sockets[0]);

@@ -11,11 +11,11 @@ use crate::sys::Context;
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// Serves every constructor of such an object: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
+/// Implements every constructor of such an object: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
-pub unsafe extern "C" fn make(context: *mut Context, _attr: *mut c_void) -> *mut c_void {
+pub unsafe extern "C" fn create(context: *mut Context, _attr: *mut c_void) -> *mut c_void {
     fence(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
@@ -23,11 +23,11 @@ pub unsafe extern "C" fn make(context: *mut Context, _attr: *mut c_void) -> *mut
     })
 }
 
-/// Serves every query for the capabilities of such objects: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
+/// Implements every query for the capabilities of such objects: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
-pub unsafe extern "C" fn ask(context: *mut Context, _into: *mut c_void) -> c_int {
+pub unsafe extern "C" fn query(context: *mut Context, _into: *mut c_void) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ask(context: *mut Context, _into: *mut c_void) -> c_int
     })
 }
 
-/// Serves every call on such an object: fails with `EOPNOTSUPP`. No such object exists, so the arguments are ignored.
+/// Implements every call on such an object: fails with `EOPNOTSUPP`. No such object exists, so the arguments are ignored.
 pub extern "C" fn use_object() -> c_int {
     fence(|| Err(Errno::OPNOTSUPP))
 }

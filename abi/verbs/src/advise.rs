@@ -35,7 +35,7 @@ pub unsafe extern "C" fn advise_mr(
         if advise_flags & !FLUSH != 0 || count == 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: not null, and the caller promises the length.
+        // SAFETY: not null, and the caller guarantees the length.
         let list = unsafe { std::slice::from_raw_parts(input(list)?, count as usize) };
         for sge in list {
             let region = find_by_key(pd, sge.lkey)?;
@@ -48,15 +48,15 @@ pub unsafe extern "C" fn advise_mr(
                 return Err(Errno::PERM);
             }
             if let Some(memory) = region.memory {
-                bring_in(memory + (sge.addr - region.base), sge.length, advice);
+                populate(memory + (sge.addr - region.base), sge.length, advice);
             }
         }
         Ok(0)
     })
 }
 
-/// Asks the kernel to populate the pages. Failure is not an error because the call is only advice.
-fn bring_in(memory: u64, length: u32, advice: c_int) {
+/// Asks the kernel to populate the pages. Ignores failures, because the call is only advice.
+fn populate(memory: u64, length: u32, advice: c_int) {
     const POPULATE_READ: c_int = 22;
     const POPULATE_WRITE: c_int = 23;
     let start = memory & !(PAGE - 1);

@@ -1,6 +1,6 @@
 //! Address handles: the destinations of datagrams.
 //!
-//! A queue pair number is unique on a host, so an address only has to name a host or a multicast group.
+//! A queue pair number is unique on a host, so an address only has to identify a host or a multicast group.
 //! Hops, flow labels and rates are stored but have no effect.
 
 #![allow(unsafe_code)]
@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-/// The maximum number of address handles at a time.
+/// The maximum number of address handles that exist at once.
 pub const MAX: u32 = 1 << 18;
 
 /// An address handle, as the program sees it.
@@ -30,7 +30,7 @@ pub struct AhObject {
     c: UnsafeCell<Ah>,
     /// Destination and source GID.
     pub route: Route,
-    /// The destination is on another host.
+    /// The path to the destination, if it is on another host.
     pub wire: bool,
 }
 
@@ -41,13 +41,13 @@ unsafe impl Send for AhObject {}
 
 rkey_kit::object!(AhObject, c: Ah, MAX);
 
-/// Checks the address of a peer; returns the path to it, if it is on another host. A global route must begin at a GID of the
-/// table, and end at a GID of this host, at a multicast group or, if the device has a wire (`RKEY_WIRE`), at an address of
-/// another host. An address without a global route is in the same subnet, and thus on this host; programs that use
-/// only LIDs (qperf) rely on this.
+/// Checks the address of a peer; returns the path to the peer, if it is on another host. The source of a global route must be a GID
+/// of the table, and its destination a GID of this host, a multicast group or, if the device has a wire (`RKEY_WIRE`), an address of
+/// another host. An address without a global route is in the same subnet, and thus on this host; programs that use only LIDs (qperf)
+/// rely on this.
 ///
 /// # Errors
-/// `EINVAL`: another port, or no GID has the index; `ENETUNREACH`: the destination cannot be reached.
+/// `EINVAL`: the port is not 1, or no GID has the index; `ENETUNREACH`: the destination cannot be reached.
 pub fn check(device: &Device, attr: &AhAttr) -> Result<Option<WirePeer>, Errno> {
     if u32::from(attr.port_num) != PORT {
         return Err(Errno::INVAL);
@@ -57,7 +57,7 @@ pub fn check(device: &Device, attr: &AhAttr) -> Result<Option<WirePeer>, Errno> 
     }
     let Some(source) = gid::get(attr.grh.sgid_index.into()) else {
         tracing::warn!(
-            "no GID has index {}; choose one that ibv_devinfo -v lists",
+            "no GID has index {}; choose an index that `ibv_devinfo -v` lists",
             attr.grh.sgid_index
         );
         return Err(Errno::INVAL);
@@ -96,7 +96,7 @@ fn route(attr: &AhAttr, source: Gid) -> Route {
 
 /// Whether address handles may lack a global route, although Ethernet ports require one: some programs
 /// (qperf with datagrams) never set it.
-fn takes_local_routes() -> bool {
+fn allows_local_routes() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     *TAKES.get_or_init(|| match LOCAL_ROUTES.value() {
         Ok(value) => value.as_deref() == Some("1"),
@@ -113,9 +113,9 @@ fn takes_local_routes() -> bool {
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<PdObject>(pd)?, input(attr)?) };
-        if attr.is_global == 0 && !takes_local_routes() {
+        if attr.is_global == 0 && !allows_local_routes() {
             tracing::warn!(
                 "this address handle has no global route, and an Ethernet port needs one: set is_global (most programs have an option such as -g 0), or allow it for peers on this host with {}=1",
                 LOCAL_ROUTES.name
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
 /// `ibv_destroy_ah`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     fence(|| {
         // SAFETY: `remove` and `find` validate the handle; the object keeps its protection domain alive.
@@ -160,8 +160,8 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     })
 }
 
-/// The source and the destination GID in the header of a datagram. A datagram that came over IPv4 has an IPv4 header in the second
-/// half of its 40 bytes, and nothing in the first one.
+/// The source and the destination GID in the header of a datagram. If it arrived over IPv4, the last 20 of the 40 bytes are its
+/// IPv4 header, and the first 20 are unused.
 fn gids(grh: &Grh) -> (Gid, Gid) {
     const FIRST_WORD: usize = 20 - 8;
     // The header from its ninth byte on.
@@ -184,7 +184,7 @@ fn gids(grh: &Grh) -> (Gid, Gid) {
 fn sender(wc: &Wc, grh: Option<&Grh>) -> AhAttr {
     let gids = grh.map(gids);
     let mut dgid = gids.map_or(Gid([0; 16]), |(source, _)| source);
-    // A datagram without a header came from this host.
+    // A datagram without a header comes from this host.
     if dgid == Gid([0; 16]) {
         dgid = gid::table().first().map_or(dgid, |entry| entry.gid);
     }
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
     attr: *mut AhAttr,
 ) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` and `output` refuse null; the caller promises the rest;
+        // SAFETY: `find` validates the handle; `input` and `output` refuse null; the caller guarantees the rest;
         // the header need not be aligned.
         let (wc, attr) = unsafe {
             find::<ContextObject>(context)?;
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn create_ah_from_wc(
     }
 }
 
-/// `ibv_resolve_eth_l2_from_gid`. Frames never leave this host, so any address works.
+/// `ibv_resolve_eth_l2_from_gid`. The device never puts this address into an Ethernet frame, so any address works.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     vlan: *mut u16,
 ) -> c_int {
     fence(|| {
-        // SAFETY: `find` and `check` validate the handle; `input` and `output` refuse null, the caller promises
+        // SAFETY: `find` and `check` validate the handle; `input` and `output` refuse null, the caller guarantees
         // the rest.
         let mac = unsafe {
             let context = find::<ContextObject>(context)?;
@@ -287,9 +287,9 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
 /// Destroys the remaining address handles of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in AhObject::pool().live(|ah| (*ah.c.get()).context == context) {
             drop(remove::<AhObject>(object.cast()));
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sender_of_a_datagram_is_found_in_both_headers() {
+    fn both_headers_of_a_datagram_identify_the_sender() {
         let six = Grh {
             version_tclass_flow: 0x6000_0000_u32.to_be(),
             paylen: 0,

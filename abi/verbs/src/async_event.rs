@@ -20,7 +20,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// An object's events that the program has taken and not yet acknowledged.
+/// Counts an object's events that the program has fetched and not yet acknowledged.
 #[derive(Debug, Default)]
 pub struct Acks {
     open: Mutex<u32>,
@@ -28,8 +28,8 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Counts an event that the program takes.
-    pub fn give(&self) {
+    /// Counts an event that the program fetches.
+    pub fn add_fetched(&self) {
         *self.open.lock() += 1;
     }
 
@@ -49,7 +49,7 @@ impl Acks {
     }
 }
 
-/// Maps each object that events can name to its handle.
+/// Maps each object that can have events to its handle.
 #[derive(Debug, Default)]
 pub struct Events {
     cqs: Mutex<HashMap<CqId, usize>>,
@@ -68,7 +68,7 @@ impl Events {
         self.cqs.lock().remove(&id);
     }
 
-    /// Counts a completion event as taken and returns the handle of its completion queue, which stays valid
+    /// Counts a completion event as fetched, and returns the handle of its completion queue, which stays valid
     /// until the event is acknowledged.
     #[must_use]
     pub fn completion(&self, id: CqId) -> Option<*mut Cq> {
@@ -76,7 +76,10 @@ impl Events {
         let cqs = self.cqs.lock();
         let handle = *cqs.get(&id)? as *mut Cq;
         // SAFETY: objects leave the registry before they are destroyed.
-        unsafe { find::<CqObject>(handle) }.ok()?.comp_acks.give();
+        unsafe { find::<CqObject>(handle) }
+            .ok()?
+            .comp_acks
+            .add_fetched();
         Some(handle)
     }
 
@@ -100,8 +103,8 @@ impl Events {
         self.srqs.lock().remove(&id);
     }
 
-    /// Counts an event as taken and returns it in verbs' form. `None` if its object is gone, the program did not request
-    /// such events, or verbs has none.
+    /// Counts an event as fetched, and returns it in the form of verbs. `None` if its object no longer exists, the program did not request
+    /// such events, or verbs does not have them.
     fn translate(&self, event: Event) -> Option<AsyncEvent> {
         let (element, event_type) = match event {
             Event::CqOverrun(cq) => {
@@ -112,7 +115,7 @@ impl Events {
                 unsafe { find::<CqObject>(handle as *const Cq) }
                     .ok()?
                     .async_acks
-                    .give();
+                    .add_fetched();
                 (handle, EVENT_CQ_ERR)
             }
             Event::SrqLimit(srq) => {
@@ -122,7 +125,7 @@ impl Events {
                 unsafe { find::<SrqObject>(handle as *const Srq) }
                     .ok()?
                     .acks
-                    .give();
+                    .add_fetched();
                 (handle, EVENT_SRQ_LIMIT_REACHED)
             }
             Event::QpFatal { qp, .. } => self.of_qp(qp, EVENT_QP_FATAL)?,
@@ -148,13 +151,12 @@ impl Events {
         if event_type == EVENT_SQ_DRAINED && !object.wants_drained_event() {
             return None;
         }
-        object.acks.give();
+        object.acks.add_fetched();
         Some((handle, event_type))
     }
 }
 
-/// Makes reads of a descriptor block, the default for descriptors of verbs. Programs that must not wait
-/// set `O_NONBLOCK`.
+/// Makes a descriptor blocking, which is the default of verbs. Programs that must not wait set `O_NONBLOCK`.
 pub fn make_blocking(fd: c_int) {
     // SAFETY: the calls only read and write flags of our own descriptor.
     unsafe {
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut Asyn
     let body = || {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         let event = unsafe { output(event)? };
         let device = object.device();
         // SAFETY: the context is live.
@@ -215,7 +217,7 @@ pub(crate) unsafe fn completed(counter: *mut u32, count: u32) {
 /// `event` was filled in by [`get_async_event`].
 pub unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
     fence(|| {
-        // SAFETY: the caller promises an event.
+        // SAFETY: the caller guarantees an event.
         let event = unsafe { input(event)? };
         // SAFETY: an object is destroyed only after this call, so its handle is live; `find` refuses others.
         unsafe {

@@ -18,7 +18,7 @@ struct BufObject {
     c: UnsafeCell<Buf>,
     pd: *mut Pd,
     start: u64,
-    /// Bytes that the program requested.
+    /// The number of bytes that the program requested.
     len: u64,
 }
 
@@ -48,7 +48,7 @@ impl Drop for BufObject {
 /// `buf` is null or writable.
 pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf) -> *mut c_void {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let into = unsafe {
             find::<PdObject>(pd)?;
             output(buf)?
@@ -77,10 +77,10 @@ pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf)
 /// `ibv_free_buf`.
 ///
 /// # Safety
-/// Nothing uses the memory, and no region covers it.
+/// The memory must not be in use, and no region may cover it.
 pub unsafe extern "C" fn free_buf(buf: *mut Buf) {
     fence(|| {
-        // SAFETY: `remove` validates the handle, and the caller promises that the memory is unused.
+        // SAFETY: `remove` validates the handle, and the caller guarantees that the memory is unused.
         drop(unsafe { remove::<BufObject>(buf)? });
         Ok(())
     });
@@ -138,10 +138,10 @@ pub unsafe extern "C" fn reg_buf_mr(
 /// Frees the remaining buffers of the protection domains of a context that is being closed.
 ///
 /// # Safety
-/// Nothing uses the memory.
+/// The memory must not be in use.
 pub unsafe fn sweep(of: impl Fn(*mut Pd) -> bool) {
     for object in BufObject::pool().live(|buf| of(buf.pd)) {
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         drop(unsafe { remove::<BufObject>(object.cast()) });
     }
 }

@@ -31,7 +31,7 @@ pub struct Builder {
 // SAFETY: only the thread that holds the lock uses the batch.
 unsafe impl Sync for Builder {}
 
-/// Requests. One list has the scatter lists of all requests, another one their inline payloads.
+/// A batch of requests. One list has the scatter lists of all requests, and another their inline payloads.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<Pending>,

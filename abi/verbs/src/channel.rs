@@ -69,12 +69,12 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut Comp
 /// `ibv_destroy_comp_channel`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ChannelObject>(channel)? }.users.none()?;
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         drop(unsafe { remove::<ChannelObject>(channel)? });
         Ok(0)
     })
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn get_cq_event(
         let object = unsafe { find::<ChannelObject>(channel)? };
         // SAFETY: a live channel belongs to a live context.
         let context = unsafe { find::<ContextObject>(object.context)? };
-        // SAFETY: the caller promises that both are writable.
+        // SAFETY: the caller guarantees that both are writable.
         let (cq, cq_context) = unsafe { (output(cq)?, output(cq_context)?) };
         loop {
             let event = match object.channel.try_next_event().map_err(errno::from)? {
@@ -134,9 +134,9 @@ pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
 /// Destroys the remaining completion channels of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in ChannelObject::pool().live(|channel| channel.context == context) {
             drop(remove::<ChannelObject>(object.cast()));

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// The maximum number of reads and atomics that a queue pair may have outstanding.
 pub const MAX_READS: i32 = 128;
-/// The reported limits for multicast groups and for queue pairs in each. Nothing here limits them, but programs need a
-/// number.
+/// The limits that the device reports for multicast groups and for queue pairs in each group. It does not enforce them, but
+/// programs expect a number.
 pub(crate) const MAX_GROUPS: c_int = 8192;
-/// The maximum number of bytes of one allocation of device memory.
+/// The maximum size of an allocation of device memory, in bytes.
 pub const MAX_DM: u64 = 1 << 24;
 
 /// An open rkey device. `ibv_import_device` makes another context for it.
@@ -33,9 +33,9 @@ pub struct Open {
 /// Constructors of the C structures that contain function pointers. The functions (in `tables`) use the objects, so the
 /// objects must not depend on the functions: an object gets these constructors from its context.
 pub struct Tables {
-    /// Makes an extended completion queue from a plain one and the fields that the program requested (`IBV_WC_EX_WITH_*`).
+    /// Creates an extended completion queue from a plain one and the fields that the program requested (`IBV_WC_EX_WITH_*`).
     pub cq: fn(Cq, u64) -> CqEx,
-    /// Makes an extended queue pair from a plain one.
+    /// Creates an extended queue pair from a plain one.
     pub qp: fn(Qp) -> QpEx,
 }
 
@@ -45,7 +45,7 @@ pub struct ContextObject {
     verbs: UnsafeCell<VerbsContext>,
     /// The open device.
     pub open: Arc<Open>,
-    /// Constructors for objects made from this context.
+    /// Constructors for the objects of this context.
     pub tables: &'static Tables,
 }
 
@@ -66,7 +66,7 @@ unsafe impl Object for ContextObject {
 }
 
 impl ContextObject {
-    /// A context of an open device.
+    /// Creates a context of an open device.
     #[must_use]
     pub fn new(verbs: VerbsContext, open: Arc<Open>, tables: &'static Tables) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl ContextObject {
     }
 }
 
-/// A descriptor whose file identifies the device.
+/// Creates a descriptor whose file identifies the device.
 pub(crate) fn new_command() -> Result<OwnedFd, Errno> {
     use std::os::fd::FromRawFd;
     // SAFETY: the name is a C string.
@@ -106,6 +106,6 @@ pub(crate) fn new_command() -> Result<OwnedFd, Errno> {
 pub(crate) fn identity(fd: c_int) -> Option<(u64, u64)> {
     // SAFETY: all zeros is a valid value, and the call only writes there.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: room for a stat.
+    // SAFETY: the result is valid for writes.
     (unsafe { libc::fstat(fd, &raw mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
 }

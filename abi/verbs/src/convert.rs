@@ -34,7 +34,7 @@ fn ah_attr(kern: &KernAhAttr) -> AhAttr {
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut AhAttr, from: *const KernAhAttr) {
     fence(|| {
-        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
+        // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         unsafe { *output(to)? = ah_attr(input(from)?) };
         Ok(())
     });
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut AhAttr, from: *const Ke
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut QpAttr, from: *const KernQpAttr) {
     fence(|| {
-        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
+        // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = QpAttr {
             qp_state: kern.qp_state as i32,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut QpAttr, from: *const Ke
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *const KernPathRec) {
     fence(|| {
-        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
+        // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = SaPathRec {
             dgid: Gid(kern.dgid),
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *cons
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_path_rec_to_kern(to: *mut KernPathRec, from: *const SaPathRec) {
     fence(|| {
-        // SAFETY: `output` and `input` refuse null; the caller promises the rest.
+        // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         let (to, path) = unsafe { (output(to)?, input(from)?) };
         *to = KernPathRec {
             dgid: path.dgid.0,

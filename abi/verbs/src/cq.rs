@@ -19,7 +19,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-/// How many completions one poll takes from the device.
+/// The maximum number of completions that one poll takes from the device.
 const BATCH: usize = 16;
 
 /// A completion queue, as the program sees it: always the extended form, which begins with the plain one.
@@ -72,7 +72,7 @@ impl CqObject {
         self.c.get()
     }
 
-    /// Whether it was made from this context.
+    /// Whether it belongs to this context.
     #[must_use]
     pub fn is_of(&self, context: *mut Context) -> bool {
         self.context == context
@@ -81,7 +81,7 @@ impl CqObject {
 
 /// The parameters of a new completion queue.
 pub struct CqConfig {
-    /// The minimum number of completions that it holds.
+    /// The minimum capacity, in completions.
     pub depth: u32,
     /// The program's `cq_context`.
     pub cq_context: *mut c_void,
@@ -97,10 +97,10 @@ pub struct CqConfig {
     pub single_threaded: bool,
 }
 
-/// Makes a completion queue.
+/// Creates a completion queue.
 ///
 /// # Errors
-/// `EINVAL`: a wrong depth, vector, channel or parent domain; `ENOMEM`: a limit is reached.
+/// `EINVAL`: an invalid depth, vector, channel or parent domain; `ENOMEM`: a limit is reached.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -213,16 +213,16 @@ pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
     })
 }
 
-/// Waits for sends that hardware would have completed by now, because the check of the new depth must count their
+/// Waits for sends that a NIC would already have completed, because the check of the new depth must count their
 /// completions. Returns when no send is outstanding, when more than `depth` completions are queued, or when no send has
-/// completed for `PATIENCE`, as when all sends wait for receives at their peers.
+/// completed for `STALL_LIMIT`, for example because all sends wait for receives at their peers.
 fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Errno> {
-    const LOOK: Duration = Duration::from_millis(1);
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const POLL_INTERVAL: Duration = Duration::from_millis(1);
+    const STALL_LIMIT: Duration = Duration::from_secs(2);
     let outstanding = || object.cq.outstanding().map_err(errno::from);
     let (mut left, mut since) = (outstanding()?, time::now());
-    while left > 0 && object.cq.len() <= depth && time::since(since) < PATIENCE {
-        time::sleep(LOOK);
+    while left > 0 && object.cq.len() <= depth && time::since(since) < STALL_LIMIT {
+        time::sleep(POLL_INTERVAL);
         let now = outstanding()?;
         if now != left {
             (left, since) = (now, time::now());
@@ -234,7 +234,7 @@ fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Err
 /// `ibv_destroy_cq`: waits until all of its events are acknowledged.
 ///
 /// # Safety
-/// No other thread uses it, except to acknowledge events.
+/// No other thread may use it, except to acknowledge events.
 pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -254,13 +254,13 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
                 parent.users.remove();
             }
         }
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         drop(unsafe { remove::<CqObject>(cq)? });
         Ok(0)
     })
 }
 
-/// `ibv_poll_cq`: the number of completions, or a negative error number.
+/// `ibv_poll_cq`: returns the number of completions, or a negative error number.
 ///
 /// # Safety
 /// `into` has room for `count` completions.
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_
             Err(_) => break,
         };
         for (index, completion) in batch[..got].iter().enumerate() {
-            // SAFETY: the caller promises room for `count` completions.
+            // SAFETY: the caller guarantees room for `count` completions.
             unsafe { into.add(done + index).write(status::wc(completion)) };
         }
         done += got;
@@ -296,13 +296,13 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, into: *mut Wc) -> c_
     done as c_int
 }
 
-/// Polls the device; a panic becomes an error.
+/// Polls the device. A panic becomes an error.
 #[inline]
 pub fn poll(object: &CqObject, into: &mut [Completion]) -> Result<usize, Errno> {
     caught(|| object.cq.poll(into))
 }
 
-/// Polls the device for completions with their timestamps; a panic becomes an error.
+/// Polls the device for completions with their timestamps. A panic becomes an error.
 pub fn poll_stamped(object: &CqObject, into: &mut [Stamped]) -> Result<usize, Errno> {
     caught(|| object.cq.poll_stamped(into))
 }
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         if object.channel.is_null() {
-            return Ok(0); // without a channel there is nothing to notify; the kernel also accepts that
+            return Ok(0); // there is no channel to notify; the kernel accepts that, too
         }
         object
             .cq
@@ -334,9 +334,9 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_
 /// Destroys the remaining completion queues of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in CQS.live(|cq| cq.context == context) {
             if let Ok(cq) = remove::<CqObject>(object.cast())

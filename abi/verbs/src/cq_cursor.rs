@@ -1,7 +1,7 @@
 //! The state of an extended completion queue while a program polls it, and the clock of completion timestamps.
 
 #![allow(unsafe_code)]
-// UNSAFETY: a cell that a lock or the promise of a program guards, and a call of the C library.
+// UNSAFETY: a cell that a lock guards, or the program's promise to use one thread; and a call of the C library.
 
 use crate::raw_lock::RawLock;
 use crate::sys::consts::*;
@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 
 /// The completion under the cursor, between `ibv_start_poll` and `ibv_end_poll`.
 pub struct Cursor {
-    /// The program promised to use one thread, so the lock stays unused.
+    /// Whether the program promised to use one thread, so that the lock is not needed.
     single_threaded: bool,
     lock: RawLock,
     pub(crate) current: UnsafeCell<Current>,
@@ -29,7 +29,7 @@ pub(crate) struct Current {
 unsafe impl Sync for Cursor {}
 
 impl Cursor {
-    /// No completion is under the cursor.
+    /// Creates a cursor that is at no completion.
     #[must_use]
     pub fn new(single_threaded: bool) -> Self {
         let current = UnsafeCell::new(Current::default());
@@ -47,7 +47,7 @@ impl Cursor {
         }
     }
 
-    /// Lets another thread poll.
+    /// Lets other threads poll.
     pub(crate) fn unlock(&self) {
         self.lock.unlock();
     }
@@ -69,7 +69,7 @@ pub const fn is_stamped(wc_flags: u64) -> bool {
 /// The time of a clock in nanoseconds.
 #[expect(
     clippy::disallowed_methods,
-    reason = "verbs names the clocks of timestamps"
+    reason = "verbs defines the clocks of timestamps"
 )]
 pub(crate) fn clock(which: libc::clockid_t) -> u64 {
     let mut now = libc::timespec {

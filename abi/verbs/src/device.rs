@@ -14,23 +14,23 @@ use std::sync::OnceLock;
 
 /// The name of the device.
 pub const NAME: &CStr = c"rkey0";
-/// The name of its character device, which does not exist; [`crate::interpose`] pretends that it does.
+/// The name of its character device, which does not exist; [`crate::interpose`] emulates it.
 pub const DEV_NAME: &CStr = c"uverbs-rkey0";
 /// The index of the device.
 const INDEX: c_int = 0;
 
 /// The address of a structure that is never freed.
-struct Forever(*mut VerbsDevice);
+struct StaticDevice(*mut VerbsDevice);
 // SAFETY: the structure is never written once it exists.
-unsafe impl Send for Forever {}
+unsafe impl Send for StaticDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Forever {}
+unsafe impl Sync for StaticDevice {}
 
 /// The device that programs see.
 pub fn the_device() -> *mut Device {
-    static DEVICE: OnceLock<Forever> = OnceLock::new();
+    static DEVICE: OnceLock<StaticDevice> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
-        Forever(Box::into_raw(Box::new(VerbsDevice {
+        StaticDevice(Box::into_raw(Box::new(VerbsDevice {
             device: Device {
                 _ops: DeviceOps {
                     _dummy1: None,
@@ -50,7 +50,7 @@ pub fn the_device() -> *mut Device {
     device.0.cast()
 }
 
-/// A string in a fixed field, padded with zeros.
+/// A string in a field of fixed size, padded with zeros.
 fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
     let mut field = [0; N];
     for (place, &byte) in field.iter_mut().zip(bytes).take(N - 1) {
@@ -59,7 +59,7 @@ fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
     field
 }
 
-/// Checks that a program passes our device.
+/// Checks that a program has passed our device.
 ///
 /// # Errors
 /// `EINVAL`: it does not.
@@ -85,26 +85,26 @@ fn new_list(devices: &[*mut Device]) -> *mut *mut Device {
 /// `ibv_get_device_list`.
 ///
 /// # Safety
-/// `count` is null or room for a number.
+/// `count` is null or valid for writes.
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
     fence(|| {
         rkey_kit::log::start();
         if !count.is_null() {
-            // SAFETY: not null, so it is room for a number.
+            // SAFETY: not null, so the caller guarantees that it is valid for writes.
             unsafe { *count = 1 };
         }
         Ok(new_list(&[the_device()]))
     })
 }
 
-/// `ibv_get_device_list` of 2006, whose structures had another layout: always an empty list.
+/// `ibv_get_device_list` of 2006, whose structures had another layout: always returns an empty list.
 ///
 /// # Safety
-/// `count` is null or room for a number.
+/// `count` is null or valid for writes.
 pub unsafe extern "C" fn get_device_list_1_0(count: *mut c_int) -> *mut *mut Device {
     fence(|| {
         if !count.is_null() {
-            // SAFETY: not null, so it is room for a number.
+            // SAFETY: not null, so the caller guarantees that it is valid for writes.
             unsafe { *count = 0 };
         }
         Ok(new_list(&[]))
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn get_device_list_1_0(count: *mut c_int) -> *mut *mut Dev
 /// `ibv_free_device_list`.
 ///
 /// # Safety
-/// The list is no longer used.
+/// The list must not be used afterwards.
 pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
     fence(|| {
         let mut lists = LISTS.lock();
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
         while unsafe { !(*list.add(len - 1)).is_null() } {
             len += 1;
         }
-        // SAFETY: `new_list` made it from a boxed slice of this length, and it has left the registry.
+        // SAFETY: `new_list` made it from a boxed slice of this length, and it was in the registry, so it is freed only once.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len)) });
         Ok(())
     });
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
     fence(|| check(device).map(|()| NAME.as_ptr()))
 }
 
-/// `ibv_get_device_index`: -1 if `device` is not ours.
+/// `ibv_get_device_index`: returns -1 if `device` is not ours.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn get_device_index(device: *mut Device) -> c_int {
     if check(device).is_ok() { INDEX } else { -1 }
 }
 
-/// `ibv_get_device_guid`: in network byte order; 0 if `device` is not ours.
+/// `ibv_get_device_guid`: returns the GUID in network byte order, or 0 if `device` is not ours.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn get_device_guid(device: *mut Device) -> u64 {
     }
 }
 
-/// `ibv_get_sysfs_path`: the usual mount point of sysfs.
+/// `ibv_get_sysfs_path`: returns the usual mount point of sysfs.
 pub extern "C" fn get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
@@ -170,7 +170,7 @@ pub extern "C" fn get_sysfs_path() -> *const c_char {
 /// `ibv_read_sysfs_file`: reads a small file and cuts off its last newline.
 ///
 /// # Safety
-/// `folder` and `file` are null or C strings; `buffer` is null or has `size` bytes.
+/// `folder` and `file` are null or C strings; `buffer` is null or valid for writes of `size` bytes.
 pub unsafe extern "C" fn read_sysfs_file(
     folder: *const c_char,
     file: *const c_char,

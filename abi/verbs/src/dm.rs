@@ -1,8 +1,8 @@
-//! Device memory. A software device has none, so this is process memory that only these calls and regions reach, by
+//! Device memory. A software device has none, so this is process memory that only these calls and regions access, by
 //! offset instead of address.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions, and memory that the device touches.
+// UNSAFETY: C functions, and memory that the device accesses.
 
 use crate::context::{ContextObject, MAX_DM};
 use crate::mr::{self, Registration};
@@ -84,12 +84,12 @@ fn new_dm(
 pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr) -> *mut Dm {
     static NUMBERS: AtomicU32 = AtomicU32::new(1);
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             input(attr)?
         };
-        // Mappings are page-aligned, so that is the strictest alignment on offer.
+        // Mappings are page-aligned, so a page is the strictest alignment available.
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > 12 {
             return Err(Errno::INVAL);
         }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr)
 /// `ibv_free_dm`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -130,13 +130,13 @@ pub unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
         if object.imported {
             return Err(Errno::INVAL);
         }
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         drop(unsafe { remove::<DmObject>(dm)? });
         Ok(0)
     })
 }
 
-/// `ibv_memcpy_{to,from}_dm` copies multiples of this many bytes.
+/// `ibv_memcpy_{to,from}_dm` copy multiples of this number of bytes.
 const UNIT: u64 = 4;
 
 /// The address of a range of the memory, which must consist of whole units.
@@ -254,7 +254,7 @@ impl Drop for DmRef {
     }
 }
 
-/// `ibv_import_dm`: the same memory under another context of the device.
+/// `ibv_import_dm`: makes the memory available in another context of the device.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -280,12 +280,12 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
 /// `ibv_unimport_dm`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
     fence(|| {
         // SAFETY: `find` validates the handle.
         if unsafe { find::<DmObject>(dm)? }.imported {
-            // SAFETY: unused, as the caller promises.
+            // SAFETY: unused, as the caller guarantees.
             drop(unsafe { remove::<DmObject>(dm)? });
         }
         Ok(())
@@ -295,9 +295,9 @@ pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
 /// Destroys the remaining device memory of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in DmObject::pool().live(|dm| dm.context == context) {
             drop(remove::<DmObject>(object.cast()));

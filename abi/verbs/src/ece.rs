@@ -15,7 +15,7 @@ use std::ffi::c_int;
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         unsafe {
             find::<QpObject>(qp)?;
             output(ece)?;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let ece = unsafe {
             find::<QpObject>(qp)?;
             input(ece)?

@@ -1,4 +1,4 @@
-//! The device's errors as error numbers, as the kernel's drivers choose them.
+//! Maps the device's errors to the error numbers that the kernel's drivers use.
 
 use crate::flags;
 use rkey_device::DeviceError;
@@ -21,8 +21,8 @@ pub fn from(error: DeviceError) -> Errno {
     of(&error)
 }
 
-/// Like [`of`], for a registration. It logs a broken rule in verbs' terms, at the default level, because `EINVAL` alone
-/// says nothing.
+/// Like [`of`], for a registration. Logs a violated rule in terms of verbs, at the default level, because `EINVAL` alone
+/// does not explain it.
 #[cold]
 #[must_use]
 pub fn of_registration(call: &str, error: &DeviceError) -> Errno {

@@ -1,6 +1,6 @@
 //! The exported functions, with the symbol versions of rdma-core 44 (Debian 12) and those added up to 65.
 //!
-//! Rust cannot version a function, so each exported symbol is a jump in assembly; `.symver` sets its name and version.
+//! Rust cannot version a function, so each exported symbol is a jump in assembly, and `.symver` sets its name and version.
 //! `verbs.map` declares the versions to the linker. Symbols of version `IBVERBS_1.0` had another ABI in 2006; programs
 //! of that time find no device, so they never call the others.
 
@@ -120,7 +120,7 @@ exports! { "__rkey_11_" "@@IBVERBS_1.9" {
 } }
 
 exports! { "__rkey_15_" "@@IBVERBS_1.15" {
-    "ibv_alloc_dmah" => crate::absent::make,
+    "ibv_alloc_dmah" => crate::absent::create,
     "ibv_dealloc_dmah" => crate::absent::use_object,
     "ibv_reg_mr_ex" => crate::mr_ex::reg_mr_ex,
 } }
@@ -137,12 +137,12 @@ exports! { "__rkey_17_" "@@IBVERBS_1.17" {
 } }
 
 exports! { "__rkey_18_" "@@IBVERBS_1.18" {
-    "ibv_create_comp_cntr" => crate::absent::make,
+    "ibv_create_comp_cntr" => crate::absent::create,
     "ibv_destroy_comp_cntr" => crate::absent::use_object,
     "ibv_inc_comp_cntr" => crate::absent::use_object,
     "ibv_inc_err_comp_cntr" => crate::absent::use_object,
     "ibv_qp_attach_comp_cntr" => crate::absent::use_object,
-    "ibv_query_comp_cntr_caps" => crate::absent::ask,
+    "ibv_query_comp_cntr_caps" => crate::absent::query,
     "ibv_read_comp_cntr" => crate::absent::use_object,
     "ibv_read_err_comp_cntr" => crate::absent::use_object,
     "ibv_set_comp_cntr" => crate::absent::use_object,

@@ -1,4 +1,4 @@
-//! Access flags of verbs as rights of the core, and back. No other file translates between them.
+//! Translates the access flags of verbs to rights of the core and back. No other file does.
 
 use crate::sys::consts::*;
 use rkey_device::core::Access;
@@ -20,9 +20,9 @@ const RIGHTS: [(u32, Access, &str); 5] = [
 pub struct RegionFlags {
     /// The rights.
     pub access: Access,
-    /// Addresses are offsets.
+    /// Whether addresses are offsets.
     pub zero_based: bool,
-    /// On-demand paging: pages may be absent for now.
+    /// On-demand paging: pages may be absent at registration.
     pub on_demand: bool,
 }
 
@@ -149,10 +149,10 @@ mod tests {
 
     const PLAIN: u32 = 0x1f;
 
-    /// Every combination of the five access flags survives the translation to rights and back, and each flag stands for
-    /// exactly its own right.
+    /// Every combination of the five access flags survives the translation to rights and back, and each flag maps to exactly its own
+    /// right.
     #[test]
-    fn access_flags_survive_the_way_to_the_core_and_back() {
+    fn access_flags_survive_a_round_trip_through_the_core() {
         for flags in 0..=PLAIN {
             let access = region_flags(flags).unwrap().access;
             assert_eq!(access_flags(access), flags);

@@ -5,7 +5,7 @@
 //! uses them is refused with `EOPNOTSUPP`.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions, and lists of structures of different sizes that C programs make.
+// UNSAFETY: C functions, and lists of structures of different sizes that C programs pass.
 
 use crate::errno;
 use crate::modify::Service;
@@ -59,7 +59,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// Requires the bytes at an offset of the frame, where the mask has bits.
+    /// Requires the bits under the mask to match at an offset of the frame.
     fn set(&mut self, at: usize, value: &[u8], mask: &[u8]) -> Result<(), Errno> {
         let Flow {
             value: values,
@@ -187,7 +187,7 @@ unsafe fn layers(attr: &FlowAttr) -> Result<Vec<u8>, Errno> {
         if !(LAYER_MIN..=LAYER_MAX).contains(&size) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises that the layer has this many bytes.
+        // SAFETY: the caller guarantees that the layer has this many bytes.
         all.extend_from_slice(unsafe { std::slice::from_raw_parts(at, size.into()) });
         at = at.wrapping_add(size.into());
     }
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
     const NORMAL: c_int = 0;
     const ALL_DEFAULT: c_int = 1;
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
         if attr.comp_mask != 0 || u32::from(attr.port) != PORT {
             return Err(Errno::INVAL);
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
             return Err(Errno::OPNOTSUPP);
         }
         let flow = match attr.kind {
-            // SAFETY: the caller promises that the layers follow the rule.
+            // SAFETY: the caller guarantees that the layers follow the rule.
             NORMAL => pattern(attr.num_of_specs, &unsafe { layers(attr)? })?,
             ALL_DEFAULT => Flow::default(),
             _ => return Err(Errno::OPNOTSUPP),
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
 /// `ibv_destroy_flow`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
     fence(|| {
         // SAFETY: `find` and `remove` validate the handles; a queue pair is not destroyed while it has rules.
@@ -250,9 +250,9 @@ pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
 /// Destroys the remaining flow rules of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in FlowObject::pool().live(|flow| (*flow.c.get()).context == context) {
             let _gone = remove::<FlowObject>(object.cast());

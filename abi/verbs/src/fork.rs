@@ -1,5 +1,5 @@
-//! Fork support. Hardware needs the parent's registered pages to stay where they are after a fork; this
-//! device uses the parent's own addresses, so the calls have nothing to do.
+//! Fork support. A NIC needs the parent's registered pages to stay in place after a fork. This device uses the parent's virtual
+//! addresses, so the calls have nothing to do.
 
 use crate::sys::consts::FORK_UNNEEDED;
 use std::ffi::{c_int, c_void};

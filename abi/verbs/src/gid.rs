@@ -2,7 +2,7 @@
 //!
 //! Entry 0 is the link-local address derived from the device's GUID, which every RoCE port has. The IPv4
 //! addresses of the interfaces (as `::ffff:a.b.c.d`) and their IPv6 addresses follow, without loopback and
-//! link-local ones. A host that has no others gets its loopback addresses, so that programs find at least one.
+//! link-local ones. If there are no others, the loopback addresses follow, so that programs find at least one.
 
 use crate::sys::Gid;
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ pub fn table() -> Vec<Entry> {
     table.clone()
 }
 
-/// Reads the host's addresses again. Entries keep their indices, which earlier contexts use.
+/// Reads the host's addresses again. Existing entries keep their indices, which earlier contexts use.
 pub fn refresh() {
     extend(&mut TABLE.lock(), &read());
 }
@@ -56,7 +56,7 @@ pub fn get(index: usize) -> Option<Entry> {
     table().get(index).copied()
 }
 
-/// Whether a GID names this host: an address of any interface, or a loopback address.
+/// Whether a GID belongs to this host: an address of any interface, or a loopback address.
 #[must_use]
 pub fn is_ours(gid: Gid) -> bool {
     let ip = Ipv6Addr::from(gid.0);

@@ -3,7 +3,7 @@
 //!
 //! Such programs check whether this file is a character device that they may open: UCX with `stat` and `access`, programs
 //! built for older C libraries with `__xstat`. Others follow the device's link in sysfs with `realpath`. These files do not
-//! exist, so when this library is preloaded, these functions and their variants answer for [them](mod@made_up). The
+//! exist, so when this library is preloaded, these functions and their variants emulate [them](mod@emulated). The
 //! original function always runs first, and any result but "no such file" is final. This error also shows that the
 //! kernel could read the path.
 //!
@@ -13,12 +13,12 @@
 #![allow(unsafe_code)]
 // UNSAFETY: replaces functions of the C library.
 
-use crate::made_up::{self, File};
+use crate::emulated::{self, File};
 use rkey_kit::Errno;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Major and minor number of the first verbs device.
+/// The major and minor number of the first verbs device.
 const NUMBER: (u32, u32) = (231, 192);
 /// Symbol versions that the C library keeps only for old programs.
 #[cfg(target_arch = "x86_64")]
@@ -31,12 +31,12 @@ const OLD: [&CStr; 1] = [c"GLIBC_2.17"];
 ///
 /// # Safety
 /// The C library was called with this path just before.
-unsafe fn made_up(failed: bool, path: *const c_char) -> Option<File> {
+unsafe fn emulated(failed: bool, path: *const c_char) -> Option<File> {
     if !failed || Errno::last() != Errno::NOENT {
         return None;
     }
     // SAFETY: the kernel looked the path up, so it is a readable C string.
-    let found = made_up::find(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let found = emulated::find(unsafe { CStr::from_ptr(path) }.to_bytes());
     if found.is_none() {
         // Our own lookup may have changed errno.
         Errno::NOENT.set();
@@ -167,7 +167,7 @@ unsafe fn answer_stat(
 ) -> c_int {
     // SAFETY: the caller guarantees valid arguments.
     unsafe {
-        let Some(file) = made_up(code != 0, path) else {
+        let Some(file) = emulated(code != 0, path) else {
             return code;
         };
         if let File::Other(path) = file {
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn statx(
     };
     let code = ask(path);
     // SAFETY: the path of the call and its outcome.
-    let Some(file) = (unsafe { made_up(code != 0, path) }) else {
+    let Some(file) = (unsafe { emulated(code != 0, path) }) else {
         return code;
     };
     if let File::Other(path) = file {
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn statx(
 /// Same as for `access`, which returned `code`.
 unsafe fn answer_access(code: c_int, path: *const c_char, wanted: c_int) -> c_int {
     // SAFETY: the path of the call and its outcome.
-    let Some(file) = (unsafe { made_up(code != 0, path) }) else {
+    let Some(file) = (unsafe { emulated(code != 0, path) }) else {
         return code;
     };
     if let File::Other(path) = file {
@@ -357,7 +357,7 @@ unsafe fn answer_realpath(
     into: *mut c_char,
 ) -> *mut c_char {
     // SAFETY: the path of the call and its outcome.
-    let Some(file) = (unsafe { made_up(found.is_null(), path) }) else {
+    let Some(file) = (unsafe { emulated(found.is_null(), path) }) else {
         return found;
     };
     // SAFETY: our path fits any buffer for paths; the program frees what is allocated here.

@@ -14,13 +14,13 @@
 //! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`advise`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
 //! | `raw_lock` | the lock that a program holds between two calls of an extended interface |
 //! | [`cq`], [`channel`], [`async_event`] | completions and events |
-//! | [`ece`] | options that peers agree on before they connect: none |
+//! | [`ece`] | options that peers agree on before they connect: there are none |
 //! | [`cq_cursor`] | the cursor and the clock of extended completion queues |
 //! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
 //! pairs and their parts |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
 //! | [`absent`] | objects of later versions that this device lacks |
-//! | [`fork`], [`interpose`], [`made_up`] | `fork`, and the files that programs look for |
+//! | [`fork`], [`interpose`], [`emulated`] | `fork`, and the device files that programs look for |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -39,13 +39,13 @@ pub mod cq_cursor;
 pub mod device;
 pub mod dm;
 pub mod ece;
+pub mod emulated;
 pub mod errno;
 pub mod flags;
 pub mod flow;
 pub mod fork;
 pub mod gid;
 pub mod interpose;
-pub mod made_up;
 pub mod mcast;
 pub mod modify;
 pub mod mr;
@@ -69,5 +69,5 @@ pub mod wq;
 pub mod xrc;
 
 #[allow(unsafe_code)]
-// UNSAFETY: assembly that makes the exported symbols.
+// UNSAFETY: assembly that defines the exported symbols.
 mod export;

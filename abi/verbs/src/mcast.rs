@@ -21,7 +21,7 @@ unsafe fn find_both<'a>(
     qp: *mut Qp,
     gid: *const [u8; 16],
 ) -> Result<(&'a QpObject, [u8; 16]), Errno> {
-    // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+    // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
     let (object, group) = unsafe { (find::<QpObject>(qp)?, *input(gid)?) };
     if object.service != Service::Ud || !gid::is_multicast(Gid(group)) {
         return Err(Errno::INVAL);

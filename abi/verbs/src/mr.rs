@@ -19,13 +19,13 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-/// The end of a program's address space: the length of an implicit on-demand region.
+/// The size of a program's address space, which is the length of an implicit on-demand region.
 const USER_SPACE: u64 = 1 << 47;
 /// The size of a page, in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
 /// How many bytes a program registers: the whole address space, for an implicit on-demand region.
-pub(crate) fn bytes_meant(addr: *mut c_void, length: usize, flags: u32) -> u64 {
+pub(crate) fn registered_bytes(addr: *mut c_void, length: usize, flags: u32) -> u64 {
     if flags & ACCESS_ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
         USER_SPACE
     } else {
@@ -74,7 +74,7 @@ impl MrObject {
         self.c.get()
     }
 
-    /// Whether its memory is the program's own: not our mapping, device memory, or a null region.
+    /// Whether its memory belongs to the program: it is not our mapping, device memory, or a null region.
     pub(crate) fn is_of_program(&self) -> bool {
         self.backing.get().is_none()
     }
@@ -116,7 +116,7 @@ enum Backing {
     Null,
 }
 
-/// The rights for which the mapping of a file must be writable.
+/// The access flags that require the mapping of a file to be writable.
 const WRITES: u32 = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
 
 /// What is registered, and how.
@@ -125,7 +125,7 @@ pub struct Registration {
     pub start: u64,
     /// The length in bytes.
     pub len: u64,
-    /// How requests address the memory, unless the flags contain `IBV_ACCESS_ZERO_BASED`.
+    /// The address by which requests access the memory, unless the flags contain `IBV_ACCESS_ZERO_BASED`.
     pub addressing: Addressing,
     /// The program's flags.
     pub flags: u32,
@@ -136,7 +136,7 @@ pub struct Registration {
 /// Registers memory and creates its handle.
 ///
 /// # Errors
-/// `EINVAL`: wrong flags or range; `EOPNOTSUPP`: flags for flushes; `ENOMEM`: a limit is reached.
+/// `EINVAL`: invalid flags or range; `EOPNOTSUPP`: flags for flushes; `ENOMEM`: a limit is reached.
 ///
 /// # Safety
 /// The memory stays valid until the region is deregistered.
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
         let object = unsafe { find::<PdObject>(pd)? };
         let wanted = Registration {
             start: addr as u64,
-            len: bytes_meant(addr, length, access),
+            len: registered_bytes(addr, length, access),
             addressing: if iova == addr as u64 {
                 Addressing::Virtual
             } else {
@@ -350,7 +350,7 @@ fn of_file(error: std::io::Error) -> Errno {
 /// `ibv_dereg_mr`. When it returns 0, no access to the memory is in progress, and none will begin.
 ///
 /// # Safety
-/// No other thread uses the region.
+/// No other thread may use the region.
 pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
             .device()
             .deregister(object.region())
             .map_err(errno::from)?;
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         drop(unsafe { remove_sparing(&SPARES, mr)? });
         Ok(0)
     })
@@ -409,7 +409,7 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
     found.ok_or(Errno::NOENT)
 }
 
-/// `ibv_alloc_null_mr`: reads by its local key give zeros, and writes are dropped, at any address. Its remote
+/// `ibv_alloc_null_mr`: through its local key, reads return zeros and writes are dropped, at any address. Its remote
 /// key is refused.
 ///
 /// # Safety
@@ -432,7 +432,7 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
     })
 }
 
-/// `ibv_import_mr`: the same region under another context of the device.
+/// `ibv_import_mr`: makes the region available in another context of the device.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -473,12 +473,12 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
 /// `ibv_unimport_mr`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
     fence(|| {
         // SAFETY: `find` validates the handle.
         if unsafe { find::<MrObject>(mr)? }.imported {
-            // SAFETY: unused, as the caller promises.
+            // SAFETY: unused, as the caller guarantees.
             drop(unsafe { remove::<MrObject>(mr)? });
         }
         Ok(())
@@ -488,9 +488,9 @@ pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
 /// Destroys the remaining regions of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in MrObject::pool().live(|mr| (*mr.c()).context == context) {
             if let Ok(mr) = remove::<MrObject>(object.cast())

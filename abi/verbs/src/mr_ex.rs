@@ -59,7 +59,7 @@ fn source(attr: &MrInitAttr) -> Result<Source, Errno> {
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
     fence(|| {
         let with_buf = attr.cast::<MrInitAttrBuf>();
-        // SAFETY: `input` refuses null; the caller promises the rest.
+        // SAFETY: `input` refuses null; the caller guarantees the rest.
         let attr = unsafe { input(attr)? };
         let source = source(attr)?;
         let given = (attr.comp_mask & REG_MR_MASK_IOVA != 0).then_some(attr.iova);

@@ -79,10 +79,10 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
     })
 }
 
-/// `ibv_dealloc_mw`. Ends its binding.
+/// `ibv_dealloc_mw`. Unbinds the window first.
 ///
 /// # Safety
-/// No other thread uses the window.
+/// No other thread may use the window.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -92,17 +92,17 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
             .device()
             .deallocate_window(object.window)
             .map_err(errno::from)?;
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         unsafe { remove::<MwObject>(mw)? };
         Ok(0)
     })
 }
 
-/// The work request for a bind. `key` is the new key: the program's choice for a window of type 2, the device's for one of
-/// type 1, which needs none to end its binding.
+/// The work request for a bind. `key` is the new key, which the program chooses for a window of type 2, and the device for one of
+/// type 1. No key is needed to unbind a window of type 1.
 ///
 /// # Errors
-/// `EINVAL`: no such window or region, bad flags or range.
+/// `EINVAL`: no such window or region, invalid flags or range.
 ///
 /// # Safety
 /// No other thread deregisters the region during the call.
@@ -139,10 +139,10 @@ pub unsafe fn bind_work(
 /// the bind completes.
 ///
 /// # Safety
-/// No other thread uses the window; see [`crate::object`] for the rules of handles.
+/// No other thread may use the window; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handles; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handles; `input` refuses null; the caller guarantees the rest.
         let (qp, window, bind) =
             unsafe { (find::<QpObject>(qp)?, find::<MwObject>(mw)?, input(bind)?) };
         // SAFETY: the window is live.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
         }
         let device = window.context()?.device();
         let flags = flags::send_flags(bind.send_flags & !SEND_INLINE)?;
-        // A bind of zero bytes ends the binding and needs no key.
+        // A bind of zero bytes unbinds the window, and needs no key.
         let binds = bind.bind_info.length != 0;
         let key = if binds {
             Some(
@@ -195,9 +195,9 @@ pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) ->
 /// Destroys the remaining windows of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in MwObject::pool().live(|mw| (*mw.c()).context == context) {
             if let Ok(mw) = remove::<MwObject>(object.cast())

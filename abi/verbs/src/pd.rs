@@ -12,7 +12,7 @@ use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-/// The device domain that a protection domain stands for.
+/// The device's domain behind a protection domain.
 enum Kind {
     /// Its own domain.
     Own,
@@ -31,7 +31,7 @@ pub struct PdObject {
     /// The device's domain.
     pub domain: DomainId,
     kind: Kind,
-    /// Queue pairs and other objects that use it. The device counts regions and windows itself.
+    /// Counts queue pairs and other objects that use it. The device counts regions and windows itself.
     pub users: Users,
 }
 
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
 /// `ibv_dealloc_pd`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
             Kind::Parent { of, thread } => release_parent(of, thread),
             Kind::Imported => return Err(Errno::INVAL),
         }
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         unsafe { remove::<PdObject>(pd)? };
         Ok(0)
     })
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut Pd {
     const KNOWN: u32 = 3;
     fence(|| {
-        // SAFETY: `find` and `find_or_null` validate the handles; `input` refuses null, the caller promises the
+        // SAFETY: `find` and `find_or_null` validate the handles; `input` refuses null, the caller guarantees the
         // rest.
         let (attr, pd, thread) = unsafe {
             find::<ContextObject>(context)?;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_import_pd`: the same domain under another context of the device.
+/// `ibv_import_pd`: makes the domain available in another context of the device.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
 /// nothing.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -193,14 +193,14 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
                     "ibv_unimport_pd: the protection domain still has users; destroy them first"
                 );
             })?;
-            // SAFETY: unused, as the caller promises.
+            // SAFETY: unused, as the caller guarantees.
             unsafe { remove::<PdObject>(pd)? };
         }
         Ok(())
     });
 }
 
-/// A thread domain: a promise of the program that this device does not use.
+/// A thread domain: a hint that this device does not use.
 #[repr(C)]
 pub struct TdObject {
     c: UnsafeCell<Td>,
@@ -221,7 +221,7 @@ rkey_kit::object!(TdObject, c: Td, 1 << 16);
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) -> *mut Td {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             input(attr)?
@@ -240,12 +240,12 @@ pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) 
 /// `ibv_dealloc_td`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<TdObject>(td)? }.users.none()?;
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         unsafe { remove::<TdObject>(td)? };
         Ok(0)
     })
@@ -254,9 +254,9 @@ pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
 /// Destroys the remaining protection domains and thread domains of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in PdObject::pool().live(|pd| pd.context == context) {
             if let Ok(pd) = remove::<PdObject>(object.cast())

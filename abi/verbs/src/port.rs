@@ -9,7 +9,7 @@ use rkey_device::Device;
 pub const PORT: u32 = 1;
 /// The only partition key, in host byte order: full membership of the default partition.
 pub const PKEY: u16 = 0xffff;
-/// Length of `ibv_port_attr` in programs built before it grew.
+/// The length of `ibv_port_attr` in programs built before it grew, in bytes.
 pub const COMPAT_LEN: usize = 48;
 
 /// Link width "4X".

@@ -1,7 +1,7 @@
 //! Posting work requests.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions, and lists that C programs make.
+// UNSAFETY: C functions, and lists that C programs pass.
 
 use crate::ah::AhObject;
 use crate::modify::Service;
@@ -20,7 +20,7 @@ use rkey_kit::{Errno, fence};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-/// The number of scatter/gather entries that are translated without a heap allocation.
+/// The number of scatter/gather entries that can be translated without a heap allocation.
 const FEW: usize = 4;
 /// The maximum inline data that a device can be configured for, in bytes.
 pub const INLINE_MAX: usize = 4096;
@@ -38,7 +38,7 @@ fn post_list<W>(
     while let Some(request) = unsafe { at.as_ref() } {
         let following = next(request);
         if let Err(errno) = post(request, !following.is_null()) {
-            tell_bad(bad, at);
+            store_bad(bad, at);
             return Err(errno);
         }
         at = following;
@@ -47,9 +47,9 @@ fn post_list<W>(
 }
 
 #[cold]
-fn tell_bad<W>(bad: *mut *mut W, which: *mut W) {
+fn store_bad<W>(bad: *mut *mut W, which: *mut W) {
     if !bad.is_null() {
-        // SAFETY: not null, and the caller promises that it is writable.
+        // SAFETY: not null, and the caller guarantees that it is writable.
         unsafe { *bad = which };
     }
 }
@@ -61,7 +61,7 @@ fn tell_bad<W>(bad: *mut *mut W, which: *mut W) {
 pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
-        let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| tell_bad(bad, wr))?;
+        let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| store_bad(bad, wr))?;
         post_list(wr, bad, |wr| wr.next, |wr, more| post_one(object, wr, more))
     })
 }
@@ -108,7 +108,7 @@ fn post(qp: &QpObject, request: &SendRequest<'_>) -> Result<(), Errno> {
     })
 }
 
-/// Checks the number of entries of a request before anything reads the list, which may be shorter.
+/// Checks the number of entries of a request before the list is read, as the list may be shorter.
 ///
 /// # Errors
 /// `EINVAL`: negative, or above the limit of the queue, which is at least 1.
@@ -160,8 +160,7 @@ fn sge(element: crate::sys::Sge) -> Sge {
     }
 }
 
-/// Posts a request with inline data. This gathers the payload, so the program may reuse its buffers as soon as the call
-/// returns.
+/// Posts a request with inline data. Copies the payload, so the program may reuse its buffers as soon as the call returns.
 #[inline(never)]
 fn post_inline(
     qp: &QpObject,
@@ -236,7 +235,7 @@ pub const fn shared_queue(number: u32) -> UdAddress {
     }
 }
 
-/// An address and key of the peer's memory.
+/// An address in the peer's memory, with its remote key.
 #[inline]
 #[must_use]
 pub const fn target(addr: u64, rkey: u32) -> Target {
@@ -294,7 +293,7 @@ fn work(wr: &SendWr) -> Result<Work, Errno> {
     })
 }
 
-/// An atomic write takes its 8 bytes from the request's buffer when it is posted.
+/// An atomic write reads its 8 bytes from the request's buffer when it is posted.
 #[cold]
 fn atomic_write(wr: &SendWr) -> Result<Work, Errno> {
     if wr.num_sge != 1 || wr.sg_list.is_null() {
@@ -341,7 +340,7 @@ fn bind(wr: &SendWr) -> Result<Work, Errno> {
 pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
-        let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| tell_bad(bad, wr))?;
+        let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| store_bad(bad, wr))?;
         post_list(
             wr,
             bad,
@@ -368,7 +367,7 @@ pub unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
-        let object = unsafe { find::<SrqObject>(srq) }.inspect_err(|_| tell_bad(bad, wr))?;
+        let object = unsafe { find::<SrqObject>(srq) }.inspect_err(|_| store_bad(bad, wr))?;
         post_recvs(&object.srq, object.max_sge, wr, bad)
     })
 }

@@ -101,20 +101,20 @@ struct Extra {
     send_ops: Option<u64>,
 }
 
-/// Whether this is the process's first refusal of too much inline data. No attribute reports the limit, so programs
-/// find it by trial (libfabric's verbs provider does so whenever a program lists providers): the first refusal is
-/// logged at level info, like any failed call, later ones only at level debug.
+/// Whether this is the first time that the process is refused too much inline data. No attribute reports the limit, so programs
+/// find it by trial; libfabric's verbs provider does so whenever a program lists providers. The first refusal is logged at level
+/// info, like any failed call, and later ones only at level debug.
 fn is_first_probe() -> bool {
     static PROBED: AtomicBool = AtomicBool::new(false);
     !PROBED.swap(true, Ordering::Relaxed)
 }
 
-/// The size of a list element in a request. Devices have room for inline data where the list is, so they grant at least as much
-/// inline data as the longest list takes: programs (rdma_xclient) rely on it.
+/// The size of a list element in a request, in bytes. NICs store inline data in place of the list, so they grant at least as much
+/// inline data as the longest list occupies. Programs (rdma_xclient) rely on that.
 const ELEMENT: u32 = 16;
 
-/// The granted sizes: those that the program requested, but without a receive queue unless the queue pair `receives`, and with
-/// more inline data if the device's limit `max_inline` allows it.
+/// The granted sizes: those that the program requested, but no receive queue unless the queue pair `receives`, and more inline data
+/// if the device's limit `max_inline` allows it.
 fn granted(cap: &QpCap, receives: bool, max_inline: u32) -> QpCap {
     let room = cap.max_send_sge.saturating_mul(ELEMENT).min(max_inline);
     QpCap {
@@ -126,7 +126,7 @@ fn granted(cap: &QpCap, receives: bool, max_inline: u32) -> QpCap {
     }
 }
 
-/// Verbs allows queues of size 0; the device's have room for at least one request.
+/// Verbs allows queues of size 0; queues of the device hold at least one request.
 fn with_sizes(granted: &QpCap, options: QpOptions) -> QpOptions {
     QpOptions {
         max_send: granted.max_send_wr.max(1),
@@ -183,7 +183,7 @@ unsafe fn create(
         srq: srq.map(|srq| srq.srq.clone()),
         recv_cq: recv_cq.unwrap_or(send_cq).cq.clone(),
         signal_all: attr.sq_sig_all != 0,
-        // A hardware connection notices the loss of its peer only when it sends.
+        // As with a NIC, a connection notices the loss of its peer only when it sends.
         fail_with_peer: false,
         ..with_sizes(&granted, QpOptions::new(pd.domain, &send_cq.cq))
     };
@@ -283,7 +283,7 @@ impl NewQp {
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     fence(|| {
-        // SAFETY: `output` refuses null; the caller promises the rest.
+        // SAFETY: `output` refuses null; the caller guarantees the rest.
         unsafe {
             let attr = output(attr)?;
             let (handle, granted) = create(pd, attr, Extra::default())?;
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Q
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             output(attr)?
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
         }
         if attr.comp_mask & (QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH) != 0 {
             // SAFETY: guaranteed by the caller.
-            return unsafe { wq::create_spreading(context, attr) };
+            return unsafe { wq::create_rss_qp(context, attr) };
         }
         let known = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS | QP_INIT_ATTR_CREATE_FLAGS;
         if attr.comp_mask & !known != 0 {
@@ -346,18 +346,17 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
     })
 }
 
-/// How long a peer that may still touch our memory gets to stop when the queue pair ends; after that, its link is
-/// closed.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait, when a queue pair ends, for a peer that may still touch our memory. After that, its link is closed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still touches memory on behalf of the queue pair's
 /// requests.
 ///
 /// # Safety
-/// No other thread modifies the queue pair; see [`crate::object`] for the rules of handles.
+/// No other thread may modify the queue pair; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
         let mask = modify::counted(object.service, mask as u32);
         let mut settings = object.settings.lock();
@@ -389,7 +388,7 @@ pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         drop(settings);
         if matches!(to, QpState::Reset | QpState::Error) {
             let device = object.qp.device();
-            device.wait_until_quiet(object.qp.qpn(), PATIENCE);
+            device.wait_until_quiet(object.qp.qpn(), DRAIN_TIMEOUT);
         }
         if mask & QP_STATE != 0 {
             // SAFETY: a live queue pair that no other thread modifies.
@@ -437,7 +436,7 @@ pub unsafe extern "C" fn query_qp(
     init_attr: *mut QpInitAttr,
 ) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let (object, attr, init_attr) =
             unsafe { (find::<QpObject>(qp)?, output(attr)?, output(init_attr)?) };
         let info = object.qp.query().map_err(errno::from)?;
@@ -481,7 +480,7 @@ pub unsafe extern "C" fn query_qp(
 /// its requests.
 ///
 /// # Safety
-/// No other thread uses it, except to acknowledge events.
+/// No other thread may use it, except to acknowledge events.
 pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -494,7 +493,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
             object.context()?.open.events.remove_qp(object.qp.id());
         }
         object.acks.wait();
-        // SAFETY: unused, as the caller promises; the objects that it uses are live.
+        // SAFETY: unused, as the caller guarantees; the objects that it uses are live.
         unsafe {
             let object = remove::<QpObject>(qp)?;
             let c = &*object.c();
@@ -502,12 +501,12 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
             let (xrcd, table) = (object.xrcd, object.table);
             let (device, number) = (object.qp.device().clone(), object.qp.qpn());
             drop(object);
-            device.wait_until_quiet(number, PATIENCE);
+            device.wait_until_quiet(number, DRAIN_TIMEOUT);
             wq::release_table(table);
             if let Ok(xrcd) = find::<XrcdObject>(xrcd) {
                 xrcd.users.remove();
             }
-            // The program may have unimported the protection domain already.
+            // The program may already have unimported the protection domain.
             if let Ok(pd) = find::<PdObject>(pd) {
                 pd.users.remove();
             }
@@ -524,7 +523,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     })
 }
 
-/// `ibv_qp_to_qp_ex`: null for a queue pair created without work request functions.
+/// `ibv_qp_to_qp_ex`: returns null for a queue pair created without work request functions.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -540,7 +539,7 @@ pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     })
 }
 
-/// `ibv_query_qp_data_in_order`: 0, no order is promised.
+/// `ibv_query_qp_data_in_order`: returns 0, as the device does not guarantee an order.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -551,9 +550,9 @@ pub unsafe extern "C" fn query_qp_data_in_order(_qp: *mut Qp, _op: c_int, _flags
 /// Destroys the remaining queue pairs of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in QPS.live(|qp| (*qp.c()).context == context) {
             if let Ok(qp) = remove::<QpObject>(object.cast())

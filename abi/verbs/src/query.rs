@@ -87,13 +87,13 @@ pub unsafe extern "C" fn query_device(context: *mut Context, attr: *mut DeviceAt
     fence(|| {
         // SAFETY: `find` validates the handle.
         let context = unsafe { find::<ContextObject>(context)? };
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         *unsafe { output(attr)? } = device_attributes(context.device());
         Ok(0)
     })
 }
 
-/// Receive side scaling, which raw packet queue pairs support.
+/// The capabilities for RSS, which raw packet queue pairs support.
 fn rss_caps() -> RssCaps {
     RssCaps {
         supported_qpts: 1 << QPT_RAW_PACKET,
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn query_device_ex(
             xrc_odp_caps: odp | ODP_SUPPORT_WRITE | ODP_SUPPORT_READ | ODP_SUPPORT_ATOMIC,
             phys_port_cnt_ex: 1,
         };
-        // SAFETY: the caller promises room for `size` bytes; fields of later versions are cleared.
+        // SAFETY: the caller guarantees room for `size` bytes; fields of later versions are cleared.
         unsafe { write_sized(attr, &full, size) };
         Ok(0)
     })
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn query_port_ex(
         if u32::from(port) != PORT || attr.is_null() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises room for `size` bytes.
+        // SAFETY: the caller guarantees room for `size` bytes.
         unsafe { write_sized(attr, &port::attributes(context.device()), size) };
         Ok(0)
     })
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn query_port(context: *mut Context, port: u8, attr: *mut 
     unsafe { query_port_ex(context, port, attr, port::COMPAT_LEN) }
 }
 
-/// `ibv_query_gid`: an empty entry of the table is all zeros.
+/// `ibv_query_gid`: empty entries of the table are all zeros.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn query_gid(
         if u32::from(port) != PORT || index >= gid::TABLE_LEN {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         *unsafe { output(gid)? } = gid::get(index).map_or([0; 16], |entry| entry.gid.0);
         Ok(0)
     };
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn query_gid_type(
         if u32::from(port) != PORT || index as usize >= gid::TABLE_LEN {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         *unsafe { output(gid_type)? } = c_int::from(gid::get(index as usize).is_some());
         Ok(0)
     };
@@ -281,13 +281,13 @@ pub unsafe extern "C" fn query_gid_ex(
             return Err(Errno::INVAL);
         }
         let found = gid::get(index as usize).ok_or(Errno::NODATA)?;
-        // SAFETY: the caller promises room for `size` bytes.
+        // SAFETY: the caller guarantees room for `size` bytes.
         unsafe { write_sized(entry, &gid_entry(index as usize, found), size) };
         Ok(0)
     })
 }
 
-/// `ibv_query_gid_table`: the number of valid entries.
+/// `ibv_query_gid_table`: returns the number of valid entries.
 ///
 /// # Safety
 /// `entries` has room for `max` entries of `size` bytes; see [`crate::object`] for the rules of handles.
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn query_gid_table(
         }
         for (index, entry) in table.iter().enumerate() {
             let place = entries.wrapping_byte_add(index * size);
-            // SAFETY: the index is below `max`, and the caller promises that many entries.
+            // SAFETY: the index is below `max`, and the caller guarantees that many entries.
             unsafe { write_sized(place, &gid_entry(index, *entry), size) };
         }
         Ok(table.len() as isize)
@@ -333,14 +333,14 @@ pub unsafe extern "C" fn query_pkey(
         if u32::from(port) != PORT || index != 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         *unsafe { output(pkey)? } = port::PKEY.to_be();
         Ok(0)
     };
     fence_or_minus_one(body)
 }
 
-/// `ibv_get_pkey_index`: -1 if the key is not in the table.
+/// `ibv_get_pkey_index`: returns -1 if the key is not in the table.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut Val
     fence(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
-        // SAFETY: the caller promises valid values.
+        // SAFETY: the caller guarantees valid values.
         let values = unsafe { output(values)? };
         if values.comp_mask & !VALUES_MASK_RAW_CLOCK != 0 {
             return Err(Errno::OPNOTSUPP);
@@ -387,7 +387,7 @@ pub unsafe extern "C" fn query_port_speed(
     speed: *mut u64,
 ) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let speed = unsafe {
             find::<ContextObject>(context)?;
             output(speed)?

@@ -11,19 +11,19 @@ impl RawLock {
         Self(AtomicBool::new(false))
     }
 
-    /// Waits until the lock is free, then takes it.
+    /// Waits until the lock is free, and acquires it.
     pub(crate) fn lock(&self) {
         while self.0.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
     }
 
-    /// Frees the lock.
+    /// Releases the lock.
     pub(crate) fn unlock(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Whether any thread has the lock.
+    /// Whether any thread holds the lock.
     pub(crate) fn is_locked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

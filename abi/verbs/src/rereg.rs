@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::mr::{MrObject, bytes_meant};
+use crate::mr::{MrObject, registered_bytes};
 use crate::object::find;
 use crate::pd::PdObject;
 use crate::sys::consts::*;
@@ -15,7 +15,7 @@ use rkey_device::core::{Addressing, Change, Rules};
 use rkey_kit::{Errno, fence};
 use std::ffi::{c_int, c_void};
 
-/// The new registration; fields that the program does not change have their present values.
+/// The new registration. Fields that the program does not change have their current values.
 struct NewRegistration {
     addr: *mut c_void,
     length: usize,
@@ -27,7 +27,7 @@ struct NewRegistration {
 /// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT`. A call that fails leaves the region unchanged, so the codes for a
 /// lost region never occur. Nor do the codes for `fork`, which needs no special treatment here.
 ///
-/// During the call every access is refused. When it returns, no access to the old memory is in progress. Both keys
+/// During the call, the device refuses every access. When the call returns, no access to the old memory is in progress. Both keys
 /// remain valid.
 ///
 /// # Safety
@@ -105,7 +105,7 @@ unsafe fn change(
     }
     let ranges;
     if new.moves {
-        let len = bytes_meant(new.addr, new.length, new.flags);
+        let len = registered_bytes(new.addr, new.length, new.flags);
         ranges = [VaRange::new(new.addr as u64, len).ok_or(Errno::INVAL)?];
         let addressing = if rights.zero_based {
             Addressing::Zero

@@ -46,7 +46,7 @@ impl SrqObject {
         self.c.get()
     }
 
-    /// The number by which extended reliable connections name it, if it serves them.
+    /// The number by which extended reliable connections address it, if it is an XRC queue.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.xrc.map(|_| self.srq.number())
@@ -126,7 +126,7 @@ unsafe fn create(
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         unsafe {
             let (object, attr) = (find::<PdObject>(pd)?, output(attr)?);
             create(object, pd, attr.srq_context, &mut attr.attr, None)
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn create_srq_ex(
     attr: *mut SrqInitAttrEx,
 ) -> *mut Srq {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
             output(attr)?
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn create_srq_ex(
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, input(attr)?) };
         let mask = mask as u32;
         if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_i
 /// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, output(attr)?) };
         let (max_wr, srq_limit, _) = object.srq.query().map_err(errno::from)?;
         *attr = SrqAttr {
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
 /// `ibv_destroy_srq`: waits until all of its events are acknowledged.
 ///
 /// # Safety
-/// No other thread uses it, except to acknowledge events.
+/// No other thread may use it, except to acknowledge events.
 pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
         object.users.none()?;
         object.context()?.open.events.remove_srq(object.srq.id());
         object.acks.wait();
-        // SAFETY: the queue kept its PD, XRC domain and CQ alive until now, and the caller promises that it is unused.
+        // SAFETY: the queue kept its PD, XRC domain and CQ alive until now, and the caller guarantees that it is unused.
         unsafe {
             if let Ok(pd) = find::<PdObject>((*object.c()).pd) {
                 pd.users.remove();
@@ -248,9 +248,9 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
 /// Destroys the remaining shared receive queues of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in SrqObject::pool().live(|srq| (*srq.c()).context == context) {
             if let Ok(srq) = remove::<SrqObject>(object.cast())

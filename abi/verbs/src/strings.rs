@@ -1,4 +1,4 @@
-//! Names of constants, and rates: `ibv_*_str` and `ibv_rate_to_*`.
+//! The texts for constants (`ibv_*_str`), and conversions of rates (`ibv_rate_to_*`).
 
 use crate::sys::consts::*;
 use std::ffi::{CStr, c_char};

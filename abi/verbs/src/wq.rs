@@ -1,7 +1,7 @@
 //! Receive work queues, and the RSS indirection tables that raw packet queue pairs use to distribute frames over them.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions, and tables of handles that C programs make.
+// UNSAFETY: C functions, and tables of handles that C programs pass.
 
 use crate::context::ContextObject;
 use crate::cq::CqObject;
@@ -51,7 +51,7 @@ rkey_kit::object!(WqObject, c: Wq, 1 << 14);
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr) -> *mut Wq {
     fence(|| {
-        // SAFETY: `find` validates the handles; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handles; `input` refuses null; the caller guarantees the rest.
         let (object, attr, pd, cq) = unsafe {
             let attr = input(attr)?;
             (
@@ -103,10 +103,10 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
 /// `ibv_modify_wq`.
 ///
 /// # Safety
-/// No other thread modifies the queue; see [`crate::object`] for the rules of handles.
+/// No other thread may modify the queue; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<WqObject>(wq)?, input(attr)?) };
         // SAFETY: a live queue that no other thread modifies.
         let now = unsafe { (*object.c.get()).state };
@@ -145,7 +145,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
         let object = unsafe { find::<WqObject>(wq)? };
         // SAFETY: the queue is live.
         if unsafe { (*object.c.get()).state } == WQS_ERR {
-            // SAFETY: null, or writable as the caller promises.
+            // SAFETY: null, or writable as the caller guarantees.
             if let Ok(bad) = unsafe { output(bad) } {
                 *bad = wr;
             }
@@ -158,7 +158,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
 /// `ibv_destroy_wq`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
     fence(|| {
         // SAFETY: `find` and `remove` validate the handles; the queue keeps its domain and completion queue alive.
@@ -184,8 +184,8 @@ pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
 pub struct TableObject {
     c: UnsafeCell<RwqIndTable>,
     queues: Vec<*mut Wq>,
-    /// The completion queue of the queue pairs that use this table. It stays empty, because receives complete in those of
-    /// the queues.
+    /// The completion queue of the queue pairs that use this table. It stays empty, because receives complete in the completion
+    /// queues of the work queues.
     idle: Cq,
     users: Users,
 }
@@ -210,13 +210,13 @@ impl TableObject {
 /// `ibv_create_rwq_ind_table`.
 ///
 /// # Safety
-/// The attributes have as many handles as they say; see [`crate::object`] for the rules of handles.
+/// The table has as many handles as the attributes state; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create_table(
     context: *mut Context,
     attr: *mut RwqIndTableInitAttr,
 ) -> *mut RwqIndTable {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         let len = 1u32
             .checked_shl(attr.log_ind_tbl_size)
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn create_table(
         if attr.comp_mask != 0 || len > TABLE_MAX {
             return Err(Errno::INVAL);
         }
-        // SAFETY: not null, and the caller promises the length.
+        // SAFETY: not null, and the caller guarantees the length.
         let queues =
             unsafe { std::slice::from_raw_parts(input(attr.ind_tbl.cast_const())?, len as usize) };
         for &wq in queues {
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn create_table(
 /// `ibv_destroy_rwq_ind_table`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
     fence(|| {
         // SAFETY: `find` and `remove` validate the handles; the table keeps its queues alive.
@@ -296,7 +296,7 @@ fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
     Ok((key, fields))
 }
 
-/// A raw packet queue pair with RSS, for `ibv_create_qp_ex`.
+/// Creates a raw packet queue pair with RSS, for `ibv_create_qp_ex`.
 ///
 /// # Errors
 /// `EINVAL`: a missing attribute, another type of queue pair, objects of another context, or a wrong length of the hash
@@ -304,7 +304,7 @@ fn hash(conf: &RxHashConf) -> Result<([u8; KEY_LEN], HashFields), Errno> {
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
-pub unsafe fn create_spreading(
+pub unsafe fn create_rss_qp(
     context: *mut Context,
     attr: &mut QpInitAttrEx,
 ) -> Result<*mut Qp, Errno> {
@@ -375,9 +375,9 @@ pub unsafe fn create_spreading(
 /// Destroys the remaining tables and receive work queues of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in TableObject::pool().live(|table| (*table.c.get()).context == context) {
             drop(remove::<TableObject>(object.cast()));

@@ -1,8 +1,8 @@
 //! Extended reliable connections: XRC domains, and the receiving halves of connections.
 //!
-//! A domain connects receiving halves with the shared receive queues that peers may reach through them. A domain named
-//! by a file is shared by all callers that name the same file for one device, so within one process: a receiving half
-//! cannot pass messages to a queue of another process.
+//! A domain connects receiving halves with the shared receive queues that peers may address through them. All callers that pass the
+//! same file for one device share its domain. That works within one process only, because a receiving half cannot pass messages to
+//! a queue of another process.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -26,7 +26,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The only bits of `oflags` that have a meaning here.
+/// The only bits of `oflags` that have an effect.
 const CREATE: c_int = libc::O_CREAT;
 const EXCLUSIVE: c_int = libc::O_EXCL;
 
@@ -80,7 +80,7 @@ impl XrcdObject {
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAttr) -> *mut Xrcd {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         if attr.comp_mask != (XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS)
             || attr.oflags & !(CREATE | EXCLUSIVE) != 0
@@ -127,18 +127,18 @@ fn new_domain(device: &Device, file: Option<(u64, u64)>) -> Result<Domain, Errno
 /// `ibv_close_xrcd`.
 ///
 /// # Safety
-/// No other thread uses it.
+/// No other thread may use it.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<XrcdObject>(xrcd)? }.users.none()?;
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         drop(unsafe { remove::<XrcdObject>(xrcd)? });
         Ok(0)
     })
 }
 
-/// The receiving half of a connection, for `ibv_create_qp_ex`.
+/// Creates the receiving half of a connection, for `ibv_create_qp_ex`.
 ///
 /// # Errors
 /// `EINVAL`: no XRC domain, or attributes that receiving halves do not have.
@@ -215,7 +215,7 @@ fn handle_for(
     made.insert(object)
 }
 
-/// `ibv_open_qp`: a second handle for a receiving half of the same domain.
+/// `ibv_open_qp`: creates a second handle for a receiving half of the same domain.
 ///
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
     const CONTEXT: u32 = 4;
     const TYPE: u32 = 8;
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         let needed = NUMBER | DOMAIN | TYPE;
         if attr.comp_mask & needed != needed
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
 /// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let (object, number) = unsafe { (find::<SrqObject>(srq)?, output(number)?) };
         *number = object.number().ok_or(Errno::OPNOTSUPP)?;
         Ok(0)
@@ -272,9 +272,9 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
 /// Destroys the remaining XRC domains of a context that is being closed.
 ///
 /// # Safety
-/// Nothing made from the context is used afterwards.
+/// No object of the context may be used afterwards.
 pub unsafe fn sweep(context: *mut Context) {
-    // SAFETY: the caller promises that the objects are unused.
+    // SAFETY: the caller guarantees that the objects are unused.
     unsafe {
         for object in XrcdObject::pool().live(|xrcd| xrcd.context == context) {
             drop(remove::<XrcdObject>(object.cast()));

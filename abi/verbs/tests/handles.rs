@@ -1,4 +1,4 @@
-//! Invalid handles: null, numbers, objects of another kind, destroyed objects. Each is refused with an error number and
+//! Invalid handles: null, integers, objects of another kind, destroyed objects. Each is refused with an error number, and
 //! without side effects.
 
 #![allow(unsafe_code)]

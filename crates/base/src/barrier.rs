@@ -1,7 +1,7 @@
 //! Memory barriers that cost nothing on one side.
 //!
 //! Two sides that each write a word and then read the other's ("I am going to sleep" against "there is work"; "I am
-//! using this memory" against "this memory is going away") need a full fence on both sides, and on the busy side the
+//! using this memory" against "this memory is being freed") need a full fence on both sides, and on the busy side the
 //! fence costs more than everything else. `membarrier(2)` moves the whole cost to the rare side: [`heavy`] makes every
 //! processor that runs a registered process execute a full fence, wherever it is in its code, so the busy side only has
 //! to keep the *compiler* from reordering: [`light`].
@@ -61,9 +61,9 @@ pub fn available() -> bool {
 
 /// A full fence on this processor and on every processor that runs a registered process.
 ///
-/// It takes between 0.2 µs (if no other process runs) and about 20 µs. Where `membarrier` does not exist, it is a full
-/// fence on this processor only, which is enough if the other side uses full fences as well, as the module
-/// documentation requires.
+/// It takes between 0.2 µs (if no other process runs) and about 20 µs. Without `membarrier`, it is a full fence on this
+/// processor only, which is enough if the other side uses full fences as well, as the module documentation
+/// requires.
 #[inline]
 pub fn heavy() {
     fence(Ordering::SeqCst);
@@ -98,13 +98,13 @@ mod tests {
 
     /// Each side raises its flag and reads the other's: at least one must see the other.
     #[test]
-    fn one_of_two_sees_the_other() {
+    fn at_least_one_side_sees_the_other() {
         if !register() {
             eprintln!("SKIP: no membarrier on this machine");
             return;
         }
         const ROUNDS: u32 = 2_000;
-        // Both flags hold the number of the round in which they were raised last.
+        // Each flag holds the number of the round in which it was last raised.
         let (busy, rare) = (AtomicU32::new(0), AtomicU32::new(0));
         let (start, seen) = (AtomicU32::new(0), AtomicU32::new(0));
         let missed = AtomicBool::new(false);

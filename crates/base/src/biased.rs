@@ -4,11 +4,11 @@
 //! makes every processor that runs this process execute a fence ([`barrier::heavy`](crate::barrier::heavy)), which
 //! takes microseconds.
 //!
-//! The owner announces that it is in and then checks whether another thread wants in. Another thread announces that it
-//! wants in and then, after the heavy barrier, checks whether the owner is in. So one of the two sees the other, and
-//! the owner gives way.
+//! The owner announces that it is inside and then checks whether another thread wants to enter. Another thread announces
+//! that it wants to enter and then, after the heavy barrier, checks whether the owner is inside. So one of the two
+//! sees the other, and the owner yields.
 
-// UNSAFETY: a lock gives out `&mut T` from `&self`, which cannot be written without `unsafe`.
+// UNSAFETY: a lock lends `&mut T` from `&self`, which cannot be written without `unsafe`.
 #![allow(unsafe_code)]
 
 use crate::lock::{Guard, SpinLock};
@@ -22,9 +22,9 @@ use std::ops::{Deref, DerefMut};
 /// does not poison it.
 pub struct BiasedLock<T> {
     owner_is_in: AtomicBool,
-    /// Another thread is in, or waits for the owner to leave.
+    /// Another thread is inside, or waits for the owner to leave.
     other_wants_in: AtomicBool,
-    /// Held by the one other thread that may be in.
+    /// Held by the one other thread that may be inside.
     others: SpinLock<()>,
     value: UnsafeCell<T>,
 }
@@ -159,7 +159,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the owner is in. It had one guard at most (`lock` asserts that), and no other thread is in: the owner
+        // SAFETY: the owner is inside. It had at most one guard (`lock` asserts that), and no other thread is inside: the owner
         // stores and then loads, the other thread stores and then loads, and each has a fence in between. So at least one
         // load sees the other's store, and then either the owner waits outside or the other thread waits. `&self` excludes
         // `deref_mut`.
@@ -186,7 +186,7 @@ impl<T> Deref for OtherGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the holder of `others` is in, and the owner is not: see `OwnerGuard::deref`.
+        // SAFETY: the holder of `others` is inside, and the owner is not: see `OwnerGuard::deref`.
         self.lock.value.with(|value| unsafe { &*value })
     }
 }
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "already holds this lock")]
-    fn the_owner_does_not_lock_twice() {
+    fn the_owner_cannot_lock_twice() {
         let owner = Owner::new(());
         let _first = owner.lock();
         let _second = owner.lock();
@@ -290,7 +290,7 @@ mod loom_models {
     use loom::thread;
 
     #[test]
-    fn the_owner_and_another_exclude_each_other() {
+    fn the_owner_and_another_thread_exclude_each_other() {
         loom::model(|| {
             let owner = Owner::new(0);
             let other = {

@@ -232,7 +232,7 @@ impl<T: Copy + Send> Producer<T> {
         let _taking = ring.taking.lock();
         // This is exact because the head cannot move while we hold the consumers' lock.
         let head = ring.head.load(Ordering::Relaxed);
-        // The entries that stay move towards the tail, so that only the head changes, and only forwards.
+        // The remaining entries move towards the tail, so that only the head changes, and only forwards.
         let mut first_kept = self.tail;
         ring.buffer.with(|buffer| {
             // SAFETY: the buffer is replaced only by the producer, which is `self`, borrowed exclusively.
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_not_wanted_any_more_leave_from_between() {
+    fn removed_entries_leave_the_order_intact() {
         let (mut producer, fifo) = Fifo::new(6);
         for round in 0..20u32 {
             for i in 0..6 {
@@ -407,7 +407,11 @@ mod tests {
                 entry % 2 == 1
             });
             assert_eq!((gone, fifo.len(), producer.free()), (3, 3, 3));
-            assert_eq!(asked, [5, 4, 3, 2, 1, 0], "each is asked about once");
+            assert_eq!(
+                asked,
+                [5, 4, 3, 2, 1, 0],
+                "each entry is passed to `keep` once"
+            );
             for i in 6..9 {
                 producer.push(round * 10 + i).unwrap();
             }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Memory that only its own runtime or driver may copy.
 ///
-/// A value holds the memory as far as the runtime allows; dropping it ends the hold. If the runtime reports that the
-/// memory has been freed since the value was made (even if its address is in use again), copies return a [`Fault`].
+/// A value holds the memory as far as the runtime allows; dropping it releases the memory. If the runtime reports that
+/// the memory has been freed since the value was created (even if its address is in use again), copies return a [`Fault`].
 ///
 /// Copies may wait for the accelerator's copy engine, but not for programs that run on it. They may be made by any
 /// thread. Neither copies nor atomics of this project are atomic with respect to the accelerator's own programs.
@@ -33,7 +33,7 @@ pub trait ForeignMemory: Debug + Send + Sync {
     /// As for [`load`](Self::load).
     fn store(&self, dst: u64, src: &[u8]) -> Result<(), Fault>;
 
-    /// Whether the memory at an address is still the one that was held, as far as the runtime can tell.
+    /// Whether the memory at an address is still the memory that was held, as far as the runtime can tell.
     fn is_current(&self, address: u64) -> bool {
         let _ = address;
         true
@@ -50,7 +50,7 @@ pub struct Span<'a> {
     foreign: Option<&'a Arc<dyn ForeignMemory>>,
 }
 
-/// The most bytes that one call to a runtime copies through the bounce buffer.
+/// The maximum number of bytes that one call to a runtime copies through the bounce buffer.
 const CHUNK: usize = 256 << 10;
 
 thread_local! {
@@ -59,7 +59,7 @@ thread_local! {
 }
 
 /// Calls `with` with a buffer of `len` bytes that this thread reuses. A nested call (a runtime may call back into one of
-/// our copies) and a thread that is ending get a new buffer.
+/// our copies) and a thread that is exiting get a new buffer.
 fn bounce<T>(len: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = BOUNCE.try_with(Cell::take).unwrap_or_default();
     if buffer.len() < len {
@@ -368,7 +368,7 @@ mod tests {
     const LEN: usize = 3 * CHUNK + 8;
 
     #[test]
-    fn a_span_is_copied_by_its_copier_alone() {
+    fn a_span_is_copied_only_by_its_copier() {
         let arena = ArenaMemory::new(0x1000, 2 * LEN);
         let shelf = Arc::new(Shelf(0x1000, Mutex::new(vec![0; LEN])));
         let copier: Copier = Some(Arc::clone(&shelf) as Arc<dyn ForeignMemory>);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_links_cross_between_the_two() {
+    fn links_copy_between_system_and_foreign_memory() {
         let arena = ArenaMemory::new(0x1000_0000, LEN);
         let shelf = Arc::new(Shelf(0x1000, Mutex::new(vec![0; LEN])));
         let copier: Copier = Some(Arc::clone(&shelf) as Arc<dyn ForeignMemory>);

@@ -32,7 +32,7 @@ pub fn prefetch_read(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// Tells the processor that this is a loop that waits for another processor.
+/// Hints to the processor that this loop waits for another processor.
 #[inline(always)]
 pub fn pause() {
     std::hint::spin_loop();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_address_faults() {
+    fn prefetching_never_faults() {
         for address in [0usize, 1, 0x1000, usize::MAX, 1 << 63, 0x8000_0000_0000] {
             prefetch_write(std::ptr::without_provenance(address));
             prefetch_read(std::ptr::without_provenance(address));

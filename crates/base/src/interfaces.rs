@@ -109,7 +109,7 @@ mod tests {
     fn the_loopback_interface_has_its_address() {
         let all = addresses();
         let here = all.iter().find(|it| it.ip == Ipv4Addr::LOCALHOST);
-        let here = here.expect("a host without 127.0.0.1");
+        let here = here.expect("this host has no 127.0.0.1");
         assert!(here.loopback && here.index != 0 && !here.name.is_empty());
     }
 }

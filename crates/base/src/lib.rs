@@ -1,4 +1,4 @@
-//! Building blocks that know nothing about RDMA.
+//! Building blocks that are independent of RDMA.
 //!
 //! Everything in `rkey` that must touch raw memory, a signal handler or another process is here, in small modules with
 //! safe interfaces, so that the layers above can be written without `unsafe`. RDMA terms (key, region, queue pair) do

@@ -5,7 +5,7 @@
 //! the work. A waiting thread spins for about a microsecond and then yields in every iteration, so that a preempted
 //! holder on a machine with few cores makes progress.
 
-// UNSAFETY: a lock gives out `&mut T` from `&self`, which cannot be written without `unsafe`.
+// UNSAFETY: a lock lends `&mut T` from `&self`, which cannot be written without `unsafe`.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicBool, Backoff, Ordering, UnsafeCell};
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn to_pass_is_to_wait_for_the_holder() {
+    fn waiting_ends_when_the_holder_unlocks() {
         let lock = &SpinLock::new(0);
         lock.wait_for_holder();
         let guard = lock.lock();
@@ -261,9 +261,9 @@ mod loom_models {
         });
     }
 
-    /// After a thread ends something and calls `wait_for_holder`, it has exclusive access.
+    /// After a thread revokes access and calls `wait_for_holder`, it has exclusive access.
     #[test]
-    fn what_has_ended_is_used_no_more_after_a_pass() {
+    fn nothing_is_used_after_waiting_for_the_holder() {
         loom::model(|| {
             let ended = Arc::new(AtomicBool::new(false));
             let world = Arc::new((SpinLock::new(()), UnsafeCell::new(0)));

@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "inline assembly")]
-    fn numbers_are_ordered_and_what_is_none_is_not() {
+    fn numbers_are_ordered_but_nan_is_not() {
         let (one, zero) = (LongDouble::ONE, LongDouble::ZERO);
         let minus_zero = number(0x8000, 0);
         let none = number(0x7fff, 0xc000_0000_0000_0000);

@@ -94,7 +94,7 @@ impl ProcessMemory {
     /// vouched that the bytes may be accessed in that way, or are not mapped at all (which is a fault, not a crash).
     #[must_use]
     pub unsafe fn new() -> Self {
-        // If that fails, the process is as vulnerable to vanishing memory as any other program; `copy::mode` shows
+        // If that fails, vanishing memory crashes this process as it would any other; `copy::mode` shows
         // whether it did.
         let _ = copy::install();
         Self { _made_by_new: () }
@@ -116,7 +116,7 @@ impl ProcessMemory {
     }
 }
 
-/// The pointer for an address given as a number.
+/// The pointer for an address as a number.
 #[inline(always)]
 fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
@@ -207,7 +207,7 @@ impl ArenaMemory {
         }
     }
 
-    /// Which addresses exist.
+    /// The range of valid addresses.
     #[must_use]
     pub fn range(&self) -> VaRange {
         self.range
@@ -224,7 +224,7 @@ impl ArenaMemory {
         self.lock().bytes[start..start + len].to_vec()
     }
 
-    /// Sets bytes at an address, to prepare a test.
+    /// Stores bytes at an address, to prepare a test.
     ///
     /// # Panics
     ///
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_behaves() {
+    fn an_arena_behaves_as_memory() {
         let memory = Arc::new(ArenaMemory::new(0x10_0000, 4096));
         behaves(&memory, 0x10_0000);
         behaves(&memory, 0x10_0000 + 4096 - 64);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_behaves() {
+    fn process_memory_behaves_as_memory() {
         let mut bytes = vec![0u64; 8];
         // SAFETY: the only addresses given to it lie in `bytes`, or are not accessed.
         let memory = unsafe { ProcessMemory::new() };

@@ -271,7 +271,7 @@ impl<'a> OwnBytes<'a> {
     #[inline(always)]
     #[must_use]
     pub fn reborrow(&mut self) -> OwnBytes<'_> {
-        // SAFETY: the new view borrows this one, which cannot be used meanwhile.
+        // SAFETY: the new view borrows this one, which cannot be used while the new one lives.
         unsafe { OwnBytes::new(self.ptr, self.len) }
     }
 
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_bytes_land_where_they_should() {
+    fn words_and_bytes_are_stored_at_their_offsets() {
         let mut memory = [0u64; 8];
         // SAFETY: the array's bytes, which have no other user.
         let mut place = unsafe { OwnBytes::new(memory.as_mut_ptr().cast(), 64) };
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn split_and_slice_keep_to_the_bounds() {
+    fn split_and_slice_check_bounds() {
         let mut bytes = *b"abcdefgh";
         let (mut left, mut right) = OwnBytes::from_slice(&mut bytes).split(3);
         left.put(0, b"XYZ");
@@ -451,13 +451,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "do not lie inside")]
-    fn writing_behind_the_end_panics() {
+    fn writing_past_the_end_panics() {
         OwnBytes::from_slice(&mut [0; 8]).put_u32(5, 1);
     }
 
     #[test]
     #[should_panic(expected = "do not lie inside")]
-    fn reading_behind_the_end_panics() {
+    fn reading_past_the_end_panics() {
         let _ = PeerBytes::from_slice(&[0; 8]).get_u64(usize::MAX);
     }
 

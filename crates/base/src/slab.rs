@@ -2,7 +2,7 @@
 //!
 //! A slab allocates slots by number. Any thread can look up a slot by its number and *generation*, without a lock, and
 //! the slot stays allocated as long as the [`Pin`] from the lookup lives. A slot ends in two steps: [`Slab::retire`]
-//! makes every further lookup fail, and when the pins of earlier lookups are gone ([`Retired::is_drained`]),
+//! makes every further lookup fail, and when the pins of earlier lookups have been dropped ([`Retired::is_drained`]),
 //! [`Retired::release`] frees the slot for its next use, under another generation, so that the old generation finds
 //! nothing.
 //!
@@ -50,7 +50,7 @@ const NONE: u32 = (1 << 24) - 1;
 
 type Chunk<T> = Box<[Slot<T>; CHUNK]>;
 
-/// A slab of slots with a `T` each.
+/// A slab of slots, each with a `T`.
 pub struct Slab<T> {
     chunks: Box<[OnceLock<Chunk<T>>]>,
     capacity: u32,
@@ -146,7 +146,7 @@ impl<T> Slab<T> {
         let slot = self.slot(index)?;
         slot.update(|word| {
             let found = word.is(Word::LIVE) && word.generation() == generation;
-            // A full count cannot grow. That many simultaneous pins exist only if pins are leaked; then the slot stays
+            // A full count cannot grow. That many simultaneous pins exist only if pins are leaked; the slot then stays
             // forever and further lookups fail, which is harmless.
             (found && word.low() < NONE).then_some(Word(word.0 + 1))
         })?;
@@ -202,7 +202,7 @@ impl<T> Slab<T> {
     }
 
     /// Resumes a dropped claim from the caller's list. `None` when the slot is not claimed under this generation. No
-    /// other caller may know of the claim.
+    /// other caller may use the claim.
     #[inline]
     pub fn claimed(&self, index: u32, generation: u32) -> Option<Claimed<'_, T>> {
         let slot = self.slot(index)?;

@@ -46,13 +46,13 @@ pub(crate) fn order_for_loom() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Waits briefly while another thread does something short. At first it uses processor hints, 127 in seven rounds that
-/// get longer (about a microsecond on current processors, several times longer than any critical section). Then it
+/// Waits briefly while another thread does something short. At first it issues processor hints, 127 in seven rounds of
+/// increasing length (about a microsecond on current processors, several times longer than any critical section). Then it
 /// yields the processor, because on a small machine the other thread may need this core.
 #[cfg(not(loom))]
 pub(crate) use crossbeam_utils::Backoff;
 
-/// The version for loom, which must see that a thread cannot proceed.
+/// The version for loom, which must be told that a thread cannot proceed.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Backoff;

@@ -28,7 +28,7 @@ pub(crate) fn start(command: &mut Command) -> io::Result<Child> {
     unsafe { command.process_group(0).pre_exec(tie) }.spawn()
 }
 
-/// Kills a program from [`start`] with all of its children, and waits for its end.
+/// Kills a program from [`start`] with all of its children, and waits until it has exited.
 pub(crate) fn kill(child: &mut Child) {
     // Until it is reaped, its PID and its group's cannot be reused.
     if matches!(child.try_wait(), Ok(None)) {

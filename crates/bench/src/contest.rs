@@ -155,7 +155,7 @@ impl Contest<'_> {
         entries
     }
 
-    /// One repetition, repeated if the distance between the cores changed meanwhile. Returns the distance after it.
+    /// One repetition, repeated if the distance between the cores changed during it. Returns the distance after it.
     fn turn(
         &mut self,
         step: &Step,
@@ -246,7 +246,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    /// Records its turns.
+    /// A contestant that records its turns.
     struct Fake {
         name: &'static str,
         log: Rc<RefCell<Vec<&'static str>>>,
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contestant_that_fails_is_named_and_the_others_go_on() {
+    fn a_failing_contestant_is_named_and_the_others_continue() {
         let (outcome, log) = contest(Duration::MAX, 3);
         assert_eq!(log.concat(), "abc abc ca ca".replace(' ', ""));
         assert_eq!(outcome.trouble, ["write oneway 8 B, b: it fails"]);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_limit_ends_the_contest_and_names_what_is_missing() {
+    fn the_time_limit_ends_the_contest_and_lists_what_is_missing() {
         let (outcome, log) = contest(Duration::ZERO, 0);
         assert!(log.is_empty() && outcome.figures.is_empty());
         assert_eq!(outcome.stopped, Some(Reason::Limit));

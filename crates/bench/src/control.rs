@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Messages,
     /// Sleeps in the kernel without polling, until the next command.
     Sleep,
-    /// Ends.
+    /// Exits.
     Exit,
 }
 
@@ -125,7 +125,7 @@ impl Control {
         self.fd.as_raw_fd()
     }
 
-    /// Gives the target a command. Returns its number, for [`Control::is_done`].
+    /// Sends the target a command. Returns its number, for [`Control::is_done`].
     pub(crate) fn command(&self, command: Command, size: u64, count: u64) -> u32 {
         let next = self.page.sequence.load(Ordering::Relaxed) + 1;
         let asleep = self.page.command.load(Ordering::Relaxed) == Command::Sleep as u32;
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_come_once_and_in_order() {
+    fn commands_arrive_once_and_in_order() {
         let control = Control::create().expect("a memfd");
         assert!(control.next(0).is_none());
         let number = control.command(Command::Touch, 4096, 7);

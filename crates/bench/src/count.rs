@@ -1,7 +1,7 @@
 //! `rkey bench --count`: how many instructions, loads and stores the short paths take, on each side.
 //!
-//! A time depends on the machine and on what else runs there; these counts depend only on the code and the compiler.
-//! Valgrind's callgrind runs this program again for each path. There [`paths`] plays both sides in turns, in one thread, and
+//! A time depends on the machine and its load; these counts depend only on the code and the compiler.
+//! Valgrind's callgrind runs this program again for each path. There, [`paths`] plays both sides in turn, in one thread, and
 //! callgrind collects only inside [`paths::initiator`] and [`paths::target`]. `benches/peers/count.c` does the same through
 //! libfabric.
 
@@ -70,7 +70,7 @@ struct Subject {
     environment: Vec<(&'static str, OsString)>,
 }
 
-/// Counts every path that runs here. The second list says what does not, and why. `front_ends` makes a directory with
+/// Counts every path that runs here. The second list names the others, with the reasons. `front_ends` makes a directory with
 /// our libfabric provider.
 ///
 /// # Errors
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_known_by_its_name() {
+    fn paths_are_found_by_name() {
         for path in Path::ALL {
             let Counted(found) = path.name().parse().unwrap();
             assert_eq!(found, path);

@@ -1,4 +1,4 @@
-//! A peer's program: a separate pair of processes that reads orders from standard input and answers each with a line.
+//! A peer's program: a separate pair of processes that reads commands from standard input and answers each with a line.
 //! `benches/README.md` describes the lines.
 
 use super::child;
@@ -238,7 +238,7 @@ mod tests {
     const GREETING: &str = r#"echo a warning; echo '{"peer":"p","version":"1","provider":"x","completion":"default"}'"#;
 
     #[test]
-    fn orders_are_answered_in_turn() {
+    fn commands_are_answered_in_turn() {
         let script = format!(
             r#"{GREETING}; while read line; do echo "$line" >&2; echo '{{"ns":7.5}}'; done"#
         );

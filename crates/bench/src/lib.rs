@@ -95,7 +95,7 @@ pub struct BenchArgs {
     /// Approximate duration of one repetition.
     #[arg(long, default_value_t = 0.1, value_name = "SECONDS")]
     seconds: f64,
-    /// Few and short repetitions: checks that everything works, not how fast.
+    /// Few and short repetitions: checks that everything works, not how fast it is.
     #[arg(long, conflicts_with_all = ["reps", "seconds"])]
     quick: bool,
     /// Cores of the initiator and of the target.
@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         assert_eq!(parse_size("8"), Ok(8));
         assert_eq!(parse_size("64k"), Ok(65536));
         assert_eq!(parse_size("1M"), Ok(1 << 20));

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The conditions without which a figure means nothing.
+/// The conditions without which a figure is meaningless.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     /// The processor's name, from the kernel.
@@ -59,7 +59,7 @@ impl Machine {
         format!(
             "{}, {} processors, {place}, Linux {}, {} build\n\
              two processes pinned to cores {} and {}, both polling; median (best-worst) of the repetitions, for which all contestants take turns\n\
-             cores apart: a cache line to the other core and back, and bytes from one core's cache to the other, beside each repetition; floor: one way of the line\n\
+             cores apart: a cache line to the other core and back, and bytes from one core's cache to the other, before and after each repetition; floor: one way of the line\n\
              static: the same buffer again and again; rotating: several in turn; touched: the initiator rewrites the source and the target reads the destination each time",
             self.cpu, self.processors, self.kernel, self.build, self.cores.0, self.cores.1
         )

@@ -52,7 +52,7 @@ impl Pages {
             )
         };
         let at = at.with_context(|| format!("mapping {length} bytes"))?;
-        let start = NonNull::new(at.cast()).context("mmap gave the null page")?;
+        let start = NonNull::new(at.cast()).context("mmap returned the null page")?;
         Ok(Self { start, length })
     }
 

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_target_reads_what_it_is_told() {
+    fn the_target_parses_its_parameters() {
         let spec = TargetSpec {
             descriptor: 7,
             core: 1,

@@ -1,4 +1,4 @@
-//! The peers: libfabric and UCX on the same operations, in the same run. Their programs are small C files that are
+//! The peers: libfabric and UCX, with the same operations in the same run. Their programs are small C files that are
 //! embedded in this program and compiled when needed. Each configuration that might be a peer's fastest is a
 //! contestant.
 

@@ -123,8 +123,8 @@ fn perftest_once(
         "ucx_perftest {test}: the two sides did not meet"
     ));
     let until = Instant::now() + MEETING;
-    // The server needs a moment to listen, and a client that starts too early gives up. If another program has taken
-    // the port meanwhile, the server has exited.
+    // The server needs a moment to listen, and a client that starts too early gives up. If another program has taken the
+    // port in the meantime, the server has exited.
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
         stop.check()?;
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_go_with_steps() {
+    fn tests_match_steps() {
         let of = |step: Step| test_of(&step.subject());
         assert_eq!(
             of(Step::DirectStream(Kind::Write, 8, false)),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_perftest_is_read() {
+    fn perftest_output_is_parsed() {
         let text = "[17] UCX WARN something, with a comma\n\
             iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n50000,0.015,0.018,0.018,435.02\n";
         let ns = parse_perftest(text).expect("reads");

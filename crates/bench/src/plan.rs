@@ -31,7 +31,7 @@ pub(crate) const OPERATIONS: &[(&str, &str)] = &[
 /// Modes of measuring, as in `benches/README.md`.
 pub(crate) const MODES: &[&str] = &["stream", "oneway", "single"];
 
-/// How thorough to be.
+/// The effort: how long and how often to measure.
 #[derive(Debug, Clone)]
 pub(crate) struct Effort {
     pub(crate) repetitions: u32,

@@ -32,7 +32,7 @@ const STEADY: f64 = 0.15;
 pub(crate) struct Distance {
     /// Nanoseconds of a cache line's round trip to the other core.
     pub(crate) round_trip_ns: f64,
-    /// Gigabytes a second at which one core reads what the other one has just written.
+    /// Gigabytes per second at which one core reads what the other has just written.
     pub(crate) gigabytes_per_second: f64,
 }
 
@@ -242,7 +242,7 @@ mod tests {
         assert!(Probe::start((0, 0)).unwrap().is_none());
     }
 
-    /// A busy machine may give no result at first, but gives one later.
+    /// A busy machine may produce no result at first, but produces one later.
     #[test]
     fn a_distance_can_be_measured_repeatedly() {
         let (first, second) = (0..1024).fold((None, None), |(first, second), core| {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seventh_more_is_another_distance() {
+    fn a_seventh_more_is_a_different_distance() {
         let of = |round_trip_ns| Distance {
             round_trip_ns,
             gigabytes_per_second: 1.0,

@@ -54,7 +54,7 @@ pub(crate) struct Turn {
     pub(crate) ns: f64,
     /// Nanoseconds of a cache line's round trip to the other core.
     pub(crate) round_trip_ns: Option<f64>,
-    /// Gigabytes a second from one core's cache to the other's.
+    /// Gigabytes per second from one core's cache to the other's.
     pub(crate) gigabytes_per_second: Option<f64>,
     /// Whether the distance was the same before and after, within 15 %.
     pub(crate) steady: Option<bool>,
@@ -103,7 +103,7 @@ impl Measurement {
             return None;
         }
         let above = |turn: &Turn| Some(turn.ns - turn.round_trip_ns? / 2.0);
-        // Return nothing if any repetition lacks a distance: leaving some out would make the figures
+        // `None` if any repetition lacks a distance: leaving some out would make the figures
         // incomparable.
         let mut all: Vec<f64> = self.turns.iter().map(above).collect::<Option<_>>()?;
         median(&mut all)
@@ -118,7 +118,7 @@ impl Measurement {
         }
     }
 
-    /// Gigabytes a second, for operations that move enough bytes.
+    /// Gigabytes per second, for operations that move enough bytes.
     pub(crate) fn gigabytes_per_second(&self) -> Option<f64> {
         let moves = matches!(self.op.as_str(), "write" | "read" | "send");
         (moves && self.size >= 1024).then(|| self.size as f64 / self.median_ns)

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read() {
+    fn time_limits_are_parsed() {
         let read = |text| parse_limit(text).map(|limit| limit.as_secs());
         assert_eq!(read("90"), Ok(90));
         assert_eq!(read("90s"), Ok(90));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_signals_are_read() {
+    fn ignored_signals_are_parsed() {
         let status = "Name:\trkey\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\n";
         let ignored: Vec<c_int> = (1..=64).filter(|&signal| ignores(status, signal)).collect();
         assert_eq!(ignored, [SIGHUP, 13]);

@@ -16,7 +16,7 @@ pub(crate) struct Row<'a> {
     pub(crate) peers: BTreeMap<&'a str, &'a Measurement>,
 }
 
-/// How we compare with the better peer on one subject.
+/// Our time compared with the better peer's, on one subject.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) op: String,
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
     }
 
     /// The distance between the cores during these figures: the median, minimum and maximum of a cache line's round
-    /// trip in nanoseconds, and the median of gigabytes a second.
+    /// trip in nanoseconds, and the median of gigabytes per second.
     fn distance(&self) -> Option<(f64, f64, f64, f64)> {
         let figures = || self.ours.iter().chain(self.peers.values());
         let all = |value: fn(&Turn) -> Option<f64>| -> Vec<f64> {
@@ -287,7 +287,7 @@ mod tests {
 
     /// The machine is four times slower in the second half, where only the peer has one repetition more.
     #[test]
-    fn ratios_are_of_repetitions_in_the_same_round() {
+    fn ratios_compare_repetitions_of_the_same_round() {
         let mut ours = figure("rkey", "shm", 100.0);
         ours.turns = vec![
             turn(0, 100.0, 90.0),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn units_read_well() {
+    fn units_are_readable() {
         assert_eq!(
             [time(18.25), time(145.0), time(1500.0), time(2.5e6)],
             ["18.2 ns", "145 ns", "1.50 us", "2.50 ms"]

@@ -1,6 +1,6 @@
 //! What a lookup costs: `cargo bench -p rkey-cache`. Each line is the best of several runs, in nanoseconds per lookup.
 //!
-//! At the end, our cache and UCX's take turns; each figure there is the median of the rounds, and the ratio is the median of the ratios.
+//! At the end, our cache and UCX's take turns; each of those figures is the median of the rounds, and the ratio is the median of the ratios.
 //!
 //! Compare a miss with the registration alone, which costs almost nothing here: the difference is the cost of the
 //! cache.
@@ -91,7 +91,7 @@ fn hits(what: &str, cache: &Cache<Nothing>, memory: &Memory) {
         best(100_000, |_| assert!(lookup(cache, one))),
     );
     report(
-        &format!("{what}: hit, 1000 buffers in turns"),
+        &format!("{what}: hit, 1000 buffers in turn"),
         best(100_000, |number| {
             assert!(lookup(cache, memory.page(number * 37 % 1000)));
         }),

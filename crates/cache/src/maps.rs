@@ -81,7 +81,7 @@ impl Maps {
         self.mapping(here).is_ok()
     }
 
-    /// Calls `each` with the range of every mapping. Mappings may change meanwhile.
+    /// Calls `each` with the range of every mapping. Mappings may change during the call.
     pub(crate) fn each(&self, mut each: impl FnMut(&VaRange)) {
         let mut address = 0;
         while let Ok(range) = self
@@ -117,7 +117,7 @@ impl Maps {
     /// The mapping that contains an address. One system call, 0.3 µs.
     ///
     /// # Errors
-    /// `NOENT` if nothing is mapped there; others if the kernel does not answer.
+    /// `NOENT` if nothing is mapped there; other errors if the kernel does not answer.
     pub(crate) fn mapping(&self, address: u64) -> Result<Mapping, Errno> {
         let mut name = [0; NAME];
         let query = self.query(address, 0, &mut name)?;
@@ -171,7 +171,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn mappings_and_their_files() {
+    fn mappings_are_reported_with_their_files() {
         let maps = Maps::open().unwrap();
         if !maps.answers() {
             println!("skipped: the kernel has no PROCMAP_QUERY");

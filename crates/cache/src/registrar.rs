@@ -4,7 +4,7 @@ use crate::maps::Backing;
 use crate::request::{Kind, Rights};
 use rkey_base::range::VaRange;
 
-/// What a registration refers to, which decides how the cache ensures that no entry is stale.
+/// What a registration refers to, which determines how the cache ensures that no entry is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Follows {
@@ -15,8 +15,8 @@ pub enum Follows {
     /// object is still mapped there (`PROCMAP_QUERY`, Linux 6.11). Private memory has no object and is not cached.
     Object,
     /// The physical pages that were mapped when it was registered: the registrar pins them. Needs a monitor that sees
-    /// every change. An entry has no more than the pages of the buffer that it was made for, the memory is watched
-    /// before it is pinned, and each hit is validated.
+    /// every change. An entry covers only the pages of the buffer that it was made for, the memory is watched before
+    /// it is pinned, and each hit is validated.
     Pages,
     /// An allocation of an accelerator's runtime, which has an id of its own even if its address is used again. At each hit
     /// the cache asks the registrar ([`Registrar::is_current`]). Needs no monitor.

@@ -59,7 +59,7 @@ impl MonitorName {
         }
     }
 
-    /// Starts the monitor, and stops it again. Returns what it would use here, in words. The hooks of `memhooks` stay.
+    /// Starts the monitor, and stops it again. Describes in words what it would use here. The hooks of `memhooks` stay in place.
     ///
     /// # Errors
     /// Why it cannot be used on this host.
@@ -301,7 +301,7 @@ mod tests {
 
     /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the variables as a library reads them)
     #[test]
-    fn limits_are_numbers() {
+    fn limits_must_be_numbers() {
         let none = read(&[]);
         assert_eq!(none, Settings::default());
         assert_eq!(none.options(), Options::default());

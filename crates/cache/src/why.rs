@@ -21,7 +21,7 @@ pub enum Cause {
     Replaced,
     /// The program, or an imported monitor, announced a change.
     Told,
-    /// An event was not understood, or the monitor stopped: everything ended.
+    /// The monitor did not understand an event, or stopped: all entries ended.
     Unknown,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Cause {
             Self::Discarded => "its pages were returned to the system (madvise)",
             Self::Freed => "it was freed",
             Self::Replaced => "other memory was found there",
-            Self::Told => "the program or an imported monitor said so",
+            Self::Told => "the program or an imported monitor announced a change",
             Self::Unknown => "the monitor lost track",
         })
     }
@@ -142,9 +142,9 @@ pub enum Why {
     OtherRights(Rights),
     /// An entry covered the range until it ended for this reason. The registration became an entry.
     Ended(Cause),
-    /// The memory was changing during all tries. The registration is not an entry.
+    /// The memory was changing during every attempt. The registration is not an entry.
     Busy,
-    /// A change overtook each try to register. The registration is not an entry.
+    /// A change overtook each attempt to register. The registration is not an entry.
     Overtaken,
     /// Another thread registered the range at the same time. The registration is not an entry.
     Raced,

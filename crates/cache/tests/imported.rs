@@ -1,4 +1,4 @@
-//! The monitor to which a program announces changes.
+//! The monitor whose changes the program announces.
 
 use rkey_base::range::VaRange;
 use rkey_cache::{

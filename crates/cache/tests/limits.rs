@@ -50,7 +50,7 @@ fn the_second_lookup_registers_nothing() {
 
 /// Proves partly: FI-234, FI-235, FI-236 (the cache as a library)
 #[test]
-fn idle_bytes_never_exceed_the_limit_and_used_bytes_may() {
+fn idle_bytes_never_exceed_the_limit_but_used_bytes_may() {
     let mut limited = options();
     limited.max_size = Some(0x400);
     let cache = cache(limited);
@@ -104,7 +104,7 @@ fn entries_never_exceed_their_limit() {
 /// 1024 entries of any total size. Libfabric's own limit of bytes, if none is set, is below the host's memory.
 /// Proves partly: FI-235, FI-I46 (the cache as a library)
 #[test]
-fn the_default_limits_are_those_of_the_manual_page() {
+fn the_default_limits_match_the_manual_page() {
     const ENTRY: u64 = 1 << 36;
     let monitor = Arc::new(Imported::new((), Timing::Around));
     let cache = Cache::new(Nothing, monitor, Options::default()).unwrap();
@@ -194,7 +194,7 @@ fn evictions_follow_the_order_of_use() {
     }
 }
 
-/// Which of these buffers have entries. Looks at the registrar, because a lookup would change the order of use.
+/// Which of these buffers have entries. Checks the registrar, because a lookup would change the order of use.
 fn present(cache: &Cache<Fake>, numbers: &[u64]) -> Vec<u64> {
     let live = cache.registrar().ranges();
     let has = |number: &u64| live.contains(&buffer(*number));
@@ -258,7 +258,7 @@ fn without_unified_addresses_device_memory_is_not_cached() {
     assert_eq!(cache.stats().entries, 1);
 }
 
-/// An address that was freed and given out again is not the same memory.
+/// An address that was freed and allocated again is not the same memory.
 /// Proves partly: FI-232, FI-243, FI-244, FI-245, FI-246 (the cache as a library)
 #[test]
 fn an_allocation_that_was_replaced_is_registered_again() {
@@ -269,7 +269,7 @@ fn an_allocation_that_was_replaced_is_registered_again() {
     assert_eq!(get(range(0x1000, 0x2000)), Why::Absent);
     assert_eq!(get(range(0x1100, 0x10)), Why::Hit);
     world.change(&range(0x2000, 1));
-    // The other page of the entry is what it was.
+    // The other page of the entry is unchanged.
     assert_eq!(get(range(0x1100, 0x10)), Why::Hit);
     assert_eq!(
         get(range(0x2100, 0x10)),
@@ -281,7 +281,7 @@ fn an_allocation_that_was_replaced_is_registered_again() {
 }
 
 #[test]
-fn a_registration_for_one_call_is_no_entry() {
+fn a_registration_for_one_call_is_not_an_entry() {
     let cache = cache(options());
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     for _ in 0..2 {
@@ -294,7 +294,7 @@ fn a_registration_for_one_call_is_no_entry() {
 }
 
 #[test]
-fn a_lookup_says_which_rights_the_entry_has() {
+fn a_miss_reports_the_rights_of_the_entry() {
     let cache = cache(options());
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     let both = cache.get(buffer(1), BOTH, Kind::HOST).unwrap();
@@ -321,13 +321,13 @@ fn the_trace_holds_the_last_lookups() {
         lines,
         [
             "0x100..0x200, rights 0x1, host: hit",
-            "0x100..0x200, rights 0x1, host: miss: the entry ended because the program or an imported monitor said so",
+            "0x100..0x200, rights 0x1, host: miss: the entry ended because the program or an imported monitor announced a change",
         ]
     );
 }
 
 #[test]
-fn a_registrar_that_is_exhausted_gets_the_idle_registrations_back() {
+fn idle_registrations_are_evicted_when_the_registrar_is_exhausted() {
     let cache = cache_of(Fake::limited(&World::new(4096), 8), options());
     for number in 0..50 {
         assert_eq!(get(&cache, buffer(number)), Why::Absent);

@@ -232,8 +232,8 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     assert!(!get(&cache, memory).is_hit());
 }
 
-/// The program's own pointer to a function. If the program is not position-independent, the pointer names code of the
-/// program, which calls the function through a slot.
+/// The program's own pointer to a function. If the program is not position-independent, it points to code in the program,
+/// which calls the function through a slot.
 #[test]
 fn a_pointer_that_the_program_has_taken_is_intercepted() {
     type Munmap = unsafe extern "C" fn(*mut libc::c_void, usize) -> i32;
@@ -264,13 +264,13 @@ fn has_fixed_addresses() -> bool {
     std::fs::read("/proc/self/exe").unwrap()[16] == 2
 }
 
-/// `sees_paths` reports the changes that the documentation says are seen, and those that are not.
+/// `sees_paths` agrees with the documentation about which changes are seen and which are not.
 #[test]
-fn the_monitor_says_which_ways_it_sees() {
+fn the_monitor_reports_which_changes_it_sees() {
     let _alone = alone();
     let monitor = Memhooks::install().unwrap();
     assert_eq!(monitor.sees(), Sees::Some);
-    // A call of another thread counts too, but not every time.
+    // Another thread's call may count, too, but not every time.
     let mut always = Path::ALL.to_vec();
     for _ in 0..100 {
         for (path, seen) in monitor.sees_paths() {
@@ -300,9 +300,9 @@ fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
 /// One thread unmaps a page through the C library. Another gets the address at once, and sends from it.
 /// Proves partly: FI-243 (the cache as a library)
 #[test]
-fn an_address_that_is_given_out_again_at_once_is_never_stale() {
+fn an_address_that_is_reused_at_once_is_never_stale() {
     const TRIES: u64 = 5000;
-    /// Beside programs that spin, each try may cost several time slices.
+    /// While other programs spin, each attempt may cost several time slices.
     const TIME: Duration = Duration::from_secs(30);
     let _alone = alone();
     let Some(ring) = Ring::new() else {
@@ -353,7 +353,7 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
     println!("{hits} hits of {}", 2 * TRIES);
 }
 
-/// Hooks run inside the allocator's callers, on many threads at once, while caches come and go.
+/// Hooks run inside the allocator's callers, on many threads at once, while caches are created and dropped.
 #[test]
 fn threads_that_allocate_and_free_do_not_wait_for_the_cache() {
     const ROUNDS: usize = 200;

@@ -117,7 +117,7 @@ impl Model {
     }
 }
 
-/// No guard is stale, of too few rights or of another kind.
+/// No guard is stale, lacks a right, or is of another kind.
 fn check_guard(guard: &Guard<'_, Fake>, world: &World, it: VaRange, rights: Rights, kind: Kind) {
     assert!(guard.range().contains(&it));
     assert_eq!(guard.request.range, guard.range());
@@ -205,10 +205,10 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each lookup is a hit exactly if the model says so, and no guard is stale. What was registered is deregistered once.
+    /// Each lookup is a hit exactly if the model predicts it, and no guard is stale. Every registration is deregistered once.
     /// Proves partly: FI-231, FI-243 (the cache as a library)
     #[test]
-    fn hits_are_those_of_the_model(
+    fn hits_match_the_model(
         ops in prop::collection::vec(any_op(), 1..200),
         rounding in prop_oneof![
             Just(Rounding::Exact),
@@ -224,7 +224,7 @@ proptest! {
     }
 }
 
-/// A source that records its calls.
+/// A source that records the calls to it.
 #[derive(Default)]
 struct Counting {
     watched: std::sync::Mutex<Vec<VaRange>>,
@@ -271,7 +271,7 @@ fn an_imported_monitor_is_asked_to_watch_and_ends_entries() {
     assert_eq!(*monitor.source().watched.lock().unwrap(), [range(0, 16)]);
 }
 
-/// A registrar each of whose registrations is overtaken by a change.
+/// A registrar whose every registration is overtaken by a change.
 struct Overtaken {
     fake: Fake,
     monitor: Arc<Imported<()>>,

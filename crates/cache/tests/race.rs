@@ -27,7 +27,7 @@ struct LeavesOut {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Steps {
-    /// All of them.
+    /// All steps.
     Full,
     /// The kernel is not asked; what has been read is applied.
     NoQuestion,
@@ -84,7 +84,7 @@ fn cache(steps: Steps) -> Option<(Cache<Ring>, Reader)> {
     ))
 }
 
-/// How long the attempts may take, unless their number was requested: beside programs that spin, each may cost several time
+/// How long the attempts may take, unless their number was requested: while other programs spin, each may cost several time
 /// slices.
 fn time_for_races() -> Duration {
     match std::env::var_os(RACES) {
@@ -123,7 +123,7 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
     // The number of the send after which the page was last unmapped. Locked while events are read.
     let unmapping = Mutex::new(0);
     let done = AtomicBool::new(false);
-    // Whether there are no more sends.
+    // Whether all sends are done.
     let over = AtomicBool::new(false);
     let (begun, time) = (Instant::now(), time_for_races());
     let mut tally = Tally::default();
@@ -183,7 +183,7 @@ fn reuse(steps: Steps, reading: Reading, tries: u64) -> Option<Tally> {
 
 /// Proves partly: FI-243 (the cache as a library)
 #[test]
-fn an_address_that_is_given_out_again_at_once_is_never_stale() {
+fn an_address_that_is_reused_at_once_is_never_stale() {
     if let Some(tally) = reuse(Steps::Full, Reading::AtOnce, races()) {
         assert_eq!(tally.stale, 0);
         assert!(tally.hits > 0);
@@ -193,7 +193,7 @@ fn an_address_that_is_given_out_again_at_once_is_never_stale() {
 /// The event of each change is still unread when the new owner sends.
 /// Proves partly: FI-243 (the cache as a library)
 #[test]
-fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
+fn an_unread_event_leaves_no_stale_entry() {
     if let Some(tally) = reuse(Steps::Full, Reading::AfterTheSend, 200) {
         assert_eq!(tally.stale, 0);
         assert!(tally.busy > 0);
@@ -202,7 +202,7 @@ fn an_event_that_was_not_read_yet_makes_no_entry_stale() {
 
 /// If the kernel is not asked, the harness finds stale entries. This shows that it can.
 #[test]
-fn a_validation_that_leaves_out_a_step_is_found_out() {
+fn a_validation_that_skips_a_step_is_detected() {
     for steps in [Steps::Events, Steps::NoQuestion] {
         if let Some(tally) = reuse(steps, Reading::AfterTheSend, 200) {
             assert!(tally.stale > 0, "{steps:?}");

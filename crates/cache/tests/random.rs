@@ -89,7 +89,7 @@ impl Meddler<'_> {
         }
     }
 
-    /// Maps a buffer, changes it and sends from it.
+    /// Maps a buffer, changes its mapping and sends from it.
     fn mapping(&mut self) {
         let mut buffer = self.place();
         if !self.claim(&buffer) {
@@ -236,7 +236,7 @@ fn heap_end() -> *mut c_void {
 
 /// Proves partly: FI-241, FI-243 (the cache as a library)
 #[test]
-fn random_changes_make_no_entry_stale() {
+fn random_changes_leave_no_stale_entry() {
     // Dropped after the monitor.
     let arena = Arena::new(PAGES);
     arena.unmap(&arena.pages(0, PAGES));
@@ -251,7 +251,7 @@ fn random_changes_make_no_entry_stale() {
 
 /// Proves partly: FI-242, FI-243 (the cache as a library)
 #[test]
-fn random_calls_of_the_c_library_make_no_entry_stale() {
+fn random_c_library_calls_leave_no_stale_entry() {
     let arena = Arena::new(PAGES);
     arena.unmap(&arena.pages(0, PAGES));
     match Memhooks::install() {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 const BUFFERS: u64 = 40_000;
 
-/// Resident memory of this process, in bytes. For `smaps_rollup`, the kernel counts the pages. The figure in `status` leaves out
-/// what processors have not yet added to the sum: up to megabytes on large machines.
+/// The resident memory of this process, in bytes. For `smaps_rollup`, the kernel counts the pages. The figure in `status` omits what
+/// each processor has not yet added to the sum: megabytes on large machines.
 fn resident() -> u64 {
     let files = ["smaps_rollup", "status"].map(|file| format!("/proc/self/{file}"));
     let text = files
@@ -38,7 +38,7 @@ fn storm<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, arena: &Arena, 
     }
 }
 
-/// Invalidations do not accumulate, neither while buffers come and go nor afterwards, when the program makes
+/// Invalidations do not accumulate, neither while buffers are mapped and unmapped nor afterwards, when the program makes
 /// no lookups.
 #[test]
 fn forty_thousand_unmapped_buffers_leave_nothing_behind() {
@@ -65,7 +65,7 @@ fn forty_thousand_unmapped_buffers_leave_nothing_behind() {
         let growth = resident().saturating_sub(before);
         assert!(growth < 512 << 10, "grew by {growth} B");
         println!(
-            "{at_once} at once: {} entries left, grew by {growth} B",
+            "{at_once} at a time: {} entries left, grew by {growth} B",
             stats.entries
         );
     }

@@ -170,7 +170,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
 /// A program that maps other memory at the address of a cached buffer sends the new data.
 /// Proves partly: FI-243 (the cache as a library)
 #[test]
-fn new_data_is_sent_after_memory_was_mapped_anew() {
+fn new_data_is_sent_after_memory_was_remapped() {
     let Some((cache, _)) = cache() else {
         return;
     };
@@ -186,7 +186,7 @@ fn new_data_is_sent_after_memory_was_mapped_anew() {
 }
 
 #[test]
-fn the_registrar_of_these_tests_truly_pins() {
+fn the_test_registrar_really_pins_pages() {
     let Some(ring) = Ring::new() else {
         return;
     };
@@ -218,9 +218,9 @@ fn unwatched(cache: &Cache<Ring>, range: VaRange) -> Refusal {
     }
 }
 
-/// Memory that can go away without an event is registered for each use.
+/// Memory that can be unmapped without an event is registered for each use.
 #[test]
-fn memory_whose_end_cannot_be_seen_is_not_cached() {
+fn memory_that_can_vanish_unnoticed_is_not_cached() {
     let Some((cache, _)) = cache() else {
         return;
     };
@@ -234,7 +234,7 @@ fn memory_whose_end_cannot_be_seen_is_not_cached() {
         assert_eq!(unwatched(&cache, buffer), Refusal::File);
         assert_eq!(send(&cache, buffer), 5);
     }
-    // SAFETY: a new System V segment, mapped over memory of the arena, and marked to go when it is detached.
+    // SAFETY: a new System V segment, mapped over memory of the arena, and marked for removal when it is detached.
     unsafe {
         let id = libc::shmget(
             libc::IPC_PRIVATE,
@@ -278,7 +278,7 @@ fn in_a_child(code: impl FnOnce() -> i32) -> i32 {
     libc::WEXITSTATUS(status)
 }
 
-/// A child can take pages out of memory that it shares with its parent, and the parent's monitor does not see it.
+/// A child can remove pages from memory that it shares with its parent, and the parent's monitor does not see it.
 #[test]
 fn shared_memory_that_a_child_punches_is_not_stale() {
     let Some((cache, monitor)) = cache() else {
@@ -299,7 +299,7 @@ fn shared_memory_that_a_child_punches_is_not_stale() {
 
 /// Attaching System V memory over a part of a buffer causes no event.
 #[test]
-fn system_v_memory_over_a_part_of_a_large_buffer_is_seen() {
+fn system_v_memory_over_part_of_a_large_buffer_is_detected() {
     let Some((cache, monitor)) = cache() else {
         return;
     };
@@ -310,7 +310,7 @@ fn system_v_memory_over_a_part_of_a_large_buffer_is_seen() {
     assert_eq!(get(&cache, buffer), Why::Absent);
     assert_eq!(get(&cache, buffer), Why::Hit);
     let (events, over) = (monitor.events(), arena.pages(100, 2));
-    // SAFETY: a new segment, over memory of the arena, to which nothing refers; it goes when it is detached.
+    // SAFETY: a new segment, over memory of the arena, to which nothing refers; it is removed when it is detached.
     unsafe {
         let id = libc::shmget(
             libc::IPC_PRIVATE,
@@ -342,9 +342,9 @@ fn memory_that_another_library_watches_is_not_cached() {
     assert_eq!(other.validate(arena.pages(0, 1)), Verdict::Fresh);
 }
 
-/// The monitor's thread may end at any time: no thread waits for it, and nothing is cached any more.
+/// The monitor's thread may exit at any time: no thread waits for it, and nothing is cached afterwards.
 #[test]
-fn a_reader_that_ends_lets_everyone_go_on() {
+fn a_reader_that_exits_blocks_no_thread() {
     let Ok((monitor, mut reader)) = Userfaultfd::open() else {
         println!("skipped: no userfaultfd");
         return;
@@ -388,7 +388,7 @@ fn a_reader_that_ends_lets_everyone_go_on() {
     assert_eq!(reader.step(None), rkey_cache::Step::End);
 }
 
-/// Threads that unmap watched memory continue when the reader ends, whatever it has read by then.
+/// Threads that unmap watched memory continue when the reader exits, whatever it has read by then.
 #[test]
 fn no_thread_sleeps_after_the_end_of_the_reader() {
     const ROUNDS: u64 = 100;
@@ -491,7 +491,7 @@ fn a_forked_child_gets_no_entry_of_its_parent() {
 
 /// Entries in the allocator's memory end when their pages are unmapped.
 #[test]
-fn free_and_malloc_give_no_stale_entry() {
+fn free_and_malloc_leave_no_stale_entry() {
     let Some((cache, _)) = cache() else {
         return;
     };
@@ -525,7 +525,7 @@ fn each_way_to_open_it_works_or_says_why() {
 
 /// For a large buffer the kernel is asked about only one page of each mapping; events report changes of the others.
 #[test]
-fn a_change_in_the_middle_of_a_large_buffer_is_seen() {
+fn a_change_in_the_middle_of_a_large_buffer_is_detected() {
     let Some((cache, _)) = cache() else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Checks environment variables for values that are not allowed and for mistyped names.
+//! Checks environment variables for invalid values and mistyped names.
 //!
 //! `rkey` passes its environment to the programs that it starts, where errors are easily overlooked. So it also checks the variables
 //! of the front ends.
@@ -14,9 +14,9 @@ const OF_TESTS: &[&str] = &["RKEY_BIN", "RKEY_TEST_", "RKEY_FUZZ_"];
 /// Checks all variables with our prefixes.
 ///
 /// # Errors
-/// A value that is not allowed, or a mistyped name of one of our variables.
+/// An invalid value, or a mistyped name of one of our variables.
 pub(crate) fn check() -> anyhow::Result<()> {
-    const ADVICE: &str = "unset the variable, or give it one of the values above";
+    const ADVICE: &str = "unset the variable, or set it to one of the values above";
     for setting in SETTINGS {
         setting.value().map_err(|error| hinted(error, ADVICE))?;
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistyped_names_are_told_from_others() {
+    fn mistyped_names_are_recognised() {
         for (name, meant) in [
             ("RKEY_SHRAE", "RKEY_SHARE"),
             ("RKEY_LOGS", "RKEY_LOG"),

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     }
     if silent {
         println!(
-            "No live device of this user has denied an access, and no connection was refused. For programs that end: `rkey run --explain -- PROGRAM`."
+            "No live device of this user has denied an access, and no connection was refused. For programs that exit: `rkey run --explain -- PROGRAM`."
         );
     }
     println!(

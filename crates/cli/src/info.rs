@@ -52,7 +52,7 @@ struct Identity {
 /// How other hosts reach the device.
 #[derive(Serialize)]
 struct WireInfo {
-    /// Why they do not; `None` if they may.
+    /// Why they cannot; `None` if they can.
     off: Option<&'static str>,
     #[serde(flatten)]
     wire: WireDescription,
@@ -121,7 +121,7 @@ const OFFERS: [Offer; 7] = [
     },
     Offer {
         what: "regions",
-        how: "plain or scattered; virtual, zero-based or own addresses; memory of any kind and alignment",
+        how: "contiguous or scattered; virtual, zero-based or chosen addresses; memory of any kind and alignment",
     },
     Offer {
         what: "windows",
@@ -129,15 +129,15 @@ const OFFERS: [Offer; 7] = [
     },
     Offer {
         what: "keys",
-        how: "32 bits, not guessable, a stale one is refused; or 64 bits of the program's choice",
+        how: "32 bits, unguessable, refused once stale; or 64 bits of the program's choice",
     },
     Offer {
         what: "links",
-        how: "inside one process; between processes of this host by shared memory",
+        how: "within one process; between processes of this host through shared memory",
     },
     Offer {
         what: "pinned memory",
-        how: "none: no limit of locked memory is needed, and fork is safe",
+        how: "none: needs no locked-memory limit, and fork is safe",
     },
 ];
 
@@ -164,7 +164,7 @@ fn gather() -> anyhow::Result<Info> {
         .map_err(|error| {
             hinted(
                 error,
-                "does the process have threads, memory and file descriptors left? (ulimit -a)",
+                "check the limits on threads, memory and file descriptors (ulimit -a)",
             )
         })?;
     let inspection = device.inspect()?;
@@ -252,7 +252,7 @@ fn print(info: &Info) {
         style::bytes(identity.page_bytes as u64)
     );
 
-    println!("\nWhat the kernel allows here, found by trying:");
+    println!("\nWhat the kernel allows here, as tested:");
     let mut table = style::table(colour, ["", "mechanism", "why"]);
     for path in &info.copy_paths.paths {
         let (word, paint) = if path.works {

@@ -1,6 +1,6 @@
-//! The `rkey` command: see, try and measure the software RDMA device of this machine.
+//! The `rkey` command: inspects, demonstrates and measures the software RDMA device of this machine.
 //!
-//! Each subcommand is a module with its name, except `bench`, which is a crate. This file reads the command line and turns
+//! Each subcommand is a module of that name, except `bench`, which is a crate. This file reads the command line and turns
 //! errors into a line with a hint.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
@@ -37,7 +37,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Show the device at work in two processes: register, write, read, update, and be refused.
+    /// Demonstrate the device in two processes: register, write, read, update, and be refused.
     Demo(demo::DemoArgs),
     /// Show what the device offers on this machine, its limits and its settings.
     Info(info::InfoArgs),

@@ -77,8 +77,8 @@ pub(crate) fn failed() -> bool {
     failure.is_some()
 }
 
-/// The exit status of the command: `code`, if all output was written. A closed pipe ends it like any other program, by SIGPIPE and
-/// without a message.
+/// The exit status of the command: `code`, if all output was written. A closed pipe terminates it like any other program, with SIGPIPE
+/// and without a message.
 pub(crate) fn finish(code: ExitCode) -> ExitCode {
     if let Err(error) = io::stdout().flush() {
         note(error);

@@ -1,7 +1,7 @@
 //! `rkey explain --reasons`: each reason by example.
 //!
-//! Most examples are real: the code makes the mistakes against its own protection table and shows the table's answers, which
-//! are the same as a device's. Denials that no table causes are made directly.
+//! Most examples are real: the code makes the mistakes against a protection table of its own and shows that table's denials,
+//! which are the same as a device's. Denials that no table causes are constructed directly.
 
 use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
@@ -177,7 +177,7 @@ impl Table {
         Ok(())
     }
 
-    /// Denials that do not come from the table.
+    /// Denials that the table does not issue.
     fn others(&mut self) -> Result<()> {
         let region = self.register(|_| {})?;
         let (who, key) = (self.accessor(), WireKey::Device(region.key));

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The cache's settings in this environment, and what the monitors can do on this machine.
 #[derive(Serialize)]
 pub(crate) struct CacheInfo {
-    /// The monitor in effect for the device's regions, and why it is not another one.
+    /// The monitor in effect for the device's regions, and why it is not the requested one.
     monitor: String,
     /// The monitor that watches buffers which the libfabric provider registers itself.
     provider: String,
@@ -15,7 +15,7 @@ pub(crate) struct CacheInfo {
     max_count: usize,
     /// The maximum total bytes of the entries.
     max_size: Option<u64>,
-    /// Variables whose values are not allowed, and so have no effect.
+    /// Variables that have no effect because their values are invalid.
     ignored: Vec<String>,
     monitors: Vec<MonitorInfo>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct CacheInfo {
 struct MonitorInfo {
     name: &'static str,
     works: bool,
-    /// How it works here, or why it does not.
+    /// What it uses here, or why it cannot be used.
     why: String,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn gather() -> CacheInfo {
     }
 }
 
-/// The libfabric provider uses the monitor that the environment names, and none if it names none.
+/// The libfabric provider uses the monitor that the environment names, if any.
 fn of_provider(settings: &Settings) -> String {
     let Some(name) = settings.monitor else {
         return "none".to_owned();
@@ -77,7 +77,7 @@ pub(crate) fn print(info: &CacheInfo, colour: bool) {
     for ignored in &info.ignored {
         println!("warning: {ignored}");
     }
-    println!("Monitors for registrars that pin memory, found by trying:");
+    println!("Monitors for registrars that pin memory, as tested here:");
     let mut table = style::table(colour, ["", "monitor", "why"]);
     for monitor in &info.monitors {
         let word = if monitor.works { "yes" } else { "no" };

@@ -1,6 +1,6 @@
 //! Finds the name that a mistyped name was probably meant to be.
 
-/// The value of the name closest to `given`, if one is close enough.
+/// The value of the name closest to `given`, if any is close enough.
 pub(crate) fn closest<'a, T>(
     given: &str,
     known: impl IntoIterator<Item = (&'a str, T)>,
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_forgiven_and_another_word_is_not() {
+    fn a_typo_is_matched_and_another_word_is_not() {
         let known = ["write", "read", "atomic"].map(|name| (name, name));
         assert_eq!(closest("wrtie", known), Some("write"));
         assert_eq!(closest("raed", known), Some("read"));

@@ -44,7 +44,7 @@ pub(crate) fn table<const N: usize>(colour: bool, header: [&str; N]) -> Table {
     table
 }
 
-/// Bytes for people: exact below 10 KiB, then with a binary prefix.
+/// A human-readable number of bytes: exact below 10 KiB, then with a binary prefix.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 10 << 10 {

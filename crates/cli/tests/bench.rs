@@ -52,7 +52,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Every repetition is in the file, with its round, and the older contents of the file are gone.
+/// Every repetition is in the file, with its round, and the older contents of the file are overwritten.
 #[test]
 fn every_repetition_is_written() {
     let (json, svg) = (Scratch::new("all.json"), Scratch::new("all.svg"));
@@ -85,7 +85,7 @@ fn every_repetition_is_written() {
 
 /// Ctrl-C in the middle: the table and the files are written, the target ends, and the exit status reports it.
 #[test]
-fn an_interrupted_benchmark_shows_what_it_has() {
+fn an_interrupted_benchmark_shows_its_results_so_far() {
     let json = Scratch::new("interrupted.json");
     let mut child = program()
         .args(["bench", "write", "--seconds", "2", "--reps", "31"])
@@ -97,7 +97,7 @@ fn an_interrupted_benchmark_shows_what_it_has() {
     wait_until("no target was started", || !children(&child).is_empty());
     let target = children(&child).remove(0);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();
     let out = text(&output.stdout);
     assert_eq!(
@@ -109,11 +109,11 @@ fn an_interrupted_benchmark_shows_what_it_has() {
     assert!(out.contains("not measured: interrupted"), "{out}");
     assert_eq!(json.json()["stopped"], true);
     let target = Path::new("/proc").join(target);
-    wait_until("the target lives on", || !target.exists());
+    wait_until("the target is still running", || !target.exists());
 }
 
 #[test]
-fn a_time_limit_is_no_failure() {
+fn a_time_limit_is_not_a_failure() {
     let output = program()
         .args([
             "bench",
@@ -147,7 +147,7 @@ fn files_are_opened_before_measuring() {
     }
 }
 
-/// A target that ends in the middle fails the run: the status says so, and so do the step's name and the files.
+/// A target that exits in the middle fails the run: the exit status, the step's name and the files show it.
 #[test]
 fn a_device_that_fails_is_a_failure() {
     let json = Scratch::new("failed.json");
@@ -169,7 +169,7 @@ fn a_device_that_fails_is_a_failure() {
         nanoseconds.is_some_and(|ns: u64| ns > 500_000_000)
     });
     kill_process(Pid::from_raw(target).unwrap(), Signal::KILL).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
@@ -182,7 +182,7 @@ fn a_device_that_fails_is_a_failure() {
     assert!(err.contains(failed[0].as_str().unwrap()), "{report} {err}");
 }
 
-/// Programs started under `nohup` continue when their terminal is closed.
+/// A benchmark started under `nohup` continues when its terminal is closed.
 #[test]
 fn a_hangup_that_was_ignored_stays_ignored() {
     let plain = program();
@@ -199,14 +199,14 @@ fn a_hangup_that_was_ignored_stays_ignored() {
     let mut child = command.spawn().unwrap();
     wait_until("no target was started", || !children(&child).is_empty());
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     let output = child.wait_with_output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{out}{err}");
     assert!(!out.contains("not measured"), "{out}{err}");
 }
 
-/// With a `ucx_perftest` that never ends, starts the benchmark, ends it with `signal`, and returns its exit code.
+/// With a `ucx_perftest` that never exits, starts the benchmark, terminates it with `signal`, and returns its exit code.
 fn end_during_perftest(name: &str, signal: Signal) -> Option<i32> {
     let folder = std::env::temp_dir().join(format!("rkey-bench-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -231,10 +231,12 @@ fn end_during_perftest(name: &str, signal: Signal) -> Option<i32> {
     };
     wait_until("the two sides are not started", || started().len() == 2);
     kill_process(Pid::from_child(&child), signal).unwrap();
-    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    wait_until("it does not exit", || child.try_wait().unwrap().is_some());
     for process in started() {
         let process = Path::new("/proc").join(process);
-        wait_until("a side of ucx_perftest lives on", || !process.exists());
+        wait_until("a side of ucx_perftest is still running", || {
+            !process.exists()
+        });
     }
     let output = child.wait_with_output().unwrap();
     let _ = std::fs::remove_dir_all(folder);

@@ -19,7 +19,7 @@ fn run(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
 }
 
-/// Runs the command until `is_so` accepts its output: a device whose process gets no processor for a second is left out of lists.
+/// Runs the command until `is_so` accepts its output: lists omit a device whose process gets no processor for a second.
 fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -61,7 +61,7 @@ fn the_demo_is_green_from_end_to_end() {
 }
 
 #[test]
-fn the_demo_speaks_json() {
+fn the_demo_prints_json() {
     let output = run(&["demo", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -74,7 +74,7 @@ fn the_demo_speaks_json() {
 
 #[test]
 fn the_demo_fails_when_its_second_process_cannot_work() {
-    // A limit that the owner hits turns rows red and the exit code to failure.
+    // A limit that the owner hits turns rows red and fails the command.
     let output = program()
         .args(["demo", "-q"])
         .env("RKEY_MAX_REGIONS", "4")
@@ -86,7 +86,7 @@ fn the_demo_fails_when_its_second_process_cannot_work() {
 }
 
 #[test]
-fn info_says_what_and_why() {
+fn info_shows_features_and_reasons() {
     let output = run(&["info"]);
     let out = text(&output.stdout);
     assert!(output.status.success());
@@ -265,7 +265,7 @@ fn ls_and_explain_show_live_processes() {
 
 /// `rkey info | head` ends like any other program, without a panic.
 #[test]
-fn a_reader_that_goes_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     use std::os::unix::process::ExitStatusExt;
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -348,7 +348,7 @@ fn ls_and_explain_show_the_connection_manager() {
 }
 
 #[test]
-fn explain_knows_every_reason() {
+fn explain_describes_every_reason() {
     let output = run(&["explain", "--reasons"]);
     assert!(output.status.success());
     let out = text(&output.stdout);
@@ -369,7 +369,7 @@ fn explain_knows_every_reason() {
 }
 
 #[test]
-fn wrong_use_is_an_error_with_a_hint() {
+fn misuse_is_an_error_with_a_hint() {
     for (words, hint) in [
         (&["dmo"][..], "demo"),
         (&["demo", "--bogus"], "--help"),
@@ -400,11 +400,11 @@ fn wrong_use_is_an_error_with_a_hint() {
         err.contains("RKEY_SHARE") && err.contains("user or all") && err.contains("hint: "),
         "{err}"
     );
-    assert_eq!(err.matches("RKEY_SHARE").count(), 1, "said once: {err}");
+    assert_eq!(err.matches("RKEY_SHARE").count(), 1, "reported once: {err}");
 }
 
 #[test]
-fn logging_is_asked_for_by_variable() {
+fn logging_is_enabled_by_variable() {
     let output = program()
         .args(["demo", "-q"])
         .env("RKEY_LOG", "warn")
@@ -471,7 +471,7 @@ fn the_demo_leaves_no_process_behind_when_it_is_killed() {
         }
         assert!(
             Instant::now() < deadline,
-            "an owner lives on after {needle}: {left}"
+            "an owner is still running after {needle}: {left}"
         );
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -485,7 +485,7 @@ fn parent_is_gone(pid: &str) -> bool {
     status.lines().any(|line| line.trim_end() == "PPid:\t1")
 }
 
-/// Set in a process that connects to the test and is killed by it.
+/// Set in a process that connects to the test, which then kills it.
 const PEER_OF: &str = "RKEY_TEST_PEER_OF";
 
 /// This is not a separate test but the peer of the test below.

@@ -21,7 +21,7 @@ const COMMANDS: &[&[&str]] = &[
     ],
 ];
 
-/// Every command that prints says that its output was lost, and fails.
+/// Every command that prints reports that its output was lost, and fails.
 #[test]
 fn a_full_disk_is_an_error() {
     for words in COMMANDS {
@@ -39,7 +39,7 @@ fn a_full_disk_is_an_error() {
 
 /// A full standard error does not change how a command ends.
 #[test]
-fn errors_that_cannot_be_told_are_no_panic() {
+fn errors_that_cannot_be_printed_do_not_panic() {
     let end = |words: &[&str], full: bool| {
         let stderr = if full {
             Stdio::from(File::options().write(true).open("/dev/full").unwrap())
@@ -61,7 +61,7 @@ fn errors_that_cannot_be_told_are_no_panic() {
 
 /// `rkey demo | head` ends like any other program, without a message.
 #[test]
-fn a_reader_that_goes_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     use std::os::unix::process::ExitStatusExt;
     for words in COMMANDS {
         let (reader, writer) = std::io::pipe().unwrap();

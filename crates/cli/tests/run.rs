@@ -103,7 +103,7 @@ fn udapl_finds_the_adapters() {
     assert!(!said.contains("DAT_IB_FETCH_AND_ADD"), "{said}");
 }
 
-/// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair takes. That is logged
+/// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair supports. That is logged
 /// once.
 #[test]
 fn probing_does_not_flood_the_log() {
@@ -201,7 +201,7 @@ fn signals_reach_the_program() {
     }
 }
 
-/// Prints a refusal in a child of the program with its advice; if there was no refusal, says so.
+/// Prints a refusal in a child of the program with its advice, or that there was no refusal.
 #[test]
 fn refusals_are_explained_at_the_end() {
     let quiet = run(&["--explain", "true"]);
@@ -244,7 +244,7 @@ fn refusals_are_explained_at_the_end() {
 
 /// A name that is almost one of ours is an error before the program starts; any other only causes a message.
 #[test]
-fn mistyped_variables_are_told() {
+fn mistyped_variables_are_reported() {
     for (name, meant) in [
         ("RKEY_SHRAE", "RKEY_SHARE"),
         ("FI_RKEY_PROFIL", "FI_RKEY_PROFILE"),
@@ -289,7 +289,7 @@ fn static_program() -> Vec<u8> {
 /// A statically linked program runs, and `rkey` reports that it will not see the device.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_static_program_is_told() {
+fn a_static_program_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir().join(format!("rkey-static-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
@@ -302,7 +302,7 @@ fn a_static_program_is_told() {
         assert_eq!(output.status.code(), Some(7), "{output:?}");
         let err = text(&output.stderr);
         assert!(
-            err.contains("linked statically") && err.contains(path.to_str().unwrap()),
+            err.contains("statically linked") && err.contains(path.to_str().unwrap()),
             "{err}"
         );
         assert_eq!(err.lines().count(), 1, "{err}");

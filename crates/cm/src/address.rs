@@ -1,13 +1,13 @@
-//! Names on the wire: GUIDs, GIDs, service ids.
+//! Identifiers in messages: GUIDs, GIDs, service ids.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// The identity of a device instance ("CA GUID"). Peers key their tables by it, so two instances must never share one.
+/// The identity of a device instance ("CA GUID"). Peers use it as a table key, so no two instances may share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub [u8; 8]);
 
-/// An address of a port: on RoCE an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+/// The address of a port: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`, as on RoCE.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -21,7 +21,7 @@ impl From<IpAddr> for Gid {
 }
 
 impl Gid {
-    /// Its IP address.
+    /// The IP address of this GID.
     #[must_use]
     pub fn address(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
@@ -34,7 +34,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// The port spaces of `rdma_cm(7)` that exist on RoCE. Each has its own ports.
+/// The port spaces of `rdma_cm(7)` that exist on RoCE. Each has its own port numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortSpace {
     /// Connected queue pairs.
@@ -46,7 +46,7 @@ pub enum PortSpace {
 }
 
 impl PortSpace {
-    /// Its number: `RDMA_PS_TCP`, `RDMA_PS_UDP`, `RDMA_PS_IB`.
+    /// The number in Linux's ABI: `RDMA_PS_TCP`, `RDMA_PS_UDP`, `RDMA_PS_IB`.
     #[must_use]
     pub const fn number(self) -> u16 {
         match self {
@@ -57,7 +57,7 @@ impl PortSpace {
     }
 }
 
-/// What a request wants to reach: a port of a port space, in the form of the RDMA IP CM service (annex A11 of the
+/// The destination of a request: a port in a port space, encoded as the RDMA IP CM service does (annex A11 of the
 /// InfiniBand specification).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
@@ -82,14 +82,13 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// Whether a program's queue pair can have this number: it has 24 bits, and is not 0 or 1 (management) or 0xffffff
-/// (multicast).
+/// Whether a program's queue pair can have this number: 24 bits, and not 0, 1 (management) or 0xffffff (multicast).
 #[must_use]
 pub const fn is_queue_pair(qpn: u32) -> bool {
     qpn > 1 && qpn < 0xff_ffff
 }
 
-/// Whether a message can come from, and be answered to, this address.
+/// Whether this address can be the source of a message and the destination of its answer.
 #[must_use]
 pub fn is_unicast(address: IpAddr) -> bool {
     let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_survives_its_gid() {
+    fn an_address_round_trips_through_its_gid() {
         for text in ["10.77.0.2", "127.0.0.1", "fe80::1", "::1"] {
             let address: IpAddr = text.parse().unwrap();
             assert_eq!(Gid::from(address).address(), address);
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn service_ids_are_those_of_the_annex() {
+    fn service_ids_match_annex_a11() {
         let id = ServiceId::new(PortSpace::Tcp, 7174);
         assert_eq!((id.0, id.port()), (0x0000_0000_0106_1c06, 7174));
         assert_eq!(ServiceId::new(PortSpace::Udp, 7174).0, 0x0111_1c06);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn management_and_multicast_numbers_are_no_queue_pairs() {
+    fn management_and_multicast_numbers_are_not_queue_pairs() {
         for qpn in [0, 1, 0xff_ffff, 0x100_0000, u32::MAX] {
             assert!(!is_queue_pair(qpn), "{qpn:#x}");
         }

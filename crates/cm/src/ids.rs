@@ -1,8 +1,8 @@
-//! Communication ids, transaction ids and GUIDs that a stranger cannot guess.
+//! Communication ids, transaction ids and GUIDs that others cannot guess.
 //!
-//! Communication ids are issued in the order of a keyed permutation of their space: knowing some of them says nothing
-//! about the next, and none is issued again before all others have been. So a late message of an ended connection does
-//! not reach a new one.
+//! Communication ids are issued in the order of a keyed permutation of their space: known ids reveal nothing about the next
+//! one, and no id is reissued before all others have been issued. So a late message of an ended connection does not reach a
+//! new one.
 
 use crate::address::{Gid, Guid, ServiceId};
 use core::hash::Hasher;
@@ -10,8 +10,8 @@ use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use siphasher::sip::SipHasher13;
 
-/// The communication ids that a manager may issue. Processes that share an address divide the ids among them, so that an
-/// id identifies its process.
+/// The communication ids that a manager may issue. Processes that share an address partition the ids, so an id identifies
+/// its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdSpace {
     prefix: u32,
@@ -34,7 +34,7 @@ impl IdSpace {
         }
     }
 
-    /// Its ids.
+    /// The ids in this space.
     #[must_use]
     pub const fn range(self) -> RangeInclusive<u32> {
         self.prefix..=self.prefix | ((1_u64 << self.bits) - 1) as u32
@@ -46,9 +46,9 @@ impl IdSpace {
 }
 
 const ROUNDS: u8 = 8;
-/// Makes transaction ids independent of the permutation.
+/// Separates transaction ids from the permutation.
 const TRANSACTION: u8 = 0xff;
-/// Makes GUIDs independent of both.
+/// Separates GUIDs from both.
 const GUID: u8 = 0xfe;
 
 #[derive(Debug)]
@@ -87,17 +87,17 @@ impl Ids {
         self.space.prefix | (left << half | right) as u32
     }
 
-    /// The next communication id that is not in use; `None` if all are. Never 0, which means "none" in a REJ. `used` is how
-    /// many are in use.
+    /// Issues the next communication id that is not in use; `None` if all are in use. Never 0, which means "none" in a REJ.
+    /// `used` is the number of ids in use.
     ///
-    /// Long-lived connections may be neighbours in the order, so one call can take as many steps as there are connections;
-    /// the next call then takes few.
+    /// Ids of long-lived connections may be adjacent in the order, so one call may take as many steps as there are
+    /// connections; the next call then takes few.
     pub(crate) fn communication(
         &mut self,
         used: usize,
         in_use: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        // The ids in use, 0, and one that is free.
+        // The ids in use, 0, and a free one.
         let tries = (used as u64).saturating_add(2).min(self.space.len());
         for _ in 0..tries {
             let id = self.permute(self.next);
@@ -109,8 +109,9 @@ impl Ids {
         None
     }
 
-    /// A device instance's GUID for a service of a peer address. Others cannot guess it, so they cannot claim our queue
-    /// pairs to that peer. Two bits of the first byte mark it as locally administered (not a manufacturer's).
+    /// The GUID of a device instance for one service of one peer address. Other peers cannot guess it, so they cannot claim
+    /// our queue pairs to that peer. Two bits of the first byte mark it as locally administered (not assigned by a
+    /// manufacturer).
     pub(crate) fn guid(&self, own: Guid, peer: IpAddr, service: ServiceId) -> Guid {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write_u8(GUID);
@@ -134,7 +135,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_id_of_a_block_is_issued_once_before_any_is_issued_again() {
+    fn every_id_of_a_block_is_issued_before_any_is_reissued() {
         let mut ids = Ids::new(IdSpace::block(0x1234), 7);
         let issued: Vec<u32> = (0..65_536)
             .map(|_| ids.communication(0, |_| false).unwrap())
@@ -166,9 +167,9 @@ mod tests {
         assert_eq!(ids.communication(5000, |_| true), None);
     }
 
-    /// Long-lived connections have neighbouring ids when all others have been used once.
+    /// Long-lived connections have adjacent ids when all others have been issued once.
     #[test]
-    fn a_free_id_is_found_behind_any_number_of_ids_in_use() {
+    fn a_free_id_is_found_after_any_number_of_ids_in_use() {
         let space = IdSpace {
             prefix: 0x9_1200,
             bits: 8,
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn each_service_of_each_peer_sees_another_guid() {
+    fn each_service_of_each_peer_sees_a_different_guid() {
         let ids = Ids::new(IdSpace::ALL, 7);
         let guid = |peer: [u8; 4], service| ids.guid(Guid([1; 8]), peer.into(), ServiceId(service));
         let all = [
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_gives_other_ids() {
+    fn a_different_secret_yields_different_ids() {
         let first = |secret| {
             let mut ids = Ids::new(IdSpace::ALL, secret);
             (ids.communication(0, |_| false), ids.transaction())

@@ -1,26 +1,25 @@
-//! InfiniBand's connection manager (CM), as it runs over RoCE: how two programs that know an address and a port get a
-//! pair of connected queue pairs, or the number of a datagram queue pair.
+//! InfiniBand's connection manager (CM), as it runs over RoCE: two programs that know an address and a port obtain a pair
+//! of connected queue pairs, or the number of a datagram queue pair.
 //!
 //! Like the engine, this crate has no thread, clock, socket or log. Messages, calls and the time go into a [`Manager`];
-//! messages, events and the next deadline come out of it. A host carries the messages between queue pairs 1 of two
-//! devices, by whatever network there is.
+//! messages, events and the next deadline come out. A host carries the messages between queue pairs 1 of two devices, over
+//! any network.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`manager`] | the connections and listeners of one device instance: calls, messages in and out, events, limits |
+//! | [`manager`] | the connections and listeners of a device instance: calls, messages, events, limits |
 //! | [`connection`] | the states of a connection, and the table of what each message and call does in each |
-//! | [`wire`] | the messages, byte by byte, and which requests are impossible |
+//! | [`wire`] | the encoding of messages, and which requests are impossible |
 //! | [`ids`] | communication ids that cannot be guessed |
-//! | [`time`] | time codes, and how messages are repeated |
-//! | [`address`] | names on the wire: GUIDs, GIDs, service ids |
+//! | [`time`] | time codes, and how often messages are repeated |
+//! | [`address`] | identifiers in messages: GUIDs, GIDs, service ids |
 //!
-//! A peer is a hostile stranger. Bytes that are not a message are dropped. Impossible requests are refused with their
-//! reason. We send at most one answer to a message, and it is no longer than the message. The number of requests that are
-//! remembered is limited by the listener's backlog and by [`manager::Limits`]. A message reaches a connection only from the
-//! peer's address and with ids that only the two sides know. So a message that names the queue pair of another connection
-//! is refused, and does not end that connection (on Linux it would). A host that can read the messages on their way can
-//! forge them: the protocol has no cryptography. Peer-to-peer connections (two active sides) and
-//! alternate paths are not supported.
+//! Peers are untrusted. Bytes that are not a message are dropped. Impossible requests are refused with a reason. A message
+//! gets at most one answer, which is no longer than the message. The number of remembered requests is limited by the
+//! listener's backlog and by [`manager::Limits`]. A message reaches a connection only from the peer's address and with ids
+//! that only the two sides know. So a message that names the queue pair of another connection is refused and does not end
+//! that connection (on Linux it would). A host that can read messages in transit can forge them: the protocol has no
+//! cryptography. Peer-to-peer connections (two active sides) and alternate paths are not supported.
 //!
 //! # Example
 //!
@@ -32,7 +31,7 @@
 //! use rkey_cm::wire::{Ece, PrivateData, Transport};
 //! use rkey_cm::{Manager, State};
 //!
-//! /// Carries messages until there are none.
+//! /// Carries messages until none are left.
 //! fn carry(now: u64, a: &mut Manager, b: &mut Manager) {
 //!     loop {
 //!         let (to_b, to_a) = (a.next_transmit(), b.next_transmit());
@@ -45,7 +44,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // The GUID and the secret are random numbers, and the time is that of any monotonic clock, in nanoseconds.
+//! // The GUID and the secret should be random; the time comes from any monotonic clock, in nanoseconds.
 //! let mut client = Manager::new(Config::new(Guid([2, 0, 0, 0, 0, 0, 0, 1]), 0x1234));
 //! let mut server = Manager::new(Config::new(Guid([2, 0, 0, 0, 0, 0, 0, 2]), 0x5678));
 //! let now = 0;

@@ -1,19 +1,19 @@
 //! Time codes. A code `t` stands for 4.096 µs · 2^t; like Linux, we compute 2^(t-8) ms.
 
-/// A moment or a length of time in nanoseconds. The host's clock must not go backwards.
+/// A time or a duration in nanoseconds. The host's clock must be monotonic.
 pub type Nanos = u64;
 
 const MS: Nanos = 1_000_000;
 
-/// The maximum response time that a peer can ask for (unless ours is longer), and the maximum ACK timeout: 4.096 s.
-const LONGEST_RESPONSE: u8 = 20;
+/// The maximum response time that a peer can request (unless ours is longer), and the maximum ACK timeout: 4.096 s.
+const MAX_RESPONSE: u8 = 20;
 /// The longest service time that a peer can announce with an MRA: 65 s.
-pub(crate) const LONGEST_SERVICE: u8 = 24;
-/// How far below our own setting a peer's response time can be, in time codes, so that no peer makes us repeat a
-/// message in a burst.
-const HASTE: u8 = 4;
+pub(crate) const MAX_SERVICE: u8 = 24;
+/// How far a peer's response time may be below our own setting, in time codes, so that no peer makes us repeat messages
+/// in a burst.
+const MAX_SHORTENING: u8 = 4;
 
-/// How many times, and how patiently, messages are repeated. The defaults are those of `rdma_cm`: with them, a peer that
+/// How often, and at what intervals, messages are repeated. With the defaults, which are those of `rdma_cm`, a peer that
 /// does not answer is unreachable after 98 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -36,20 +36,20 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// A response time that a peer asks for, within bounds.
+    /// Limits a response time that a peer requests.
     pub(crate) fn bounded(&self, code: u8) -> u8 {
-        let least = self.response.saturating_sub(HASTE);
-        code.clamp(least, LONGEST_RESPONSE.max(self.response))
+        let least = self.response.saturating_sub(MAX_SHORTENING);
+        code.clamp(least, MAX_RESPONSE.max(self.response))
     }
 
     /// The time until a REQ is repeated: a round trip and the peer's response time.
     pub(crate) fn request(&self, ack_timeout: u8) -> Nanos {
-        let life = ack_timeout.min(LONGEST_RESPONSE).saturating_sub(1);
+        let life = ack_timeout.min(MAX_RESPONSE).saturating_sub(1);
         2 * nanos(life) + nanos(self.response)
     }
 }
 
-/// The length of a time code.
+/// The duration of a time code.
 pub(crate) const fn nanos(code: u8) -> Nanos {
     let code = if code > 31 { 31 } else { code };
     match code {
@@ -58,18 +58,18 @@ pub(crate) const fn nanos(code: u8) -> Nanos {
     }
 }
 
-/// How long a connection stays in time wait, from the local ACK timeout of its path.
+/// How long a connection stays in time wait, given the local ACK timeout of its path.
 pub(crate) fn time_wait(ack_timeout: u8) -> Nanos {
-    nanos(ack_timeout.min(LONGEST_RESPONSE))
+    nanos(ack_timeout.min(MAX_RESPONSE))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Linux's times, as seen on the wire.
+    /// Linux's intervals, as captured on a network.
     #[test]
-    fn repetitions_come_when_those_of_linux_do() {
+    fn repetitions_have_the_intervals_of_linux() {
         let timing = Timing::default();
         assert_eq!(timing.request(19), 6144 * MS);
         assert_eq!(nanos(timing.bounded(20)), 4096 * MS);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_cannot_make_us_hurry_or_wait_for_ever() {
+    fn a_peer_cannot_make_us_flood_or_wait_forever() {
         let timing = Timing::default();
         assert_eq!(timing.bounded(0), 16);
         assert_eq!(timing.bounded(31), 20);

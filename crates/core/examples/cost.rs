@@ -1,4 +1,4 @@
-//! What the table costs: nanoseconds for a check, and for registering and deregistering with a magazine; bytes per live
+//! The costs of the table: nanoseconds for a check, and for registering and deregistering with a magazine; bytes per live
 //! region.
 //!
 //! `cargo run --release -p rkey-core --example cost`. Run it on an otherwise idle machine.
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const SIZE: u64 = 4096;
 
-/// The best of many short runs, in nanoseconds per operation: the cost without disturbances.
+/// The best of many short runs, in nanoseconds per operation: the undisturbed cost.
 fn measure(mut run: impl FnMut(u64)) -> f64 {
     const OPERATIONS: u64 = 10_000;
     let mut once = || {
@@ -32,7 +32,7 @@ fn memory() -> u64 {
 
 fn main() {
     println!(
-        "nanoseconds; the third and fourth are checks in a section, without a pin; so is the one by requested key"
+        "nanoseconds; the third and fourth are checks in a section, without a pin; so is the check by requested key"
     );
     println!("     live    check   random  section   random    local requested reg+close B/region");
     for live in [1u32, 1_000, 100_000, 1_000_000] {

@@ -1,8 +1,8 @@
 //! Access rights: what a region or window allows, and which right each kind of access needs.
 //!
 //! Local rights are split the way libfabric splits them, because the other APIs' rights are unions of these:
-//! verbs' "local write" is `RECV | READ`, and the local read that it always allows is `SEND | WRITE`. Every right
-//! stands alone: none implies another (VB-018). Which combinations an API refuses is a matter of [`crate::Rules`].
+//! verbs' "local write" is `RECV | READ`, and the local read that it always allows is `SEND | WRITE`. Rights are
+//! independent: none implies another (VB-018). [`crate::Rules`] says which combinations an API refuses.
 
 use bitflags::bitflags;
 use std::fmt;
@@ -23,7 +23,7 @@ bitflags! {
         const REMOTE_READ = 1 << 4;
         /// A peer may write it.
         const REMOTE_WRITE = 1 << 5;
-        /// A peer may do atomic operations on it.
+        /// A peer may perform atomic operations on it.
         const REMOTE_ATOMIC = 1 << 6;
         /// Memory windows may be bound to it.
         const BIND = 1 << 7;
@@ -92,7 +92,7 @@ impl<'de> serde::Deserialize<'de> for Access {
         for word in text.split(", ").filter(|word| *word != "no access") {
             match NAMES.iter().find(|(_, name)| *name == word) {
                 Some((right, _)) => access |= *right,
-                None => return Err(serde::de::Error::custom(format!("no such right: {word}"))),
+                None => return Err(serde::de::Error::custom(format!("unknown right: {word}"))),
             }
         }
         Ok(access)

@@ -150,7 +150,7 @@ impl Protection {
         }
     }
 
-    /// Binds a window to part of a region, or to nothing, and returns its key from now on. Earlier keys of a type 1 or
+    /// Binds a window to part of a region, or unbinds it, and returns its new key. Earlier keys of a type 1 or
     /// DAT window become stale, except that an unbind without a reserved key keeps the current key.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Protection {
         Ok(slot.key)
     }
 
-    /// Invalidates a type 2 window, for its owner or for the peer of its queue pair. Doing it twice is not an error.
+    /// Invalidates a type 2 window, for its owner or for the peer of its queue pair. Invalidating twice is not an error.
     ///
     /// # Errors
     /// A denial if the key is not the current key of a type 2 window of the domain, or if the window belongs to another
@@ -571,7 +571,7 @@ impl WindowRecord {
         }
     }
 
-    /// Remembers an ended key, for the text of denials.
+    /// Records an ended key, for the text of denials.
     fn replaced(&mut self, slot: KeySlot) {
         self.recent.rotate_right(1);
         self.recent[0] = Some((slot.index, slot.generation));

@@ -1,4 +1,4 @@
-//! Re-registration: gives a region another domain, other memory or other rights.
+//! Re-registration: changes a region's domain, memory or rights.
 //!
 //! The region gets new keys with [`Protection::reregister`], which registers and deregisters in one step. It keeps its
 //! keys with [`Protection::change_region`], as verbs drivers do: every check refuses the region until the earlier
@@ -54,8 +54,8 @@ impl Protection {
         let mut new = self.refill(&mut registry, region, &entry, change, geometry, access)?;
         let old_len = entry.len.load(Ordering::Relaxed);
         let bytes = self.room_for(&mut registry, new.geometry.len, old_len)?;
-        // A requested key that stays can be found throughout, so a request during the change is denied with
-        // `Reason::Deregistering` and not as an unknown key.
+        // A requested key that does not change can be found throughout, so a request during the change is
+        // denied with `Reason::Deregistering` and not as an unknown key.
         let asked = entry.requested();
         let stays = asked.is_some() && asked == new.requested && new.domain == entry.domain();
         if stays {

@@ -223,9 +223,9 @@ impl Protection {
                 return Err(Reason::WrongEndpoint { bound: to.qp });
             }
             has_right(to.access, needs)?;
-            // Pin the region, not the window: an access through a window that is unbound meanwhile delays the
-            // region's deregistration. The second check makes sure that the window was still bound to the region when
-            // it was pinned.
+            // Pin the region, not the window: an access through a window that is then unbound must delay the
+            // region's deregistration. The second check ensures that the window was still bound to the region when that
+            // was pinned.
             let region = self
                 .slots
                 .pin(to.region, to.region_generation)
@@ -356,7 +356,7 @@ impl Protection {
         }
     }
 
-    /// What became of the window that had this key recently. `None` if no window had it, or if another thread has
+    /// What happened to the window that recently had this key. `None` if no window had it, or if another thread has
     /// locked the registry: this is only a hint for the message, so it does not wait.
     fn window_since(&self, index: u32, generation: u32) -> Option<SlotNow> {
         let registry = self.registry.try_lock()?;
@@ -556,7 +556,7 @@ mod tests {
 
     /// Between lookup and pin, the key's slot passes through all generations, and is live under the first one again.
     #[test]
-    fn a_slot_that_is_used_again_between_look_up_and_pin_is_not_the_keys() {
+    fn a_slot_reused_between_lookup_and_pin_is_not_the_keys() {
         let (table, domain) = table();
         let first = register(&table, domain);
         let last = Cell::new(first.id);

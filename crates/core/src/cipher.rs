@@ -5,8 +5,8 @@
 //! half of all plaintexts. Here there are 32 rounds, each with its own round key from HMAC-SHA256: 512 bits in total,
 //! so there is neither a short key nor a key schedule to attack.
 //!
-//! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: 64 numbers
-//! are encrypted in the time of eight, no table is needed, and the result does not depend on the processor's features.
+//! [docs/security.md](../../../docs/security.md) compares the alternatives. Three properties matter here: encrypting 64
+//! numbers takes as long as encrypting eight one by one, no table is needed, and the result does not depend on the processor's features.
 
 use crate::Secrets;
 
@@ -75,7 +75,7 @@ mod tests {
 
     /// The test vector of the paper that describes Speck (appendix C, Speck32/64), with its own key schedule.
     #[test]
-    fn the_round_is_the_published_one() {
+    fn the_round_matches_the_published_cipher() {
         let (mut key, mut others) = (0x0100u16, [0x0908u16, 0x1110, 0x1918]);
         let mut round_keys = Vec::new();
         for round in 0..22u16 {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encrypted_can_be_decrypted() {
+    fn encryption_round_trips() {
         let secrets = Secrets([1, 2, 3, 4]);
         let (cipher, next) = (Cipher::new(&secrets, 0), Cipher::new(&secrets, 1));
         let numbers: [u32; 64] = std::array::from_fn(|at| (at as u32).wrapping_mul(0x3c6e_f372));
@@ -104,7 +104,7 @@ mod tests {
     /// Flipping any bit of the input flips about half of the output's bits.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
-    fn one_bit_changes_half_of_them() {
+    fn one_input_bit_changes_half_of_the_output_bits() {
         let cipher = Cipher::new(&Secrets([5, 6, 7, 8]), 0);
         for bit in 0..32 {
             let turned: u32 = (0..4_000u32)

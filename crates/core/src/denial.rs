@@ -24,7 +24,7 @@ pub enum Attempt {
         /// True for a peer's request.
         remote: bool,
     },
-    /// A code from a newer peer that this version does not know.
+    /// A code from a newer peer, unknown to this version.
     Other(u8),
 }
 
@@ -39,10 +39,10 @@ pub enum NamedKey {
     Region(RegionId),
 }
 
-/// What became of a stale key's region or window. It deliberately discloses no more than that.
+/// What happened to a stale key's region or window. It deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
-    /// The region or window has ended, or the window was rebound; the slot is free, or no longer known.
+    /// The region or window has ended, or the window was rebound; the slot is free, or no longer recorded.
     Free,
     /// The region or window has ended, or the window was rebound; the slot is in use again, under another key.
     Reused,
@@ -59,7 +59,7 @@ pub enum Reason {
     UnknownKey,
     /// The key was valid once.
     StaleKey {
-        /// What became of its region or window.
+        /// What happened to its region or window.
         now: SlotNow,
     },
     /// A local key was received over the network.
@@ -97,14 +97,14 @@ pub enum Reason {
     /// The range must be inside one segment of the scatter list, but touches several, or a gap between two.
     #[serde(alias = "NotInOnePiece")]
     CrossesSegments,
-    /// The memory is zero-based, and the request gave a virtual address inside it.
+    /// The memory is zero-based, and the request used a virtual address inside it.
     ZeroBased {
         /// Length of the memory.
         len: u64,
-        /// The offset of that address, which the request should have given instead.
+        /// The offset of that address, which the request should have used instead.
         offset: u64,
     },
-    /// The memory is addressed by virtual address, and the address given looks like an offset into it.
+    /// The memory is addressed by virtual address, and the request's address looks like an offset into it.
     NotZeroBased {
         /// The memory, in the addresses that requests use.
         #[serde(with = "range_serde")]
@@ -139,7 +139,7 @@ pub enum Reason {
     },
     /// The owner does not disclose the reason to this peer.
     Withheld,
-    /// A code from a newer peer that this version does not know.
+    /// A code from a newer peer, unknown to this version.
     Other(u8),
 }
 
@@ -225,7 +225,7 @@ impl Denial {
         }
     }
 
-    /// The copy for a peer that must not learn the reason. It contains only the peer's request, so it is the same for
+    /// The copy for a peer that must not be told the reason. It contains only the peer's request, so it is the same for
     /// every reason.
     #[must_use]
     pub fn without_reason(&self) -> Self {
@@ -339,7 +339,7 @@ impl Denial {
         .to_bytes()
     }
 
-    /// Reads [`Self::to_wire`]. Accepts any bytes: a value that this version does not know becomes `Other`.
+    /// Reads [`Self::to_wire`]. Accepts any bytes: a value that is unknown to this version becomes `Other`.
     #[must_use]
     pub fn from_wire(bytes: &[u8; WIRE_LEN]) -> Self {
         let wire = Wire::from_bytes(bytes);

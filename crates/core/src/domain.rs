@@ -1,9 +1,9 @@
-//! Protection domains: memory and queue pairs meet only inside one.
+//! Protection domains: a queue pair reaches only memory of its own domain.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The objects that a domain still has.
+/// The objects that a domain still contains.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DomainChildren {
     /// Registered regions.

@@ -27,7 +27,7 @@ pub(crate) mod flag {
     pub(crate) const PEER: u32 = 1 << 26;
     /// The region is being changed in place; its slot will be live again under the same generation.
     pub(crate) const CHANGING: u32 = 1 << 28;
-    /// Any of these makes a check leave the fast path.
+    /// A check of a slot with any of these flags leaves the fast path.
     pub(crate) const UNUSUAL: u32 = DISABLED | SCATTER | ENDPOINT | WINDOW | PEER | CHANGING;
     /// `enable` has enabled the region: no other endpoint or counter can be bound to it.
     pub(crate) const ENABLED: u32 = 1 << 21;
@@ -54,7 +54,7 @@ pub(crate) struct Entry {
     /// Region: address of the first byte in the owner's process, or the number of the scatter list. Window: its
     /// offset in the region, in bytes.
     pub(crate) start: AtomicU64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: AtomicU64,
     /// The address that requests use for the first byte.
     pub(crate) base: AtomicU64,
@@ -108,7 +108,7 @@ impl Entry {
         (self.rights() & flag::PEER != 0).then(|| self.link_generation.load(Ordering::Relaxed))
     }
 
-    /// The requested key, if there is one. The slot must be a region's and must not change meanwhile.
+    /// The requested key, if there is one. The slot must be a region's and must not change during the call.
     #[inline]
     pub(crate) fn requested(&self) -> Option<u64> {
         if self.rights() & flag::REQUESTED == 0 {

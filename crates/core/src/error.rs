@@ -39,7 +39,7 @@ pub enum CoreError {
         /// How many bytes.
         len: u64,
     },
-    /// A rule of the API demands a right that was not requested.
+    /// A rule of the API requires a right that was not requested.
     #[error("access \"{asked}\" also needs \"{missing}\"")]
     AccessNeeds {
         /// The requested rights.
@@ -50,7 +50,7 @@ pub enum CoreError {
     /// There is no such right.
     #[error("access has unknown bits {0:#x}")]
     UnknownAccess(u32),
-    /// A live region of the domain has that key already.
+    /// A live region of the domain already has that key.
     #[error("key {0:#x} is in use by another region of the domain")]
     KeyTaken(u64),
     /// All ones means "no key" and cannot be requested.
@@ -158,7 +158,7 @@ pub enum BindError {
     /// The key is not one of this window's.
     #[error("{given} is not a key of this window, which has {current}")]
     ForeignKey {
-        /// The key given.
+        /// The key in the request.
         given: Key,
         /// The window's current key.
         current: Key,

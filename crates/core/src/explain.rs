@@ -160,11 +160,11 @@ impl Denial {
             ),
             Reason::ZeroBased { len, .. } => write!(
                 out,
-                "the {noun} is zero-based (offsets up to {len:#x}), but the request gave a virtual address"
+                "the {noun} is zero-based (offsets up to {len:#x}), but the request used a virtual address"
             ),
             Reason::NotZeroBased { memory } => write!(
                 out,
-                "the {noun} has virtual addresses ({memory}), but the request gave an offset"
+                "the {noun} has virtual addresses ({memory}), but the request used an offset"
             ),
             Reason::Wraps => out.write_str("address plus length overflows the address space"),
             Reason::Misaligned => {
@@ -202,7 +202,7 @@ impl Denial {
         owner.api() != self.api
     }
 
-    /// What became of a key that was valid once.
+    /// What happened to a key that was valid once.
     fn stale(&self, out: &mut fmt::Formatter<'_>, now: SlotNow) -> fmt::Result {
         let words = self.words();
         let (key, region, window) = (words.key, words.region, words.window);
@@ -456,7 +456,7 @@ impl Denial {
         })
     }
 
-    /// Whether a request to a zero-based region gave an address that cannot be an offset into it.
+    /// Whether a request to a zero-based region used an address that cannot be an offset into it.
     fn misses_zero_base(&self) -> bool {
         match &self.reason {
             Reason::OutOfRange { memory, .. } => memory.start() == 0 && self.addr >= memory.end(),

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_say_who_copies_each_segment() {
+    fn grants_name_the_copier_of_each_segment() {
         let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 4]));
         let domain = table.create_domain().unwrap();
         let nowhere: Arc<dyn ForeignMemory> = Arc::new(Nowhere);

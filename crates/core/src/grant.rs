@@ -1,4 +1,4 @@
-//! Grants, each the permission to touch some bytes until it is dropped, and the end of a region, which waits for its
+//! Grants, each the permission to access some bytes until it is dropped, and the end of a region, which waits for its
 //! grants.
 //!
 //! A region ends in one of three ways. Each first makes checks refuse its keys, and returns a [`Deregistering`]:
@@ -9,8 +9,8 @@
 //! | `revoke_and_deregister` (`registry.rs`) | the same, after unbinding the windows and removing the bindings |
 //! | `deregister_into`, `revoke_and_deregister_into` (`magazine.rs`) | `end_idle` puts the slot of a region without pins, windows and bindings into the thread's magazine, without the table's lock; any other region ends as above |
 //!
-//! [`Deregistering::finish`] succeeds once both kinds of grants are gone: those with a pin, which the slot counts, and
-//! those of the [section](crate::Section), which nothing counts, so the caller must call
+//! [`Deregistering::finish`] succeeds once both kinds of grants have ended: those with a pin, which the slot counts, and
+//! those of the [section](crate::Section), which are not counted, so the caller must call
 //! [`drain_section`](crate::SectionLock::drain_section).
 
 use crate::RegionId;
@@ -22,7 +22,7 @@ use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
 use std::sync::Arc;
 
-/// The right to touch some bytes of registered memory, until it is dropped.
+/// Permission to access some bytes of registered memory, until it is dropped.
 ///
 /// While a grant lives, deregistering its region does not finish. Hold it only during a copy, and never across anything
 /// that waits.
@@ -49,7 +49,7 @@ pub(crate) enum KeptBy<'a> {
 /// The memory of a grant.
 pub(crate) enum Granted {
     One(VaRange),
-    /// In an `Arc` only because its drop is not inlined into the code for the usual case.
+    /// In an `Arc` only so that its drop is not inlined into the code for the usual case.
     Many(Arc<Several>),
 }
 

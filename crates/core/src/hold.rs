@@ -1,4 +1,4 @@
-//! Regions that cannot end while something about them changes.
+//! Regions that cannot end while they are being changed.
 //!
 //! A thread ends an idle region into its magazine without the table's lock ([`crate::Magazine`]). So a thread that
 //! binds something to a region, or changes it otherwise, under the table's lock, first *holds* its slot: it sets a bit

@@ -2,8 +2,8 @@
 //!
 //! **Remote keys** are issued in the order of a keyed permutation of all 32-bit numbers ([`crate::cipher`]): the first
 //! key is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
-//! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions come and go,
-//! learns nothing about the others except that they differ. No key is issued again before all have been used; then the
+//! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions are registered
+//! and deregistered, learns nothing about the other keys except that they differ. No key is issued again before all have been used; then the
 //! next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and compare the
 //! result with how many numbers have been drawn so far.
 //!
@@ -19,8 +19,8 @@
 //! +------------------+------------+---+
 //! ```
 //!
-//! A number can be both a local and a remote key, with the small probability that a guess hits a key; then the use of
-//! the number decides. Keys below 256 are never issued; programs use 0 for "no key".
+//! A number can be both a local and a remote key, with the small probability that a guess hits a key; its use then
+//! decides which one it names. Keys below 256 are never issued; programs use 0 for "no key".
 
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;
@@ -120,7 +120,7 @@ pub(crate) struct KeySequence {
 
 impl Keys {
     pub(crate) fn new(secrets: &Secrets) -> Self {
-        // The upper bits of the mask are no slot's, so no local key is below 256.
+        // The upper bits of the mask belong to no slot, so no local key is below 256.
         let random = secrets.number("local keys");
         let none = Limits::KEY_SLOTS + 1 + (random >> 32) as u32 % Limits::TYPE2_SLOTS;
         Self {
@@ -296,7 +296,7 @@ impl Keys {
             .then_some(Key(key))
     }
 
-    /// Whether one of the 256 keys with these upper bits has been drawn, besides the number that the prefix comes from.
+    /// Whether one of the 256 keys with these upper bits has been drawn, other than the number that the prefix comes from.
     fn any_was_drawn(&self, prefix: u32) -> bool {
         let keys = |block: u32| {
             std::array::from_fn::<u32, BATCH, _>(|low| prefix | block << 6 | low as u32)
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_open_to_what_they_were_given_for() {
+    fn keys_map_to_what_they_were_issued_for() {
         let (keys, mut draw) = keys(1);
         for index in 0..if cfg!(miri) { 40 } else { 4_000 } {
             let generation = index * 37 % GENERATIONS;
@@ -408,7 +408,7 @@ mod tests {
     /// A stale key is never mistaken for one that was never issued, even long after the table has forgotten its object.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
-    fn ended_keys_are_told_from_numbers_that_never_were_keys() {
+    fn stale_keys_differ_from_numbers_that_were_never_keys() {
         let (keys, mut draw) = keys(1);
         let given: Vec<u32> = (0..20_000)
             .map(|_| {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_256_are_no_keys() {
+    fn numbers_below_256_are_not_keys() {
         let (keys, mut draw) = keys(3);
         for key in 0..LOWEST {
             assert_eq!(keys.open(key, none), Named::Nothing);
@@ -454,7 +454,7 @@ mod tests {
     /// window's.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]
-    fn type_2_windows_share_no_key_with_anything() {
+    fn type_2_windows_share_no_keys() {
         let (keys, mut draw) = keys(5);
         let mut upper = HashSet::new();
         for round in 0..60_000 {
@@ -486,7 +486,7 @@ mod tests {
     /// windows do not.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
-    fn prefixes_are_used_again_when_half_of_them_are_used_up() {
+    fn prefixes_are_reused_once_half_are_used_up() {
         let (keys, mut draw) = keys(5);
         let live = keys.give_type2(&mut draw, 1, 1).unwrap().0;
         let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;
@@ -529,7 +529,7 @@ mod tests {
 
     /// After 2^32 keys another permutation begins, which skips keys that are still live.
     #[test]
-    fn another_permutation_begins_when_all_keys_were_used() {
+    fn another_permutation_begins_when_all_keys_are_used() {
         let (keys, mut draw) = keys(6);
         let first = keys.give_remote(&mut draw, 1, 0).unwrap();
         keys.drawn.store(1 << 32, Ordering::Relaxed);
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn other_secrets_give_other_keys() {
+    fn different_secrets_give_different_keys() {
         let ((one, mut first), (two, mut second)) = (keys(1), keys(2));
         let same = (0..100).filter(|slot| {
             one.give_remote(&mut first, *slot, 0) == two.give_remote(&mut second, *slot, 0)

@@ -5,9 +5,9 @@
 //! in place, so readers never see a table move.
 //!
 //! A cell is one word, so a reader sees a key with its own slot or not at all. The result may be outdated: the caller
-//! pins the slot under the generation that it found, which fails if the key has become stale meanwhile.
+//! pins the slot under the generation that it found, which fails if the key has become stale since.
 //!
-//! The cell of a stale key keeps its contents until another key needs the cell. So for some time a denial can still say
+//! The cell of a stale key keeps its contents until another key needs the cell. So a denial can still say, for some time,
 //! what the key named.
 
 use crate::Limits;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_until_they_end_and_recalled_for_a_while() {
+    fn keys_are_found_while_live_and_remembered_for_a_while() {
         let table = KeyTable::new();
         let count = if cfg!(miri) { 200 } else { 20_000 };
         let keys: Vec<u32> = keys().take(count).collect();

@@ -1,13 +1,13 @@
-//! The protection core: which memory may be touched, by whom, and if not, why not.
+//! The protection core: who may access which memory, and if not, why not.
 //!
 //! A [`Protection`] table records domains, memory regions and memory windows and the keys that name them. One function
-//! decides every access: [`Protection::check_remote`] (or its local counterpart) returns a [`Grant`], the permission
-//! to touch exactly these bytes until it is dropped, or a [`Denial`], a value with everything needed to understand
+//! decides every access: [`Protection::check_remote`] (or its local counterpart) returns a [`Grant`], permission to
+//! access exactly these bytes until it is dropped, or a [`Denial`], a value with everything needed to understand
 //! the refusal.
 //!
 //! The crate does no input or output, starts no thread, reads no clock and contains no unsafe code: inputs are
 //! arguments, outputs are values. Checks take no lock, except to look up a scatter list. Every change of the table
-//! takes one spin lock for a short time, except that a thread with a [`Magazine`] usually registers and deregisters
+//! briefly takes one spin lock, except that a thread with a [`Magazine`] usually registers and deregisters
 //! without it.
 //!
 //! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in

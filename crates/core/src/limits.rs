@@ -1,10 +1,10 @@
 //! Limits of a device: numbers of objects, and bytes. Each limit has a name and, unless it is fixed, the name of the
-//! setting that raises it, so that an error can say what to do.
+//! setting that raises it, so that an error can say how to fix it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How much a device allows. The values are upper bounds, not reservations: nothing is allocated for them.
+/// The limits of a device. The values are upper bounds, not reservations: nothing is allocated for them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// The maximum number of live regions.

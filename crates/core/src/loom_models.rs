@@ -88,7 +88,7 @@ fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
 
 /// A cell that is reused for another key is never taken for the old key's, and vice versa.
 #[test]
-fn requested_keys_that_come_and_go() {
+fn requested_keys_added_and_removed() {
     look_up_against_changes(7, |found| matches!(found, None | Some((70, 0))));
     look_up_against_changes(8, |found| matches!(found, None | Some((80, 0))));
 }
@@ -100,7 +100,7 @@ fn a_requested_key_that_stays() {
 
 /// A device key is found with its own slot or not at all; a key that stays is always found, even while the table grows.
 #[test]
-fn device_keys_that_come_and_go() {
+fn device_keys_added_and_removed() {
     loom::model(|| {
         let (goes, stays, comes, grows) = (0x100, 0x200, 0x300, 0x500);
         let table = Arc::new(KeyTable::new());
@@ -295,7 +295,7 @@ fn access_in_a_section_against_a_change_in_place() {
 }
 
 #[test]
-fn the_length_of_after_goes_with_the_memory_of_after() {
+fn the_new_length_belongs_to_the_new_memory() {
     access_against_a_change(64);
 }
 

@@ -11,12 +11,12 @@
 //! marks it as stale just before the slot gets another key or is freed.
 //!
 //! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in
-//! addition: these are *prepaid*. So limits may seem to be reached, and a domain busy, when they are not.
-//! Before an operation is refused for that, it empties all magazines ([`Protection::empty_all_magazines`]) and checks
+//! addition: these are *prepaid*. So limits may seem to be reached, and a domain may seem busy, when they are
+//! not. Before an operation is refused for that reason, it empties all magazines ([`Protection::empty_all_magazines`]) and checks
 //! again. Inspection subtracts what is prepaid.
 //!
 //! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to empty the magazine.
-//! Locks are taken in this order: the table's, a magazine's, that of the requested keys.
+//! Locks are taken in this order: the table's, a magazine's, the one for requested keys.
 
 use crate::entry::{Entry, NONE, flag};
 use crate::grant::Deregistering;
@@ -31,7 +31,7 @@ use rkey_base::slab::Claimed;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// How many slots a magazine takes at once, and how many ended ones it collects.
+/// How many slots a magazine takes at once, and how many ended slots it collects.
 const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 /// How many bytes a magazine prepays at once.
 const BYTES: u64 = 1 << 30;

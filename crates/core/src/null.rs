@@ -1,4 +1,4 @@
-//! Null regions: a local key for no memory. Reads give zeros and writes are dropped, at any address and of any length.
+//! Null regions: a local key for no memory. Reads return zeros and writes are dropped, at any address and of any length.
 //! Peers cannot reach them.
 
 use crate::denial::Request;

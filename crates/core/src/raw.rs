@@ -1,4 +1,4 @@
-//! Raw keys: everything a peer needs to reach a region, as bytes, and the table that maps them to numbers at the peer.
+//! Raw keys: everything a peer needs to access a region, as bytes, and the peer's table that maps them to numbers.
 //!
 //! This is for libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit
 //! number that the program's requests name instead of the key itself.
@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A key, and what a peer needs to use it.
 ///
-/// As bytes, little endian: a mark (2 bytes), version 1, the kind of key (0 device, 1 requested), reserved (4), the
+/// As bytes, little endian: a magic number (2 bytes), version 1, the kind of key (0 device, 1 requested), reserved (4), the
 /// key (8), base (8), length (8), node (8).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RawKey {
@@ -72,8 +72,8 @@ impl RawKey {
     }
 }
 
-/// Raw keys from peers, mapped to numbers that requests can name. A number is reused only after 2^32 others of its
-/// slot.
+/// Raw keys from peers, mapped to numbers that requests can name. A number is reused only after its slot has had 2^32
+/// others.
 #[derive(Default)]
 pub struct RawKeyMap {
     places: SpinLock<Places>,
@@ -153,7 +153,7 @@ mod tests {
     };
 
     #[test]
-    fn raw_keys_survive_the_trip() {
+    fn raw_keys_round_trip() {
         let device = RawKey {
             key: WireKey::Device(Key(0xdead_beef)),
             ..RAW
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_raw_key_are_refused() {
+    fn bytes_that_are_not_a_raw_key_are_refused() {
         let good = RAW.to_bytes();
         assert_eq!(RawKey::from_bytes(&good[..39]), None);
         assert_eq!(RawKey::from_bytes(&[]), None);
@@ -184,7 +184,7 @@ mod tests {
     /// A number names its key until it is unmapped, and never again. A second unmap returns `None`. Mapping and
     /// unmapping repeatedly does not grow the table.
     #[test]
-    fn numbers_are_released_and_not_revived() {
+    fn unmapped_numbers_are_never_revived() {
         let map = RawKeyMap::default();
         let first = map.map(RAW);
         let second = map.map(RAW);

@@ -11,16 +11,16 @@ pub enum Addressing {
     /// inside one.
     #[default]
     Virtual,
-    /// From zero; the segments of a scatter list follow each other without gaps.
+    /// Offsets from zero; the segments of a scatter list follow each other without gaps.
     Zero,
-    /// From this address; the segments of a scatter list follow each other without gaps.
+    /// Offsets from this address; the segments of a scatter list follow each other without gaps.
     Iova(u64),
 }
 
 /// Where the memory comes from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MemoryKind {
-    /// The program's own.
+    /// The program's own memory.
     #[default]
     User,
     /// Part of a shared segment that a peer can map.

@@ -37,7 +37,7 @@ pub(crate) struct Filling {
 }
 
 impl Protection {
-    /// Registers memory. The caller is responsible for what the ranges point to; it need not be mapped (FI-030).
+    /// Registers memory. The caller is responsible for what the ranges point to; the memory need not be mapped (FI-030).
     ///
     /// # Errors
     /// See [`CoreError`]; on an error, nothing is registered.
@@ -165,7 +165,7 @@ impl Protection {
     pub fn deregister(&self, region: RegionId) -> Result<Deregistering<'_>, CoreError> {
         let mut registry = self.registry.lock();
         let entry = self.region(region)?;
-        // If the region ends meanwhile (into a magazine), these values are another region's, and `end` fails.
+        // If the region ends in the meantime (into a magazine), these values are another region's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
         let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::bound(place).is_some());
         if windows > 0 || bindings != [false; 2] {
@@ -430,7 +430,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Gives a region back the requested key that it has just lost, under the same lock.
+    /// Returns to a region the requested key that it has just lost, under the same lock.
     pub(crate) fn restore_requested(
         &self,
         adding: &Adding<'_>,

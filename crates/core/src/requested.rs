@@ -33,7 +33,7 @@ struct Cell {
     key: AtomicU64,
 }
 
-/// Cells that are checked together: they fill a pair of cache lines.
+/// Cells that are checked together; they fill a pair of cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Bucket([Cell; BUCKET]);
@@ -44,7 +44,7 @@ pub(crate) struct Requested {
     /// The number of levels.
     grown: AtomicUsize,
     factor: u64,
-    /// Held by the thread that adds keys, which takes no other lock meanwhile.
+    /// Held by the thread that adds keys, which takes no other lock while it has this one.
     adding: SpinLock<()>,
 }
 
@@ -201,7 +201,7 @@ impl Adding<'_> {
     }
 }
 
-/// Whether a cell with this target has a key of this domain.
+/// Whether a cell with this target holds a key of this domain.
 #[inline]
 fn belongs(target: u64, domain: DomainId) -> bool {
     // `USED` is the bit below the domain.

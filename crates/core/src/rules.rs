@@ -1,7 +1,7 @@
 //! Rules that only some APIs have. The core applies a rule only if the caller asks for it.
 //!
 //! The three APIs disagree about which rights need which. Each rule is written
-//! once, here. A front end passes the set that its API demands with every registration and every
+//! once, here. A front end passes the set that its API requires with every registration and every
 //! bind.
 
 use crate::Access;
@@ -26,13 +26,13 @@ bitflags! {
         /// Windows cannot be bound to zero-based regions.
         const NO_WINDOW_ON_ZERO_BASED = 1 << 6;
 
-        /// What verbs demands.
+        /// The rules of verbs.
         const VERBS = Self::REMOTE_WRITE_NEEDS_LOCAL_WRITE.bits() | Self::LOCAL_READ_ALWAYS.bits()
             | Self::WINDOW_NEEDS_BIND.bits() | Self::WINDOW_WRITE_NEEDS_LOCAL_WRITE.bits()
             | Self::NO_WINDOW_ON_ZERO_BASED.bits();
-        /// What libfabric demands.
+        /// The rules of libfabric.
         const LIBFABRIC = Self::REMOTE_WRITE_GIVES_ATOMIC.bits();
-        /// What uDAPL demands.
+        /// The rules of uDAPL.
         const UDAPL = Self::WINDOW_WRITE_NEEDS_LOCAL_WRITE.bits() | Self::WINDOW_READ_NEEDS_LOCAL_READ.bits();
     }
 }
@@ -41,7 +41,7 @@ impl Rules {
     /// The rights of a region that requests `asked`.
     ///
     /// # Errors
-    /// The missing right, if a rule demands one that was not requested.
+    /// The missing right, if a rule requires one that was not requested.
     pub(crate) fn apply(self, asked: Access) -> Result<Access, Access> {
         let mut access = asked;
         if self.contains(Self::LOCAL_READ_ALWAYS) {

@@ -1,12 +1,12 @@
-//! Sections: checks under a lock that the caller holds anyway. Such checks write nothing that other threads read.
+//! Sections: checks under a lock that the caller holds anyway. Such checks write no memory that other threads read.
 //!
 //! A pin and its release are two atomic read-modify-writes, several times the cost of the rest of a check. An engine
 //! makes all its checks and copies under its own lock, so it needs no pins: it keeps a [`Section`] behind that lock.
 //!
 //! A grant of a section holds nothing in the table; it only borrows the section. So an owner that takes memory back
-//! must show that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking
-//! and releasing the lock that guards the section ([`SectionLock::drain_section`]). Until one of these has happened
-//! after a region was deregistered or began to change, [`Deregistering::finish`](crate::Deregistering::finish) and
+//! must prove that no such grant is left: by exclusive access to the section ([`Section::drain_section`]), or by taking
+//! and releasing the lock that guards the section ([`SectionLock::drain_section`]). After a region is deregistered or
+//! begins to change, until one of these has happened, [`Deregistering::finish`](crate::Deregistering::finish) and
 //! [`Changing::finish`](crate::Changing::finish) refuse. A section is not `Sync`, so threads share it through a
 //! [`SectionLock`].
 
@@ -68,7 +68,7 @@ impl Protection {
     }
 
     /// Whether one of this side's requests may name this memory of a region at this moment, as a check before posting.
-    /// This holds nothing: the result does not permit touching the memory.
+    /// This holds nothing: the result does not permit access to the memory.
     ///
     /// # Errors
     /// Same as [`Self::check_region`].
@@ -104,8 +104,8 @@ impl Protection {
         let look = self.slots.look(index)?;
         let range = check_plain_region(look.value(), request, needs, alignment)?;
         let counter = Entry::bound(&look.value().counter);
-        // The slot may have been reused while it was read. If it is live under this generation now, it was live all the
-        // time or was changed in place. `Entry::begin_change` says why a check never sees half of such a change.
+        // The slot may have been reused while it was read. If it is live under this generation now, it was live throughout
+        // or was changed in place. `Entry::begin_change` says why a check never sees half of such a change.
         fence(Ordering::Acquire);
         look.is_live(generation).then_some((range, counter))
     }
@@ -335,7 +335,7 @@ pub(crate) mod drained {
             Self { table, section }
         }
 
-        /// Whether no section's grants are awaited any more.
+        /// Whether it no longer waits for a section's grants.
         #[inline]
         pub(crate) fn is_over(&self) -> bool {
             !self.section || self.is_dropped()

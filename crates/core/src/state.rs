@@ -1,4 +1,4 @@
-//! The states of regions and windows, as tables: which event is legal in which state, and where it leads.
+//! The states of regions and windows, as tables: which events are legal in each state, and the states that they lead to.
 //!
 //! The code consults these tables; a test below compares them with a drawing. An event whose cell is empty is refused.
 

@@ -15,14 +15,14 @@ use rkey_base::lock::SpinLock;
 use rkey_base::slab::{Claimed, FreeList, Retired, Slab, State};
 use std::collections::HashMap;
 
-/// Domains, regions, windows and keys of one device, and the decision about every access.
+/// The domains, regions, windows and keys of one device; decides every access.
 ///
 /// All methods take `&self` and may be called from any thread.
 pub struct Protection {
     pub(crate) limits: Limits,
     /// The API of domains that are created without naming one.
     pub(crate) api: Api,
-    /// Whether peers may reach memory through another API than its own.
+    /// Whether peers may reach memory through an API other than its own.
     pub(crate) across_apis: bool,
     pub(crate) keys: Keys,
     /// Regions, and windows whose keys the device chooses.
@@ -131,7 +131,7 @@ impl Protection {
         &self.limits
     }
 
-    /// The same table, in which `across_apis` says whether peers may reach memory through another API than the one that
+    /// The same table, in which `across_apis` says whether peers may reach memory through an API other than the one that
     /// registered it. By default they may not: the domains of two APIs are different domains.
     #[must_use]
     pub fn across_apis(self, across_apis: bool) -> Self {
@@ -356,7 +356,7 @@ impl Protection {
         }
     }
 
-    /// Frees a retired slot now or, if it is pinned, when a slot is claimed after its last pin is gone.
+    /// Frees a retired slot now or, if it is pinned, when a slot is claimed after its last pin has been dropped.
     pub(crate) fn put_back(
         &self,
         registry: &mut Registry,
@@ -404,7 +404,7 @@ impl Protection {
         }
     }
 
-    /// Frees the orphans whose last pin is gone.
+    /// Frees the orphans whose last pin has been dropped.
     #[cold]
     fn sweep(&self, registry: &mut Registry) {
         for orphan in std::mem::take(&mut registry.orphans) {

@@ -46,7 +46,7 @@ impl fmt::Display for WindowKind {
     }
 }
 
-/// A new window: its handle and its key, which is not bound to anything yet.
+/// A new window, not bound to anything yet: its handle and its key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Window {
     /// The owner's handle.
@@ -74,7 +74,7 @@ pub struct BindRequest {
     /// The part of the region, in the addresses that requests to the region use. An empty range unbinds (type 1 and
     /// DAT).
     pub range: VaRange,
-    /// The window's rights: remote ones only.
+    /// The window's rights: remote rights only.
     pub access: Access,
     /// The window is addressed from zero instead of by the region's addresses (type 2 only).
     pub zero_based: bool,

@@ -1,7 +1,7 @@
 //! Whether keys can be predicted from other keys. The tests collect keys that an attacker can see, and derive guesses
-//! that are better than chance if keys follow any of the patterns of keys before 0.2.
+//! that beat chance if keys follow any of the patterns that keys had before 0.2.
 //!
-//! The same guesser runs against a copy of the old key layout, to show that it finds a pattern where there is one.
+//! The same guesser runs against a copy of the old key layout, to prove that it finds a pattern where there is one.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;
@@ -155,7 +155,7 @@ fn linear(keys: &[u32]) -> f64 {
 
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
-fn the_guesser_foretells_keys_as_they_were_before() {
+fn the_guesser_predicts_the_old_keys() {
     let seen = seen_before();
     let (hits, rounds, tried) = luck(&seen.in_turn);
     assert_eq!(hits, rounds, "in turn, {tried} guesses");
@@ -164,7 +164,7 @@ fn the_guesser_foretells_keys_as_they_were_before() {
 /// A thousand keys reveal nothing about the next: it is not among the guesses, and no bit of it is predicted.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
-fn a_thousand_keys_say_nothing_of_the_next() {
+fn a_thousand_keys_reveal_nothing_about_the_next() {
     for secret in 0..2 {
         let seen = seen_now(secret);
         for (what, keys) in [
@@ -189,7 +189,7 @@ fn a_thousand_keys_say_nothing_of_the_next() {
 /// 1.2 million guesses against a hundred live regions, of which 0.03 would succeed by chance.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
-fn keys_near_those_that_were_seen_open_nothing() {
+fn keys_near_known_keys_grant_nothing() {
     let table = Protection::new(Limits::default(), Secrets([1, 2, 3, 5]));
     let domain = table.create_domain().unwrap();
     let register = || {
@@ -240,12 +240,12 @@ fn keys_near_those_that_were_seen_open_nothing() {
 }
 
 /// A server registers a buffer for each client and deregisters it when the client disconnects. One client connects 16
-/// times and learns the keys of its buffers. Then another client connects, and the first one tries to reach the new
+/// times and records the keys of its buffers. Then another client connects, and the first one tries to reach the new
 /// buffer: first with the 256 keys that share their upper bits with one of its own keys (in the old layout, the key of
 /// eight registrations ago has the right ones), then with keys that its own keys and their differences suggest.
 #[test]
 #[cfg_attr(miri, ignore = "many thousand steps")]
-fn a_client_that_came_16_times_cannot_reach_the_next_clients_buffer() {
+fn a_client_that_connected_16_times_cannot_reach_the_next_clients_buffer() {
     for secret in 0..20 {
         let table = Protection::new(Limits::default(), Secrets([secret, 7, 8, 9]));
         let domain = table.create_domain().unwrap();

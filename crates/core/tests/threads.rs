@@ -10,7 +10,7 @@ const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
 const SLOTS: usize = 8;
 const FREE: u64 = 0;
 
-/// For each part of an imaginary memory, a word and the key of its region. The owner stores the number of the round in
+/// For each part of a simulated memory, a word and the key of its region. The owner stores the number of the round in
 /// the word before it registers the part, and zero once the deregistration is drained. The holder of a grant must not
 /// see zero.
 struct Arena {
@@ -76,7 +76,7 @@ fn arena() -> Arena {
 }
 
 #[test]
-fn memory_is_the_owners_when_its_close_is_drained() {
+fn memory_is_the_owners_once_deregistration_is_drained() {
     let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let section = SectionLock::new(table.section().unwrap());
@@ -133,7 +133,7 @@ fn memory_is_the_owners_when_its_close_is_drained() {
 }
 
 #[test]
-fn windows_are_rebound_under_fire() {
+fn windows_are_rebound_under_load() {
     for kind in [WindowKind::Type1, WindowKind::Type2B] {
         let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
         let domain = table.create_domain().unwrap();
@@ -186,7 +186,7 @@ fn windows_are_rebound_under_fire() {
 }
 
 #[test]
-fn requested_keys_come_and_go_under_fire() {
+fn requested_keys_are_added_and_removed_under_load() {
     let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let section = SectionLock::new(table.section().unwrap());

@@ -79,7 +79,7 @@ pub struct Config {
     pub share: Share,
     /// Which peers learn why their requests were denied.
     pub explain: Explain,
-    /// On which addresses it takes packets of other hosts.
+    /// The addresses on which it accepts packets from other hosts.
     pub wire: WireSetting,
     /// Whether payloads may be copied directly between the two processes.
     pub direct_copy: DirectCopy,
@@ -89,8 +89,8 @@ pub struct Config {
     /// The size of the payload ring of one direction of a link, in bytes. Two processes copy in and out of the ring at the same
     /// time, which is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
-    /// Lets any process of this user read and write our memory, even where Yama would refuse that
-    /// (`PR_SET_PTRACER_ANY`). Off by default.
+    /// Lets any process of this user read and write our memory, even where Yama would deny that (`PR_SET_PTRACER_ANY`). Off by
+    /// default.
     pub ptracer_any: bool,
     /// How long the engine thread, and a thread in [`Cq::wait`](crate::Cq::wait), polls before it sleeps.
     pub spin: Duration,
@@ -104,17 +104,17 @@ pub struct Config {
     pub rnr_retry: u8,
     /// How long `connect` and the handshake of a connection may take when the caller gives no time.
     pub connect_timeout: Duration,
-    /// The watcher's file (`rkey run --explain`): refusals go there instead of to the log.
+    /// The watcher's file (`rkey run --explain`): refusals are written there instead of to the log.
     pub report: Option<PathBuf>,
-    /// Whether peers may reach memory through another API than the one that registered it. Within each API the domains stay
-    /// separate. Off by default: a domain of verbs and one of libfabric are different domains.
+    /// Whether peers may access memory through an API other than the one that registered it. Within each API, domains stay
+    /// separate. Off by default: a verbs domain and a libfabric domain are different domains.
     pub cross_api: bool,
-    /// The API of the program: denials name its access flags. Front ends set it; no variable does.
+    /// The program's API: denials name its access flags. Set by front ends; there is no variable for it.
     pub api: Api,
     /// Whether the front end logs the denials of its own requests in its own words
-    /// ([`Device::tell_own_denial`](crate::Device::tell_own_denial)); the device then does not log them. Front ends set
+    /// ([`Device::log_own_denial`](crate::Device::log_own_denial)); the device then does not log them. Front ends set
     /// it; no variable does.
-    pub tells_own_denials: bool,
+    pub logs_own_denials: bool,
 }
 
 impl Default for Config {
@@ -148,7 +148,7 @@ impl Default for Config {
             report: None,
             cross_api: false,
             api: Api::Native,
-            tells_own_denials: false,
+            logs_own_denials: false,
         }
     }
 }
@@ -201,7 +201,7 @@ impl Config {
             rnr_retry: self.rnr_retry,
             connect_timeout: self.connect_timeout,
             api: self.api,
-            tells_own_denials: self.tells_own_denials,
+            logs_own_denials: self.logs_own_denials,
             ..other.clone()
         };
         *self == other
@@ -235,7 +235,7 @@ pub struct ConfigError {
     pub variable: String,
     /// The given value.
     pub value: String,
-    /// The allowed values, in words.
+    /// A description of the allowed values.
     pub allowed: String,
 }
 
@@ -243,11 +243,11 @@ pub struct ConfigError {
 pub struct Variable {
     /// The name of the variable, including the prefix `RKEY_`.
     pub name: &'static str,
-    /// The default, as a user would write it.
+    /// The default in the syntax of the variable.
     pub default: &'static str,
-    /// The accepted values, in words.
+    /// A description of the accepted values.
     pub allowed: &'static str,
-    /// Its meaning, in a sentence.
+    /// The meaning of the variable, as a phrase.
     pub meaning: &'static str,
     apply: fn(&mut Config, &str) -> Option<()>,
 }

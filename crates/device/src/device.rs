@@ -163,8 +163,8 @@ impl Device {
         shared.identities.check(node, uid, pid, in_use)
     }
 
-    /// Acknowledges executed requests to peers, as far as possible without waiting. A program that ends without closing its
-    /// device should call it before it exits.
+    /// Acknowledges executed requests to peers, as far as possible without waiting. Call this before a program exits without
+    /// closing its device.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -174,9 +174,9 @@ impl Device {
         Ok(())
     }
 
-    /// Logs a front end's words for a refusal of one of its requests, under the rate limit for refusals. A watcher
-    /// (`rkey run --explain`) gets the device's words instead.
-    pub fn tell_own_denial(&self, words: &str) {
+    /// Logs a front end's own message about the refusal of one of its requests, subject to the rate limit for refusals. A
+    /// watcher (`rkey run --explain`) gets the device's message instead.
+    pub fn log_own_denial(&self, words: &str) {
         self.shared().denials.write_own(words);
     }
 
@@ -192,7 +192,7 @@ impl Device {
         self.shared().node
     }
 
-    /// The way to other hosts, if its configuration has one.
+    /// The wire to other hosts, if the configuration has one.
     #[must_use]
     pub fn wire(&self) -> Option<&Wire> {
         self.shared().wire.as_deref()
@@ -227,7 +227,7 @@ impl Device {
         Some(DenialReport::clone(&found))
     }
 
-    /// The last refused accesses, oldest first. The refusal of a peer's request is added before the peer learns of it.
+    /// The most recent refused accesses, oldest first. The refusal of a peer's request is added before the peer learns of it.
     #[must_use]
     pub fn denials(&self) -> Vec<DenialReport> {
         if self.is_forked() {
@@ -338,7 +338,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let thread = self.thread.lock().take();
         if self.shared.lifecycle().is_forked() {
-            // The thread is the parent's: there is nothing to join or detach in this process.
+            // The thread exists only in the parent: this process has nothing to join or detach.
             std::mem::forget(thread);
             return;
         }

@@ -28,7 +28,7 @@ pub enum DeviceError {
     },
     /// A requested size is larger than the device allows for one object.
     #[error(
-        "{wanted} {what} were requested, but at most {limit} are allowed; {variable} changes that"
+        "{wanted} {what} were requested, but at most {limit} are allowed; {variable} changes the limit"
     )]
     TooLarge {
         /// What was requested.
@@ -75,7 +75,7 @@ pub enum DeviceError {
     /// The engine of the device failed; nothing more will complete.
     #[error("the device failed: {0}; close it and open a new one")]
     Failed(String),
-    /// The address is not on this host.
+    /// The address does not belong to this host.
     #[error("{address} is not an address of this host; rkey reaches only processes on this host")]
     NotThisHost {
         /// The address.
@@ -109,7 +109,7 @@ pub enum DeviceError {
     /// The queue pair has no link to its peer (not yet, or no longer).
     #[error("queue pair {qpn:#x} is not connected to another process (not yet, or no longer)")]
     NotConnected {
-        /// Its number.
+        /// The queue pair number.
         qpn: u32,
     },
     /// The memory of a lease could not be mapped.
@@ -118,7 +118,7 @@ pub enum DeviceError {
     /// The process at the other end belongs to another user, and sharing is off.
     #[error("the process at the other end belongs to user {uid}; both ends need RKEY_SHARE=all")]
     OtherUser {
-        /// Its user id.
+        /// The other process's user ID.
         uid: u32,
     },
     /// The connection could not be made: for example, the peer ended, violated the protocol, or claimed another process's device.
@@ -126,7 +126,7 @@ pub enum DeviceError {
     Handshake(&'static str),
     /// The peer runs another version of rkey.
     #[error(
-        "the peer speaks version {there} of the {protocol}, this process speaks version {here}: install the same rkey on both sides"
+        "the peer uses version {there} of the {protocol}, but this process uses version {here}: install the same rkey on both sides"
     )]
     Version {
         /// The protocol that differs.
@@ -136,8 +136,8 @@ pub enum DeviceError {
         /// Our version.
         here: u32,
     },
-    /// A time limit has passed.
-    #[error("{what} did not happen within {after:?}")]
+    /// A time limit expired.
+    #[error("timed out after {after:?} waiting for {what}")]
     TimedOut {
         /// What did not happen in time.
         what: &'static str,
@@ -149,7 +149,7 @@ pub enum DeviceError {
     TooLong {
         /// What is too long.
         what: &'static str,
-        /// Its length.
+        /// The length, in bytes.
         len: usize,
         /// The maximum length.
         max: usize,

@@ -19,9 +19,9 @@ pub fn lease(bytes: &[u8]) -> bool {
     crate::reclaim::lease_messages::decodes(bytes)
 }
 
-/// A datagram from another host: as it is, and with a right checksum, without which nearly all bytes are dropped at once. Also a message
-/// of another process that passes datagrams on.
+/// A datagram from another host, both as it is and with a corrected checksum, without which nearly all inputs would be dropped at
+/// once. Also a message from another process that forwards datagrams.
 #[must_use]
 pub fn datagram(bytes: &[u8]) -> bool {
-    crate::wire::takes(bytes)
+    crate::wire::would_accept(bytes)
 }

@@ -11,13 +11,13 @@
 //! | `process_device` | the device that the front ends of a process share |
 //! | [`config`] | the configuration and the `RKEY_*` variables |
 //! | [`objects`] | completion queues and channels, queue pairs, shared receive queues, regions, windows, shareable memory |
-//! | [`cm`] | the connection manager's messages between the processes of this host, and its thread |
+//! | [`cm`] | the connection manager: its sockets, its thread and its clock |
 //! | [`connect`] | listen, accept and connect by address |
-//! | [`peers`] | other devices: how links to and from them are made, and which processes they belong to; [`names`] |
+//! | [`peers`] | other devices: how links to and from them are established, and which processes they belong to; [`names`] |
 //! | [`wire`] | other hosts: the sockets of RoCEv2, and queue pair 1 |
-//! | `reclaim` | how memory is taken back from peers that reach it by themselves; leases |
+//! | `reclaim` | how memory is taken back from peers that access it directly; leases |
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
-//! | [`inspect`] | descriptions of a device for people; [`denials`] (refused accesses in the log) and [`describe`] |
+//! | [`inspect`] | descriptions of a device for display; [`denials`] (refused accesses in the log) and [`describe`] |
 //! | [`threads`], [`time`] | threads and the clock, also for front ends |
 //! | [`fork`] | what a forked child can do with its parent's device |
 //!

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_closes_the_channels_that_are_left() {
+    fn a_failure_closes_the_remaining_channels() {
         let life = lifecycle();
         let queue = || Arc::new(EventQueue::<CqId>::new(1).unwrap());
         let (kept, dropped) = (queue(), queue());

@@ -1,8 +1,8 @@
 //! The device that the front ends of a process share.
 //!
-//! A program may use several APIs. If each of them opened a device of its own, a key of one would mean nothing to the others. So
-//! all APIs share one device, with one opening for each API. Further openings of an API get devices of their own: programs open
-//! several contexts of one API so that they do not wait for each other.
+//! A program may use several APIs. If each of them opened its own device, a key of one would mean nothing to the others. So all
+//! APIs share one device, with one opening for each API. Further openings of the same API get their own devices: programs open
+//! several contexts of one API so that they do not contend with each other.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::error::DeviceError;
 static DEVICE: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
 /// How long to wait while another thread opens the device. If the process forks meanwhile, nothing unlocks [`DEVICE`] in the child.
-const OPENING: Duration = Duration::from_secs(10);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Device {
     /// Opens the device that the front ends of this process share: the same one for every API. The domains of the APIs stay separate
@@ -29,7 +29,7 @@ impl Device {
     /// # Errors
     /// Same as [`Device::open`].
     pub fn open_shared(config: Config) -> Result<Self, DeviceError> {
-        let Some(mut device) = DEVICE.try_lock_for(OPENING) else {
+        let Some(mut device) = DEVICE.try_lock_for(OPEN_TIMEOUT) else {
             return Self::open(config);
         };
         match device.upgrade().filter(|handle| handle.is_usable()) {
@@ -58,7 +58,7 @@ mod tests {
         Device::open_shared(config).unwrap()
     }
 
-    /// One test, because the tests of a process would share the device.
+    /// A single test, because several would share the device.
     #[test]
     fn the_apis_of_a_process_share_a_device() {
         let verbs = open(Api::Verbs, |_| ());
@@ -80,7 +80,7 @@ mod tests {
             assert_eq!(next(), Some(crate::AsyncEvent::CqOverrun(cq.id())));
             assert_eq!(next(), None);
         }
-        // A second opening of the same API, or one with another limit for the whole device.
+        // A second opening of the same API, or one with a different limit for the whole device.
         assert!(!verbs.is(&open(Api::Verbs, |_| ())));
         assert!(!verbs.is(&open(Api::Udapl, |config| config.max_qps = 7)));
         // The device ends with its last opening; until then it can be joined again.

@@ -1,4 +1,4 @@
-//! What the program's threads and the engine thread of one device share.
+//! The state that the program's threads and the engine thread of a device share.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) identities: Identities,
     pub(crate) descriptions: Descriptions,
     pub(crate) caches: Caches,
-    /// The way to other hosts.
+    /// The wire to other hosts.
     pub(crate) wire: Option<Arc<Wire>>,
     /// How tests make the device fail.
     #[cfg(test)]
@@ -113,7 +113,7 @@ impl Shared {
         })
     }
 
-    /// Watches the socket of a new block of queue pair numbers, and takes its packets.
+    /// Watches the socket of a new block of queue pair numbers, and receives packets for the block.
     pub(crate) fn add_block(&self, block: u16, socket: BorrowedFd<'_>) -> Result<(), DeviceError> {
         self.reactor.add(socket, Token::block(block))?;
         if let Some(wire) = &self.wire {
@@ -122,7 +122,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives up all blocks of queue pair numbers.
+    /// Releases all blocks of queue pair numbers.
     pub(crate) fn close_blocks(&self) {
         if let Some(wire) = &self.wire {
             let blocks = self.qp_numbers.numbers();

@@ -3,7 +3,8 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. The thread blocks all signals, which are the program's, except those that its own faults raise.
+/// Starts a thread. The thread blocks all signals, which belong to the program, except those that its own faults
+/// raise.
 ///
 /// # Errors
 /// The system cannot start another thread.

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// The time now.
+/// The current time.
 #[inline]
 #[must_use]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// How long ago a point in time was.
+/// The time that has passed since a point in time.
 #[inline]
 #[must_use]
 pub fn since(then: Instant) -> Duration {

@@ -179,16 +179,16 @@ fn an_armed_queue_hears_of_a_killed_peer() {
         let incoming = listener.accept(Some(LONG)).unwrap();
         incoming.accept(&[&qp], &side.invitation()).unwrap();
         cq.req_notify(true).unwrap();
-        assert_eq!(cq.peers_gone(), 0);
+        assert_eq!(cq.ended_peers(), 0);
         peer.kill();
         if fail_with_peer {
             let event = channel.next_event(Some(LONG)).unwrap();
-            assert_eq!((event, cq.peers_gone()), (Some(cq.id()), 1));
+            assert_eq!((event, cq.ended_peers()), (Some(cq.id()), 1));
             assert_eq!(qp.query().unwrap().state, QpState::Error);
         }
         hears_that_the_peer_is_gone(&side, &qp);
         assert_eq!(channel.try_next_event().unwrap(), None);
-        assert_eq!(cq.peers_gone(), u32::from(fail_with_peer));
+        assert_eq!(cq.ended_peers(), u32::from(fail_with_peer));
         assert!(cq.is_empty());
     }
 }

@@ -567,7 +567,7 @@ fn who_answers_is_looked_at_first() {
             let (find, answer) = (common::LONG, common::LONG);
             let address = listener.local_address();
             let device = &near.device;
-            let made = device.connect_patiently(address, &[&qp], &[], find, answer, admit);
+            let made = device.connect_with_timeouts(address, &[&qp], &[], find, answer, admit);
             let state = qp.query().unwrap().state;
             if welcome {
                 made.unwrap();

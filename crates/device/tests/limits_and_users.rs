@@ -20,7 +20,7 @@ fn with(name: &str, value: &str) -> Config {
 
 /// The error of every limit names the limit and the variable that raises it.
 #[test]
-fn limits_name_themselves() {
+fn errors_name_their_limit() {
     let device = Device::open(with("RKEY_MAX_QPS", "2")).unwrap();
     let domain = device.create_domain().unwrap();
     let cq = device.create_cq(16, None).unwrap();

@@ -16,14 +16,14 @@ impl<F: Front> Driver<F> {
     /// Handles what the device has completed.
     pub fn advance(&self, state: &mut State<F>) {
         // Read this before taking completions, which then include everything from those peers.
-        let peers_gone = self.cq.peers_gone();
+        let ended_peers = self.cq.ended_peers();
         self.take_completions(state);
         let mut look = false;
         if !state.rdm.is_at_rest(&self.host) {
             look = state.rdm.do_deferred_work(&self.host, time::now());
         }
-        if look || peers_gone != state.peers_gone {
-            state.peers_gone = peers_gone;
+        if look || ended_peers != state.ended_peers {
+            state.ended_peers = ended_peers;
             self.look_after(state);
         }
     }
@@ -85,11 +85,11 @@ impl<F: Front> Driver<F> {
 
     /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have ended.
     pub fn has_news(&self, state: &State<F>) -> bool {
-        !self.cq.is_empty() || self.cq.peers_gone() != state.peers_gone
+        !self.cq.is_empty() || self.cq.ended_peers() != state.ended_peers
     }
 
-    /// Posts requests that waited for room on connections, as far as there is room now. Returns whether some still wait. For
-    /// a host that watches its backlog ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
+    /// Posts requests that waited for room on connections, as far as there is room now. Returns whether any still wait. For a
+    /// host that watches its backlog ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
         // Report waiting requests: the thread that holds the lock may leave some.
         let Some(mut state) = self.state.try_lock() else {
@@ -129,7 +129,7 @@ impl<F: Front> Driver<F> {
             sges: &[sge],
         };
         if let Err(error) = self.srq.post_recv(&request) {
-            tracing::warn!(%error, "cannot repost a message buffer; it is lost");
+            tracing::warn!(%error, "cannot repost a message buffer; the buffer is lost");
         }
     }
 }

@@ -34,7 +34,7 @@ impl Buffers {
     /// The device has completed the receive into it, and it is not posted again while the result is used.
     pub(super) unsafe fn read(&self, index: u32, len: usize) -> &[u8] {
         let len = len.min(BUFFER_LEN);
-        // SAFETY: it is inside the allocation, and the caller promises that the device does not write to it meanwhile.
+        // SAFETY: it is inside the allocation, and the caller promises that the device does not write to it while the result is used.
         unsafe { std::slice::from_raw_parts(self.address(index) as *const u8, len) }
     }
 }

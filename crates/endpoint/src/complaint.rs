@@ -20,7 +20,7 @@ pub fn log(note: Note<'_>) {
             complain(format_args!("the connection to {peer} ends: {why}"));
         }
         Note::Lost { peer, open } => {
-            tracing::info!(%peer, open, "a connection ended; its open operations fail");
+            tracing::info!(%peer, open, "a connection ended; its operations in flight fail");
         }
         Note::MemberGone(_) | Note::OtherCall(_) | Note::GroupBroken { .. } => {}
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// How long an endpoint searches for a peer whose address the program has.
 const SEARCH: Duration = Duration::from_secs(3);
-/// How long an existing peer may take to answer: it may be stopped, or compete with many spinning threads for a few
+/// How long an existing peer may take to answer: it may be stopped, or be competing with many spinning threads for few
 /// processors.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -43,7 +43,7 @@ pub enum Absent {
 }
 
 impl Absent {
-    /// The reason that the peer gets.
+    /// The reason sent to the peer.
     const fn reason(self) -> &'static str {
         match self {
             Self::NotReady => "not ready",
@@ -85,10 +85,10 @@ impl<F: Front> Driver<F> {
         Ok(())
     }
 
-    /// Connects a queue pair to the listener of a destination if the two endpoints may talk. Returns the listener's hello.
+    /// Connects a queue pair to the listener of a destination if the two endpoints may communicate. Returns the listener's hello.
     ///
     /// # Errors
-    /// Same as [`rkey_device::Device::connect_patiently`], and if the two endpoints are not allowed to talk.
+    /// The same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints may not communicate.
     pub fn ask_at(
         &self,
         to: Destination,
@@ -105,8 +105,14 @@ impl<F: Front> Driver<F> {
             there = Some(hello.map_err(refused)?);
             Ok(())
         };
-        self.device
-            .connect_patiently(to.address, &[qp], &ours.encode(), find, answer, admit)?;
+        self.device.connect_with_timeouts(
+            to.address,
+            &[qp],
+            &ours.encode(),
+            find,
+            answer,
+            admit,
+        )?;
         there.ok_or(DeviceError::Handshake("no answer"))
     }
 
@@ -128,8 +134,8 @@ impl<F: Front> Driver<F> {
 
     /// Connects to a peer: the body of the thread of [`spawn_connect`].
     fn connect_to(&self, peer: usize, to: Destination) {
-        // Add the connection first: messages may arrive over it as soon as the peer learns that our queue pair is
-        // ready.
+        // Add the connection first: messages may arrive over it as soon as the peer is notified that our queue pair
+        // is ready.
         let made = self.prepare_connection(to).and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {
@@ -141,8 +147,8 @@ impl<F: Front> Driver<F> {
         self.connect_finished(peer, made);
     }
 
-    /// Reports the result of connecting to a peer: our connection, or the error. A connection that the peer made meanwhile
-    /// also counts.
+    /// Reports the result of connecting to a peer: our connection, or the error. A connection that the peer made in the
+    /// meantime also counts.
     fn connect_finished(&self, peer: usize, made: Result<(usize, Hello), Error>) {
         let mut state = self.state.lock();
         let rdm = &mut state.rdm;

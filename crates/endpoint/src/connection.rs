@@ -32,8 +32,8 @@ impl<F: Front> Driver<F> {
     /// A queue pair, and the connection that is being made with it.
     pub(super) fn prepare_connection(&self, to: Destination) -> Result<(Qp, usize), Error> {
         let prepare = || {
-            // Hold the identity until the connection does: a peer whose identity is not held by anything
-            // gets a new number.
+            // Hold the identity until the connection does: a peer whose identity nothing holds gets a new
+            // number.
             let identity = self.host.identity(to.address);
             let qp = self.new_qp(F::peer_number(&identity));
             let qp = qp.map_err(|it| F::error_of(&it))?;
@@ -41,7 +41,7 @@ impl<F: Front> Driver<F> {
             Ok((qp, index))
         };
         prepare().or_else(|_: Error| {
-            // Ended connections may take up the room. Freeing them takes two steps.
+            // Connections that have ended may still occupy the space. Freeing them takes two steps.
             for _ in 0..2 {
                 self.look_for_lost();
             }

@@ -1,4 +1,4 @@
-//! Why two endpoints cannot talk, as an error of the device.
+//! Why two endpoints cannot communicate, as a device error.
 
 use rkey_device::DeviceError;
 use rkey_rdm::hello::{HelloError, Refusal};
@@ -9,7 +9,7 @@ pub fn why_not(bytes: &[u8]) -> DeviceError {
     refused(Refusal::Hello(HelloError::of(bytes)))
 }
 
-/// Why we refuse to talk to a peer.
+/// Why we refuse a peer.
 pub(super) fn refused(why: Refusal) -> DeviceError {
     match why {
         Refusal::Hello(HelloError::Version { there, here }) => DeviceError::Version {

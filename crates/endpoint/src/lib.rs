@@ -10,7 +10,7 @@
 //! | [`front`] | what the driver needs from the front end |
 //! | [`advance`] | hands completions of the device to the state machine |
 //! | [`connect_on_demand`], [`connection`] | connections on demand, in either direction, and their queue pairs |
-//! | [`hello`] | why two endpoints cannot talk |
+//! | [`hello`] | why two endpoints cannot communicate |
 //! | [`listeners`] | the thread that accepts connections |
 //! | [`buffers`] | where messages arrive |
 //! | [`queue_pair`] | the states of queue pairs, for hosts |
@@ -49,11 +49,11 @@ use std::net::SocketAddr;
 
 /// The properties of an endpoint.
 pub struct Options<'a> {
-    /// What it offers.
+    /// The type and features that it offers.
     pub service: Service,
-    /// The peers that it talks to.
+    /// The peers that it accepts.
     pub admission: Admission,
-    /// The address under which peers know it, until [`Driver::serve`] sets another.
+    /// The address that peers use for it, until [`Driver::serve`] sets another.
     pub name: SocketAddr,
     /// The endpoint's number, for regions that serve one endpoint only.
     pub number: Option<u32>,
@@ -76,7 +76,7 @@ pub struct Driver<F: Front> {
     buffers: Buffers,
     /// Completions of all connections.
     pub cq: Cq,
-    /// The peers that it talks to.
+    /// The peers that it accepts.
     pub admission: Admission,
     /// Where peers find it.
     pub name: Mutex<SocketAddr>,
@@ -93,7 +93,7 @@ pub struct State<F: Front> {
     /// Room for completions of the device.
     completions: Vec<Completion>,
     /// How many ended peers the device had reported when connections were last checked.
-    peers_gone: u32,
+    ended_peers: u32,
     /// Whether no new connection may be added.
     closing: bool,
 }
@@ -109,7 +109,7 @@ impl<F: Front> Driver<F> {
         let state = State {
             rdm: Endpoint::new(it.service),
             completions: Vec::new(),
-            peers_gone: 0,
+            ended_peers: 0,
             closing: false,
         };
         let driver = Self {
@@ -132,7 +132,7 @@ impl<F: Front> Driver<F> {
         Ok(driver)
     }
 
-    /// The address under which peers know the endpoint.
+    /// The address that peers use for the endpoint.
     pub fn name(&self) -> SocketAddr {
         *self.name.lock()
     }

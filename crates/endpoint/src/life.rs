@@ -21,11 +21,11 @@ impl<F: Front> Driver<F> {
         self.linger();
     }
 
-    /// Ends all connections and operations without reporting to the program. When this returns, no peer touches the
+    /// Ends all connections and operations without reporting to the program. When this returns, no peer accesses the
     /// program's memory.
     pub fn close(&self) {
         let remains = self.state.lock().rdm.close(&self.host);
-        // After this loop no peer touches the program's memory, not even one that is stopped now.
+        // After this loop no peer accesses the program's memory, not even one that is stopped now.
         let deadline = time::now() + STUCK;
         for qp in &remains.qps {
             qp.quiesce(deadline);

@@ -325,7 +325,7 @@ fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
     coming.iter().filter(of_process).count() >= OF_PROCESS_MAX
 }
 
-/// The result of serving a listener that can take no more clients now, although it stays readable.
+/// The result of serving a listener that can accept no more clients now, although it stays readable.
 struct Stopped;
 
 /// Passes on all clients that have arrived.

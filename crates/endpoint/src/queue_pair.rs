@@ -18,6 +18,6 @@ pub fn is_broken(qp: &Qp) -> bool {
 
 /// Puts a queue pair into the error state.
 pub fn end(qp: &Qp) {
-    // A queue pair that cannot be changed is gone.
+    // A queue pair that cannot be changed no longer exists.
     let _ = qp.modify(&QpAttributes::to(QpState::Error));
 }

@@ -1,4 +1,4 @@
-//! What the engine itself costs: requester and responder in one thread, over the loopback link.
+//! The cost of the engine itself: requester and responder in one thread, over the loopback link.
 //!
 //! `cargo bench -p rkey-engine [FILTER]`. Each line shows the best of many short runs, in nanoseconds per operation,
 //! from the post to the polled completion, for both sides together, and the part that the post takes.

@@ -81,7 +81,7 @@ pub(crate) struct CheckedMemory<M> {
     pub(crate) protection: Arc<Protection>,
     pub(crate) section: Section,
     pub(crate) memory: M,
-    /// Set if new requests must not name our memory to peers; they carry their payload instead.
+    /// Set if new requests must not name our memory to peers, and must carry their payload instead.
     pub(crate) no_remote_iovecs: bool,
 }
 
@@ -142,7 +142,7 @@ impl<M: Memory> CheckedMemory<M> {
         self.walk(domain, sges, 0, len, want, |_, _| Ok(()))
     }
 
-    /// Fills `place` from `sges`, starting at byte `offset`.
+    /// Fills `place` with the bytes of `sges` from byte `offset` on.
     #[inline]
     pub(crate) fn gather(
         &self,
@@ -346,7 +346,7 @@ impl<M: Memory> CheckedMemory<M> {
     }
 }
 
-/// Borrows the grant in place: moving one costs more than the check that issues it.
+/// Borrows the grant in place: moving a grant costs more than the check that issues it.
 #[inline(always)]
 fn borrow_grant<'a, 'l>(
     answer: &'a Result<Grant<'l>, Box<Denial>>,

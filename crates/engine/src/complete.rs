@@ -132,7 +132,7 @@ impl<M> Context<M> {
         qp.req.seen = None;
     }
 
-    /// Gives up the reserved key of a bind that will never execute.
+    /// Releases the reserved key of a bind that will never execute.
     pub(crate) fn forfeit(&mut self, qp: &Qp, seq: u64) {
         if qp.sq.wqe(seq).op == CompletionOp::Bind
             && seq >= qp.sq.next

@@ -21,8 +21,8 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The maximum number of reports that wait to be polled as events. Further ones get an id and an entry in the list of
-/// recent reports, but no event: a peer that is refused in a loop must not fill our memory.
+/// The maximum number of reports that wait to be polled as events. Further reports get an id and an entry in the list of
+/// recent reports, but no event: a peer that is refused in a loop must not exhaust our memory.
 const REPORTS_MAX: usize = 1024;
 
 /// A shared receive queue.
@@ -273,7 +273,7 @@ impl<M> Context<M> {
         }
     }
 
-    /// Records the memory that a peer may still touch because of these requests, which the queue pair is about to
+    /// Records the memory that a peer may still access because of these requests, which the queue pair is about to
     /// forget.
     pub(crate) fn leave_orphans(&mut self, qp: &Qp, seqs: Range<u64>) {
         let Some(link) = qp.out else { return };

@@ -76,7 +76,7 @@ impl CqShared {
         }
     }
 
-    /// How many completions it can hold.
+    /// Its capacity, in completions.
     pub fn depth(&self) -> usize {
         match &self.entries {
             Entries::Plain(entries) => entries.capacity(),

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// The limits and the identity of an engine.
+/// An engine's limits and identity.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// This device.
@@ -60,7 +60,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// What a call of [`Engine::drive`] did.
+/// The result of a call of [`Engine::drive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Whether something was done.
@@ -319,7 +319,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     fn release(&self, domain: DomainId) {
-        // It was held when the object was created, so it is still open.
+        // The domain was held when the object was created, so it is still open.
         let _ = self.x.checked.protection.release_domain(domain);
     }
 

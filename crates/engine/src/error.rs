@@ -31,7 +31,7 @@ pub enum EngineError {
     /// A number that must not be zero is zero.
     #[error("{0} must not be zero")]
     Zero(&'static str),
-    /// The queue pair number is taken, or longer than 24 bits.
+    /// The queue pair number is in use, or has more than 24 bits.
     #[error("queue pair number {0:#x} is in use or has more than 24 bits")]
     Number(u32),
     /// A completion queue has more entries than its new depth.
@@ -50,7 +50,7 @@ pub enum ModifyError {
     /// The handle is stale.
     #[error("no such queue pair")]
     NoSuchQp,
-    /// There is no such transition.
+    /// The transition does not exist.
     #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
     Step {
         /// Its type.
@@ -63,7 +63,7 @@ pub enum ModifyError {
     /// Attributes that this transition needs are missing.
     #[error("the transition needs {}", words(*.0))]
     Missing(Attributes),
-    /// The call gave attributes that this transition does not take.
+    /// The call passed attributes that this transition does not accept.
     #[error("the transition does not take {}", words(*.0))]
     NotAllowed(Attributes),
     /// Only queue pairs of the types RC and UC can have a peer on another host. Its address comes with its number, and while
@@ -75,7 +75,7 @@ pub enum ModifyError {
     Value {
         /// The name of the value.
         what: &'static str,
-        /// The given value.
+        /// The value in the call.
         given: u64,
         /// The limit.
         limit: u64,

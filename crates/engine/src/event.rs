@@ -1,4 +1,4 @@
-//! What an engine reports to its device besides completions, and which of these events are for the program.
+//! What an engine reports to its device in addition to completions, and which of these events are for the program.
 
 use crate::groups::Group;
 use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};
@@ -92,7 +92,7 @@ pub enum AsyncEvent {
         /// Its number.
         qpn: u32,
     },
-    /// The peer requested something that it is not allowed to do, and this target queue pair went to the error state.
+    /// The peer requested an access that it may not make, and this target queue pair went to the error state.
     AccessError {
         /// The queue pair.
         qp: QpId,

@@ -1,9 +1,9 @@
-//! Whether a peer may be able to touch memory without the engine. Readable without the engine's lock.
+//! Whether a peer may be able to access memory without the engine. Readable without the engine's lock.
 
 use rkey_core::LocalKey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Our memory that a peer may still touch directly: a remote iovec that the peer has not acknowledged named it.
+/// Our memory that a peer may still access directly: a remote iovec that the peer has not acknowledged named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExposedMemory {
     /// The queue pair of the request. It may no longer exist.
@@ -21,7 +21,7 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// Whether remote iovecs may be outstanding. If not, no peer can touch our memory, except through links that have
+    /// Whether remote iovecs may be outstanding. If not, no peer can access our memory, except through links that have
     /// been lost ([`Self::lost_links`]).
     #[inline]
     #[must_use]

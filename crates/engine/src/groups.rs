@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_looks_at_masked_bits_only() {
+    fn a_flow_compares_masked_bits_only() {
         let flow = Flow {
             value: vec![0x12, 0xff, 0x30],
             mask: vec![0xff, 0x00, 0xf0],

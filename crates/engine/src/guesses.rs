@@ -50,12 +50,12 @@ const REPEATS: usize = 16;
 /// Stands for the users without an entry in the table. No user has this number: it means "none" to the kernel.
 const OTHER_USERS: u32 = u32::MAX;
 
-/// What a process has tried.
+/// The guesses of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guesser {
     /// The process.
     pub process: Process,
-    /// How many keys it named that gave it no access; recent repetitions do not count.
+    /// How many keys it named that granted it no access; recent repetitions do not count.
     pub tried: u64,
     /// How many of the `tried` keys were never issued.
     pub never_issued: u64,
@@ -89,7 +89,7 @@ impl std::fmt::Display for Guesser {
         } else {
             write!(
                 f,
-                " tried {tried} {keys} that give it no access, {never_issued} of them never issued"
+                " tried {tried} {keys} that grant it no access, {never_issued} of them never issued"
             )?;
         }
         if self.pause > 0 {
@@ -225,7 +225,7 @@ fn has_room<K: Eq + Hash, V>(
 }
 
 impl Guesses {
-    /// The time until which requests that arrive over a link attached at `since` must wait; `None` if they need not
+    /// The time until which requests arriving over a link attached at `since` must wait; `None` if they need not
     /// wait.
     #[inline]
     pub(crate) fn paused_until(&self, origin: &Origin, since: u64, now: u64) -> Option<u64> {
@@ -254,7 +254,7 @@ impl Guesses {
         Some(own.max(shared)).filter(|until| *until > now)
     }
 
-    /// Records that a process has named a key that gives it no access. Returns what to report about it, if a report is
+    /// Records that a process has named a key that grants it no access. Returns what to report about it, if a report is
     /// due.
     #[cold]
     pub(crate) fn note(&mut self, origin: &Origin, denial: &Denial, now: u64) -> Option<Guesser> {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_tries_nothing_for_long_is_forgotten() {
+    fn a_process_that_stops_guessing_is_forgotten() {
         let (mut guesses, quiet, busy) = (Guesses::default(), origin(1, 1), origin(2, 2));
         for key in 0..100 {
             guesses.note(&quiet, &unknown(key), 0);
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!((guesses.all(now).len(), guesses.processes.len()), (1, 2));
         guesses.note(&busy, &unknown(2), now);
         assert_eq!((guesses.processes.len(), guesses.users.len()), (1, 1));
-        // If the process comes back, it starts over.
+        // If the process tries again, it starts over.
         guesses.note(&quiet, &unknown(0), now);
         assert_eq!(guesses.all(now)[1].tried, 1);
         // Repeating a recent key is not a guess, so the process is forgotten all the same.
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_may_try_what_it_likes() {
+    fn this_process_may_try_any_key() {
         let mut guesses = Guesses::default();
         let who = Origin {
             here: true,

@@ -72,7 +72,7 @@ pub enum WaitReason {
 pub struct CqSnapshot {
     /// Its index.
     pub index: u32,
-    /// Entries it can hold.
+    /// Its capacity, in entries.
     pub depth: u32,
     /// Entries in it.
     pub used: u32,
@@ -89,7 +89,7 @@ pub struct SrqSnapshot {
     pub index: u32,
     /// Its protection domain.
     pub domain: DomainId,
-    /// Receives it can hold.
+    /// Its capacity, in receives.
     pub depth: u32,
     /// Receives in it.
     pub used: u32,

@@ -8,7 +8,7 @@
 //! 2. [`Engine::drive`] whenever a link has something to take or a deadline has passed;
 //! 3. [`Engine::poll_event`] until it returns `None`, after each of these calls.
 //!
-//! [`rkey_core::Protection`] decides what may be touched, accesses go through a
+//! [`rkey_core::Protection`] decides what may be accessed, accesses go through a
 //! [`rkey_base::memory::Memory`], and the link moves the bytes.
 //!
 //! | module | what it is |
@@ -33,10 +33,10 @@
 //! | [`guesses`], [`origin`] | keys that peers guess, counted for the process at the other end |
 //! | `membership`, [`ud`], `xrc` | members of multicast groups, headers of datagrams, extended reliable connections |
 //! | [`wire`] | queue pairs whose peer is on another host: packets instead of fragments |
-//! | `context` | the state that all of these share (`x` everywhere): queues, timers, reports |
+//! | `context` | the state that all of these share (always named `x`): queues, timers, reports |
 //! | `checked_memory` | every access to memory: checks with the core, then copies |
 //! | `complete` | completions in posting order, and the error state |
-//! | [`event`], [`report`], [`exposure`], [`error`] | what else an engine reports |
+//! | [`event`], [`report`], [`exposure`], [`error`] | other reports of an engine |
 //! | [`inspect`] | the whole state of an engine, as plain data |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]

@@ -93,7 +93,7 @@ fn lose_requests<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         x.give_up(qp, Status::RetryExceeded);
         return;
     }
-    // An unreliable connection does not learn whether its requests arrived.
+    // An unreliable connection is not told whether its requests arrived.
     qp.req.acked = qp.sq.next;
     x.complete_ended_sends(qp);
     if qp.req.offset > 0 {

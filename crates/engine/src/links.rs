@@ -119,7 +119,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.after_post(link);
     }
 
-    /// Reports that no device has queue pair number `peer` now. If sends of a connected queue pair wait for it, the
+    /// Reports that no device currently has queue pair number `peer`. If sends of a connected queue pair wait for it, the
     /// oldest fails with [`Status::RetryExceeded`] and the later ones are flushed; datagrams to it are dropped
     /// silently.
     pub fn unreachable(&mut self, qp: QpId, peer: u32) {
@@ -185,7 +185,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .map(|link_state| (link_state.meta.id, &mut link_state.link))
     }
 
-    /// Whether a peer may still touch the region with this local key, because a remote iovec named it and the peer has
+    /// Whether a peer may still access the region with this local key, because a remote iovec named it and the peer has
     /// not acknowledged it. A timeout or a flush of the request here does not change that; only the peer's
     /// acknowledgement or the end of the link does.
     pub fn exposes(&self, key: LocalKey) -> bool {
@@ -198,17 +198,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.checked.no_remote_iovecs = no_remote_iovecs;
     }
 
-    /// Whether a peer may still touch any of our memory; see [`Self::exposes`].
+    /// Whether a peer may still access any of our memory; see [`Self::exposes`].
     pub fn has_remote_iovecs(&self) -> bool {
         !self.links_that_name(|_| true).is_empty()
     }
 
-    /// The links over which a peer may still touch the region; see [`Self::exposes`].
+    /// The links over which a peer may still access the region; see [`Self::exposes`].
     pub fn links_exposing(&self, key: LocalKey) -> Vec<LinkId> {
         self.links_that_name(|sges| sges.iter().any(|sge| sge.key == key))
     }
 
-    /// The links over which a peer may still touch memory because of orphaned requests of the queue pair with this
+    /// The links over which a peer may still access memory because of orphaned requests of the queue pair with this
     /// number (which may no longer exist).
     pub fn orphaned_links(&self, qpn: u32) -> Vec<LinkId> {
         let of_qp = |orphan: &&OrphanedRequests| orphan.qpn == qpn && self.is_alive(orphan);
@@ -293,7 +293,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         })
     }
 
-    /// Removes the orphaned requests that peers have acknowledged or whose link is gone.
+    /// Removes the orphaned requests that peers have acknowledged or whose link no longer exists.
     pub(crate) fn forget_orphans(&mut self) {
         let mut orphans = std::mem::take(&mut self.x.orphans);
         orphans.retain(|orphan| self.is_alive(orphan));

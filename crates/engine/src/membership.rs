@@ -100,7 +100,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn groups_that_nobody_sends_to_any_more_are_forgotten() {
+    fn unused_groups_are_forgotten() {
         let table = Arc::new(Protection::new(Limits::default(), Secrets([1; 4])));
         let memory = ArenaMemory::new(0x1000, 64);
         let section = table.section().unwrap();

@@ -18,7 +18,7 @@ pub(crate) enum Nak {
     NotReady = 6,
     /// The remote iovec cannot be copied: send fragments instead.
     NoRemoteIovec = 7,
-    /// Memory of the requester could not be touched; the address is in the header.
+    /// The requester's memory could not be accessed; the address is in the header.
     RequesterFault = 8,
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_are_those_of_the_specification() {
+    fn delays_match_the_specification() {
         assert_eq!(rnr_delay_ns(0), 655_360_000);
         assert_eq!(rnr_delay_ns(1), 10_000);
         assert_eq!(rnr_delay_ns(12), 640_000);
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn codes_survive_the_wire() {
+    fn codes_round_trip() {
         for imm in 0..=u32::from(u8::MAX) {
             if let Some(nak) = Nak::from_wire(imm) {
                 assert_eq!(nak as u32, imm);
                 assert_eq!(
                     Nak::from_wire(imm | 0x1f00),
                     Some(nak),
-                    "the delay does not disturb"
+                    "the delay does not affect the code"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! The process at the other end of a link, as the engine's owner has determined it, or the host at the other end of the wire.
+//! The process at the other end of a link, as determined by the engine's owner, or the host at the other end of the wire.
 
 use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,6 @@ pub struct Origin {
     pub process: Process,
     /// Whether it is this process.
     pub here: bool,
-    /// Whether its denied requests get the whole explanation or only the status.
+    /// Whether its denied requests get the full explanation or only the status.
     pub explain: bool,
 }

@@ -184,7 +184,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
 mod tests {
     use super::*;
 
-    /// The key with which NICs are commonly verified.
+    /// The key that is commonly used to verify NICs.
     const KEY: [u8; KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_known_one() {
+    fn the_hash_matches_the_published_values() {
         let mut rss = Rss {
             queues: Vec::new(),
             key: KEY,
@@ -212,7 +212,7 @@ mod tests {
         rss.fields |= HashFields::SRC_PORT_TCP | HashFields::DST_PORT_TCP;
         assert_eq!(rss.hash(&frame()), 0x51cc_c178);
         rss.fields = HashFields::SRC_PORT_UDP;
-        assert_eq!(rss.hash(&frame()), 0, "it has nothing of that");
+        assert_eq!(rss.hash(&frame()), 0, "it has none of these fields");
         assert_eq!(rss.hash(&[]), 0);
     }
 }

@@ -24,7 +24,7 @@ bitflags! {
         const INVALIDATE = 1 << 5;
         /// `key` is a requested key.
         const REQUESTED_KEY = 1 << 6;
-        /// It was sent as a remote iovec: the peer may touch the memory.
+        /// It was sent as a remote iovec: the peer may access the memory.
         const REMOTE_IOVEC = 1 << 7;
         /// It has ended, with `status`.
         const DONE = 1 << 8;

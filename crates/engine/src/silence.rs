@@ -4,7 +4,7 @@
 //! respond, and on a busy host it may wait for a processor longer than a timeout. The engine cannot see that. So if the
 //! owner wants it, the engine asks the owner ([`Event::PeerSilent`](crate::Event::PeerSilent)) before it gives up on a
 //! peer. A peer that had no chance to respond gets its whole timeout again, but only up to a limit, because a peer can
-//! also pretend that it had no chance.
+//! also pretend to have had no chance.
 
 use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_had_its_chance_is_given_up() {
+    fn a_peer_that_could_respond_is_given_up() {
         let mut silence = Silence::NONE;
         assert_eq!(silence.next(true, 10, 10), Next::Ask);
         assert_eq!(silence.next(true, 11, 10), Next::Wait);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_excused_for_ever() {
+    fn no_peer_is_excused_forever() {
         let mut silence = Silence::NONE;
         let (second, mut seconds) = (1_000_000_000, 0);
         while silence.next(true, second, second) == Next::Ask {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_no_question_means_nothing() {
+    fn an_unsolicited_reply_has_no_effect() {
         let mut silence = Silence::NONE;
         silence.answer(true);
         assert_eq!(silence, Silence::NONE);

@@ -50,7 +50,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-/// Whether a queue pair waits for nothing from its peer.
+/// Whether a queue pair awaits nothing from its peer.
 fn awaits_nothing(qp: &Qp) -> bool {
     qp.sq.head == qp.sq.tail
         || qp.wire.is_some() // it has its own timers

@@ -31,9 +31,9 @@ pub enum Status {
     RemoteInvalidRequest,
     /// The peer refused it because of the key, the range or the rights.
     RemoteAccess,
-    /// The peer could not execute the request (its memory could not be touched, or its receive failed).
+    /// The peer could not execute the request (its memory could not be accessed, or its receive failed).
     RemoteOperation,
-    /// The peer did not respond within the timeout and retries, or has ended.
+    /// The peer did not respond within the timeout and retries, or has exited.
     RetryExceeded,
     /// The peer had no receive posted within the receiver-not-ready retries.
     RnrRetryExceeded,
@@ -51,7 +51,7 @@ impl Status {
     }
 }
 
-/// What kind of work request completed.
+/// The kind of work request that completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[repr(u8)]
 pub enum CompletionOp {
@@ -106,7 +106,7 @@ bitflags! {
 /// After an error only `id`, `status`, `opcode`, `qpn` and `vendor` are valid (ibv_poll_cq(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// The id that the program gave when it posted the request.
+    /// The id that the program passed when it posted the request.
     pub id: u64,
     /// How it ended.
     pub status: Status,

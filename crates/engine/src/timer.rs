@@ -3,7 +3,7 @@
 //! A queue pair that waits before a retry (receiver not ready, peer not ready) has an entry in a heap. A queue pair
 //! that waits for its peer has no entry: it is on a list that is scanned occasionally, so that posting and completing
 //! cost nothing. The scan interval is a quarter of the shortest timeout, between 1 ms and 100 ms, so a failure is
-//! reported late by about that much.
+//! reported up to about that much late.
 
 use crate::QpId;
 use std::cmp::Reverse;
@@ -72,7 +72,7 @@ impl Timers {
         self.next_run = exact.min(scan);
     }
 
-    /// Forgets until when requests must wait; each round finds out again.
+    /// Forgets the time until which requests must wait; each round determines it anew.
     #[inline]
     pub(crate) fn no_request_waits(&mut self) {
         self.request_waits_until = None;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_deadlines_come_in_order_and_not_early() {
+    fn exact_deadlines_expire_in_order_and_not_early() {
         let mut timers = Timers::new();
         timers.at(30, (3, 1));
         timers.at(10, (1, 1));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_this_process_is_no_silence_of_the_peer() {
+    fn a_pause_of_this_process_is_not_silence_of_the_peer() {
         let mut timers = Timers::new();
         timers.watch_silence(QpId::from((1, 1)), 40_000_000);
         assert_eq!(timers.scan_due(0), Some(scan(0, true)));

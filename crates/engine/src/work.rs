@@ -64,7 +64,7 @@ pub enum Work {
     FetchAdd {
         /// The word's address, aligned to 8.
         remote: Target,
-        /// What to add.
+        /// The number to add.
         add: u64,
     },
     /// Writes 8 bytes atomically; needs the right to write. Takes no local memory.
@@ -119,7 +119,7 @@ bitflags! {
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdAddress {
-    /// The link, if it is known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
+    /// The link, if known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
     /// [`crate::Engine::connect_qpn`].
     pub link: Option<LinkId>,
     /// The number of the queue pair at the destination.
@@ -153,7 +153,7 @@ pub struct Route {
 pub struct SendRequest<'a> {
     /// The completion returns this id.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub work: Work,
     /// Local memory, in order. It must stay valid until the completion.
     pub sges: &'a [Sge],

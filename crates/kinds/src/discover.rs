@@ -43,7 +43,7 @@ impl Found {
     /// The copier for a range that begins at the address.
     ///
     /// # Errors
-    /// [`Refusal`]: for example, the range is not inside the allocation, or the memory has been freed since.
+    /// [`Refusal`]: for example, the range is not inside the allocation, or the memory has been freed in the meantime.
     pub fn hold(&self, range: VaRange) -> Result<Copier, Refusal> {
         hold(
             self.kind,

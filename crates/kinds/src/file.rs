@@ -2,7 +2,7 @@
 //!
 //! The driver behind a DMA-buf must be told before and after the processor touches its bytes (`DMA_BUF_IOCTL_SYNC`), so such a
 //! file has a copier. That call waits until the device has finished its own work with the buffer, however long this takes. An
-//! engine cannot wait so long, so a copy first waits a short time for the device, and fails if the device is still busy. The
+//! engine cannot wait that long, so a copy first waits briefly for the device, and fails if the device is still busy. The
 //! bytes of other files (a memfd, a file of a DAX file system) are ordinary memory.
 
 #![allow(unsafe_code)]
@@ -118,7 +118,7 @@ pub fn map(fd: RawFd, offset: u64, len: usize, writable: bool) -> io::Result<Fil
         writable,
     )?);
     let range = VaRange::new(mapping.start() + skip as u64, len as u64).ok_or_else(invalid)?;
-    // A driver that refuses accesses says so now, unless its device is at work.
+    // A driver that refuses accesses does so now, unless its device is busy.
     if is_dma_buf && is_idle(fd.as_fd(), READ, 0)? {
         sync(fd.as_fd(), START | READ).and_then(|()| sync(fd.as_fd(), END | READ))?;
     }
@@ -191,8 +191,8 @@ fn sync(fd: BorrowedFd<'_>, flags: u64) -> io::Result<()> {
 /// How long a copy waits for a device that works with the buffer, in milliseconds.
 const PATIENCE: c_int = 100;
 
-/// Whether the device has finished its work with the buffer: its writes, if the processor is going to read; all its accesses, if
-/// the processor is going to write. Waits at most `wait` milliseconds.
+/// Whether the device has finished with the buffer: its writes, if the processor is about to read; all its accesses, if the
+/// processor is about to write. Waits at most `wait` milliseconds.
 fn is_idle(fd: BorrowedFd<'_>, direction: u64, wait: c_int) -> io::Result<bool> {
     let mut it = libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -206,7 +206,7 @@ fn is_idle(fd: BorrowedFd<'_>, direction: u64, wait: c_int) -> io::Result<bool> 
     repeat(|| unsafe { libc::poll(&raw mut it, 1, wait) }).map(|ready| ready > 0)
 }
 
-/// Tells a driver about accesses of the processor.
+/// Notifies a driver of accesses by the processor.
 type Sync = fn(BorrowedFd<'_>, u64) -> io::Result<()>;
 
 /// The bytes of a DMA-buf.
@@ -271,7 +271,7 @@ impl DmaBuf {
             return Err(Fault::at(address));
         }
         let refused = |why: String| {
-            let what = format_args!("a DMA-buf cannot be accessed: {why}");
+            let what = format_args!("cannot access a DMA-buf: {why}");
             self.complaints.log(what);
             Fault::at(address)
         };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_copies_files_that_are_no_dma_bufs() {
+    fn the_processor_copies_files_that_are_not_dma_bufs() {
         let fd = memfd(8192);
         // SAFETY: moves the offset of a descriptor of ours.
         let seek = |to, whence| unsafe { libc::lseek(fd.as_raw_fd(), to, whence) };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_told_before_and_after_each_copy() {
+    fn the_driver_is_notified_before_and_after_each_copy() {
         copy::install().unwrap();
         let fd = memfd(4096);
         let FileMemory { range, mapping, .. } = map(fd.as_raw_fd(), 0, 4096, true).unwrap();
@@ -390,9 +390,9 @@ mod tests {
         );
     }
 
-    /// A socket stands for the buffer: it is readable (the device has finished writing) once a byte has arrived, and always writable.
+    /// A socket replaces the buffer: it is readable (the device has finished writing) once a byte has arrived, and always writable.
     #[test]
-    fn a_busy_device_is_a_fault_and_is_not_waited_for() {
+    fn a_busy_device_causes_a_fault_without_waiting() {
         static SYNCS: AtomicU64 = AtomicU64::new(0);
         copy::install().unwrap();
         let count = |_: BorrowedFd<'_>, _| {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_not_repeated_for_ever() {
+    fn a_call_is_not_repeated_forever() {
         let mut calls = 0;
         let result = repeat(|| {
             calls += 1;

@@ -10,7 +10,7 @@ use rkey_base::range::VaRange;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What a registration asks for.
+/// What a registration requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The bytes.
@@ -65,7 +65,7 @@ pub enum Refusal {
         /// The device of the allocation.
         found: u64,
     },
-    /// A flag says that the memory is only on the accelerator, or on the host, and it is not.
+    /// A flag says that the memory is only on the accelerator, or on the host, but it is not.
     #[error("{kind} memory at {address:#x} is {found}: register it without {flag}")]
     OtherPlace {
         /// The kind.
@@ -112,8 +112,8 @@ impl Place {
     }
 }
 
-/// Compares what the program says with what the runtime says, and returns the copier of the memory. It is `None` for host
-/// memory that the runtime allocated: the processor copies that.
+/// Compares the program's claims with the runtime's answers, and returns the memory's copier. `None`: the runtime allocated
+/// host memory, which the processor copies.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -160,7 +160,7 @@ pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
 }
 
 fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Refusal> {
-    // The processor copies host memory, and notices its end by a page fault.
+    // The processor copies host memory, and detects that it was freed by a page fault.
     if allocation.place != Place::Host && !allocation.range.contains(&wanted.range) {
         return Err(Refusal::Outside {
             kind,

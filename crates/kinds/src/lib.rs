@@ -8,17 +8,17 @@
 //! | --- | --- |
 //! | [`kind`] | the kinds, their names and libraries |
 //! | [`mod@hold`] | what a registration asks of a kind, and why it is refused |
-//! | [`mod@discover`] | which kind of memory is at an address |
+//! | [`mod@discover`] | finds the kind of memory at an address |
 //! | [`mod@file`] | DMA-bufs and other files, mapped |
 //! | `complaint` | failed accesses in the log |
 //! | `runtime` | one module for each runtime, behind one trait |
 //!
 //! [`hold()`] returns a copier ([`rkey_base::foreign::ForeignMemory`]). Before each copy it compares the allocation with that
-//! of the registration, because an address that was freed and allocated again is other memory.
+//! of the registration, because memory that was freed and allocated again at the same address is different memory.
 //!
-//! Neuron and SynapseAI cannot say whether an address is theirs. For them, the program is trusted and nothing is compared.
+//! Neuron and SynapseAI cannot tell whether an address is theirs. For them, the program is trusted and nothing is compared.
 //!
-//! This crate never initialises a runtime: accelerator memory exists only after the program has done that.
+//! This crate never initialises a runtime: there is no accelerator memory before the program has done that.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

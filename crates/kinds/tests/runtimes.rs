@@ -69,7 +69,7 @@ fn runtimes_copy_in_both_directions() {
 }
 
 #[test]
-fn neuron_memory_is_only_written() {
+fn neuron_memory_can_only_be_written() {
     let Some(fake) = NEURON.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     let refused = hold(Kind::Neuron, &wanted(at, 4096)).unwrap_err();
@@ -86,7 +86,7 @@ fn neuron_memory_is_only_written() {
 }
 
 #[test]
-fn the_context_of_the_calling_thread_stays() {
+fn the_calling_threads_context_is_preserved() {
     let Some(fake) = CUDA.load() else { return };
     let (at, copier) = held(&fake, Kind::Cuda, Place::Device, 64);
     copier.store(at, &[1]).unwrap();
@@ -98,7 +98,7 @@ fn the_context_of_the_calling_thread_stays() {
 }
 
 #[test]
-fn an_address_that_was_given_out_again_is_other_memory() {
+fn a_reused_address_is_different_memory() {
     for (kind, runtime) in DISCOVERING {
         let Some(fake) = runtime.load() else { return };
         let (at, copier) = held(&fake, kind, Place::Device, 4096);
@@ -169,7 +169,7 @@ fn memory_of_a_sub_device_is_copied_by_its_device() {
 }
 
 #[test]
-fn a_device_without_host_memory_gets_one_stream_all_the_same() {
+fn a_device_without_host_memory_still_gets_one_stream() {
     let Some(fake) = SYNAPSE_AI.load() else {
         return;
     };
@@ -255,7 +255,7 @@ fn memory_of_another_runtime_is_named() {
 }
 
 #[test]
-fn what_the_program_says_is_compared_with_what_the_driver_says() {
+fn the_programs_claims_are_compared_with_the_drivers() {
     let Some(fake) = CUDA.load() else { return };
     let at = fake.alloc(Place::Device, 1, 4096);
     let host = fake.alloc(Place::Host, 0, 4096);
@@ -317,7 +317,7 @@ fn what_the_program_says_is_compared_with_what_the_driver_says() {
 }
 
 #[test]
-fn a_runtime_that_fails_is_a_fault_until_it_heals() {
+fn a_failing_runtime_causes_faults_until_it_recovers() {
     let all = [DISCOVERING.as_slice(), &[(Kind::SynapseAi, SYNAPSE_AI)]].concat();
     for (kind, runtime) in all {
         let Some(fake) = runtime.load() else { return };
@@ -355,7 +355,7 @@ fn memory_of_any_kind_is_found_at_each_copy() {
     assert_eq!(fake.alloc(Place::Device, 1, 4096), at);
     let mut back = [0; 5];
     anywhere.load(&mut back, at).unwrap();
-    assert_eq!(&back, b"bytes", "it is whatever is there now");
+    assert_eq!(&back, b"bytes", "the memory that is there now is copied");
     assert!(discover::discover(there).unwrap().is_none());
     fake.free(at);
 }

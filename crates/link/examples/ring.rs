@@ -1,13 +1,13 @@
-//! How fast is the shared-memory link alone? Two processes, pinned to two processors, only poll. They measure streaming
-//! and one-way time for 8 bytes, throughput for 64 KiB in fragments and by remote iovec, and writes through a direct
-//! lease.
+//! How fast is the shared-memory link alone? Two processes, pinned to two processors, do nothing but poll. They measure
+//! streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments and by remote iovec, and writes through a
+//! direct lease.
 //!
 //! ```text
 //! cargo run --release -p rkey-link --example ring [FILTER]
 //! ```
 //!
 //! Nothing here checks a key or writes a completion, so this is a lower bound for everything else. Buffers are not
-//! touched between operations, which flatters the results for large ones.
+//! accessed between operations, which flatters the results for large ones.
 
 use rkey_base::hint;
 use rkey_base::memory::ArenaMemory;
@@ -73,7 +73,7 @@ fn accept(listener: &Listener, local: &LocalNode) -> Result<ShmLink, Box<dyn Err
     }
 }
 
-/// Executes writes and answers reads until the initiator has ended.
+/// Executes writes and answers reads until the initiator ends.
 fn target(name: &str) -> Outcome {
     pin(1)?;
     let local = node(2)?;

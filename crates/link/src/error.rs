@@ -2,7 +2,7 @@
 
 use rkey_base::fault::Fault;
 
-/// The peer wrote something invalid. The link is dead afterwards.
+/// The peer wrote something invalid. The link is down afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer violated the protocol: {reason}")]
 pub struct Malformed {
@@ -11,7 +11,7 @@ pub struct Malformed {
 }
 
 impl Malformed {
-    /// An error that names the broken rule.
+    /// Creates an error that names the violated rule.
     #[inline]
     pub const fn new(reason: &'static str) -> Self {
         Self { reason }
@@ -21,27 +21,27 @@ impl Malformed {
 /// Why a request or response could not be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// No slot or no room for the payload at the moment: try again after progress.
+    /// No slot or no payload room at the moment: retry after progress.
     #[error("the ring to the peer is full")]
     Full,
     /// The caller's memory could not be read; nothing was sent.
-    #[error("the payload could not be read: {0}")]
+    #[error("cannot read the payload: {0}")]
     Fault(Fault),
-    /// The link is down ([`crate::Link::is_up`] says why); nothing more can be sent.
+    /// The link is down ([`crate::Link::is_up`] returns the reason); nothing more can be sent.
     #[error("the link is down")]
     Down,
 }
 
-/// Why a link no longer works.
+/// Why a link is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
-    /// The peer process ended or closed the link.
-    #[error("the peer is gone")]
+    /// The peer's process ended, or the peer closed the link.
+    #[error("the peer ended or closed the link")]
     PeerGone,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     #[error(transparent)]
     Malformed(Malformed),
-    /// This side closed it.
+    /// This side closed the link.
     #[error("closed by this side")]
     Closed,
     /// The peer does not respond, and requests named memory that the owner needs back.
@@ -53,16 +53,16 @@ pub enum DownReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
     /// Memory of this process could not be accessed.
-    #[error("local memory could not be accessed: {0}")]
+    #[error("cannot access local memory: {0}")]
     Local(Fault),
-    /// The peer's memory could not be accessed; the address is the peer's, exact to the part that one system call
-    /// copies.
-    #[error("the peer's memory at {0:#x} could not be accessed")]
+    /// The peer's memory could not be accessed. The address is the peer's, accurate to the part that one system
+    /// call copies.
+    #[error("cannot access the peer's memory at {0:#x}")]
     Remote(u64),
-    /// The kernel does not permit it, or no longer does; the message must be sent in fragments.
+    /// The kernel does not, or no longer, permit it; the message must be sent in fragments.
     #[error("the kernel does not permit access to the peer's memory")]
     Refused,
     /// The peer process no longer exists.
-    #[error("the peer is gone")]
+    #[error("the peer's process no longer exists")]
     Gone,
 }

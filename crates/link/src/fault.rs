@@ -1,8 +1,8 @@
 //! A wrapper that makes any link misbehave, for tests.
 //!
-//! A [`FaultPlan`] and a seed decide what it does, so a failed run can be repeated. A link promises that every fragment
-//! arrives once and in order, so the wrapper never drops or reorders a fragment. It delays (arrivals and
-//! acknowledgements seem absent, the ring seems full), changes headers as a hostile peer would, and takes the link
+//! A [`FaultPlan`] and a seed determine its behaviour, so a failed run can be repeated. A link guarantees that every
+//! fragment arrives once and in order, so the wrapper never drops or reorders fragments. It delays (arrivals and
+//! acknowledgements seem absent, the ring seems full), changes headers as a hostile peer might, and takes the link
 //! down.
 
 use crate::{
@@ -14,7 +14,7 @@ use rkey_base::memory::Memory;
 use rkey_base::shared::OwnBytes;
 use std::cell::Cell;
 
-/// The two directions, as indexes.
+/// The two directions, as array indexes.
 const REQUESTS: usize = 0;
 const RESPONSES: usize = 1;
 
@@ -26,7 +26,7 @@ pub struct FaultPlan {
     /// Chance that a send finds no room.
     pub full: u8,
     /// Chance that acknowledgements are not seen this time.
-    pub deaf: u8,
+    pub hide_acks: u8,
     /// Chance that an arriving header has a random field changed. A changed header is one that a hostile peer could
     /// have sent: the link's checks accept it.
     pub garble: u8,
@@ -70,7 +70,7 @@ impl Change {
             6 => header.total = with as u32,
             7 => header.operands[0] = with,
             8 => {
-                // The link itself has checked the other flags.
+                // The link itself has already checked the other flags.
                 let free = HeaderFlags::FIRST | HeaderFlags::LAST | HeaderFlags::SOLICITED;
                 header.flags = header.flags.difference(free)
                     | HeaderFlags::from_bits_truncate(with as u8).intersection(free);
@@ -216,7 +216,7 @@ impl<L: Link> Link for Faulty<L> {
     }
 
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
-        if self.down.is_none() && !self.happens(self.plan.deaf) {
+        if self.down.is_none() && !self.happens(self.plan.hide_acks) {
             self.acked = self.inner.acknowledged()?;
         }
         Ok(self.acked)
@@ -335,11 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn slow_links_lose_nothing() {
+    fn delays_lose_nothing() {
         let plan = FaultPlan {
             hide: 128,
             full: 100,
-            deaf: 200,
+            hide_acks: 200,
             ..FaultPlan::default()
         };
         let (seen, up) = run(plan, 7);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn garbling_is_seen_and_repeatable() {
+    fn garbling_is_visible_and_repeatable() {
         let plan = FaultPlan {
             garble: 128,
             ..FaultPlan::default()
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn links_go_down_in_the_middle() {
+    fn a_link_goes_down_in_the_middle() {
         let plan = FaultPlan {
             down_after: Some(50),
             ..FaultPlan::default()

@@ -1,4 +1,4 @@
-//! Everything in this crate that reads a peer's bytes, as functions for a fuzzer: they take
+//! Everything in this crate that parses a peer's bytes, as functions for a fuzzer: they take
 //! arbitrary bytes and return whether a link would accept them. None of them may ever panic.
 
 use crate::Header;

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operation_numbers_survive_the_wire() {
+    fn operation_numbers_round_trip() {
         let mut known = 0;
         for value in 0..=u8::MAX {
             if let Some(op) = Op::from_wire(value) {

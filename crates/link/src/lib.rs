@@ -1,12 +1,11 @@
 //! Links: how the requests and responses of queue pairs travel between two devices.
 //!
-//! A link is directional. The device with requests connects and is the *requester*;
-//! the device that accepts is the *responder*. Requests flow one way, responses the other way,
-//! each in its own ring, so that two busy devices can never block each other.
-//! Two devices that talk both ways have two links.
+//! A link is directional. The device that has requests connects and is the *requester*; the device that accepts is the
+//! *responder*. Requests flow one way, responses the other way, each in its own ring, so that two busy devices can
+//! never block each other. Two devices that both send requests have two links.
 //!
 //! A link moves bytes between peers. It does not interpret keys, regions or queue pair states: the engine decides what
-//! a request may do, and a link only promises that every fragment arrives once, whole and in order, and that a request
+//! a request may do. A link only guarantees that every fragment arrives once, whole and in order, and that a request
 //! counts as executed only after its responses have been taken ([`Link::acknowledged`]).
 //!
 //! | module | what it is |
@@ -16,14 +15,14 @@
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
 //! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
-//! | [`direct`] | leases: the initiator copies without the responder, and the owner can revoke that right |
-//! | [`fault`] | a wrapper that is slow, lies and goes down, for tests |
+//! | [`direct`] | leases: the initiator copies without involving the responder, and the owner can revoke the lease |
+//! | [`fault`] | a wrapper that delays, corrupts and goes down, for tests |
 //! | [`peer`] | more about links to other processes: the peer's identity, the control socket, leases |
 //! | [`any`] | one type for every kind of link |
 //! | [`error`] | errors of a link, as values |
 //!
-//! Everything that a peer can write is copied out once and then checked; an invalid value is a [`Malformed`] error,
-//! after which the link is dead.
+//! Everything that a peer can write is copied out once and then checked. An invalid value is a [`Malformed`] error,
+//! and the link is down afterwards.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

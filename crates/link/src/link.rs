@@ -8,16 +8,16 @@ use rkey_base::memory::Memory;
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use serde::{Deserialize, Serialize};
 
-/// Counts request fragments of a link from 0; the n-th accepted fragment has ticket n.
+/// Numbers the request fragments of a link from 0: the n-th accepted fragment has ticket n.
 pub type Ticket = u64;
 
-/// The identity of a device: the process, and a random number so that a reused process id is not mistaken for its
-/// predecessor.
+/// The identity of a device: its process ID, and a random number so that a reused process ID is not mistaken for the
+/// earlier process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct NodeId {
-    /// The process id as the process itself sees it (for messages only; no decision uses it).
+    /// The process ID as seen by the process itself (for messages only; no decision uses it).
     pub pid: u32,
     /// A random number, chosen when the device was opened.
     pub nonce: u64,
@@ -29,7 +29,7 @@ impl std::fmt::Display for NodeId {
     }
 }
 
-/// What a link can do. Constant for the life of a link.
+/// The capabilities of a link. Constant for its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Payload up to this many bytes travels inside its slot.
@@ -38,7 +38,8 @@ pub struct Capabilities {
     pub fragment_max: u32,
     /// Whether the responder can copy from and to the requester's memory ([`Link::pull`], [`Link::push`]).
     pub remote_iovec: bool,
-    /// The payload size from which a remote iovec is worth its system call; but see [`Link::prefers_fragments`].
+    /// The payload size from which a remote iovec is worth its system call, in bytes; but see
+    /// [`Link::prefers_fragments`].
     pub remote_iovec_min: u32,
     /// Whether direct leases can be used over this link.
     pub direct: bool,
@@ -72,7 +73,7 @@ impl RemoteIovec {
     }
 }
 
-/// The payload of a fragment that arrived.
+/// The payload of a received fragment.
 #[derive(Clone, Debug)]
 pub enum Payload<'a> {
     /// Bytes that the peer may still change: copy them once. Exactly `header.len` bytes.
@@ -82,7 +83,7 @@ pub enum Payload<'a> {
     RemoteIovec(Box<RemoteIovec>),
 }
 
-/// One fragment that arrived: its header has been copied out and checked, and its payload is still in the ring.
+/// A received fragment: its header has been copied out and checked, and its payload is still in the ring.
 #[derive(Clone, Debug)]
 pub struct ReceivedFragment<'a> {
     /// The checked header.
@@ -103,13 +104,13 @@ pub trait Link {
     /// The device at the other end.
     fn node(&self) -> NodeId;
 
-    /// What this link can do.
+    /// The link's capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether the link works.
+    /// Whether the link is up.
     ///
     /// # Errors
-    /// Why it does not. A link that is down stays down.
+    /// Why it is down. A link that is down stays down.
     fn is_up(&self) -> Result<(), DownReason>;
 
     /// Sends one fragment of `header.len` payload bytes, which `fill` writes to the slot or ring (it is not called
@@ -137,9 +138,9 @@ pub trait Link {
         remote_iovec: &[(u64, u64)],
     ) -> Result<Ticket, SendError>;
 
-    /// Whether a fragment should carry its payload, although a remote iovec is possible: the ring has room for a
-    /// whole fragment, and two processes that copy at the same time, one into the ring and one out of it, are faster
-    /// than one that copies directly. By default, remote iovecs are used.
+    /// Whether a fragment should carry its payload although a remote iovec is possible: the ring has room for a whole
+    /// fragment, and two processes that copy concurrently, one into the ring and one out of it, are faster than one
+    /// that copies directly. By default, remote iovecs are used.
     fn prefers_fragments(&self) -> bool {
         false
     }
@@ -154,25 +155,25 @@ pub trait Link {
     /// The oldest response that has not been taken.
     ///
     /// # Errors
-    /// The peer broke the protocol; the link is down.
+    /// The peer violated the protocol; the link is down.
     fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed>;
 
-    /// Frees the slot of the response. Does nothing if there was none.
+    /// Frees the slot of the response. Does nothing if there is none.
     fn response_done(&mut self);
 
     /// The ticket below which every request has been executed and its responses have been taken.
     ///
     /// # Errors
-    /// The peer broke the protocol; the link is down.
+    /// The peer violated the protocol; the link is down.
     fn acknowledged(&mut self) -> Result<Ticket, Malformed>;
 
     /// The oldest request that has not been executed.
     ///
     /// # Errors
-    /// The peer broke the protocol; the link is down.
+    /// The peer violated the protocol; the link is down.
     fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed>;
 
-    /// Removes the request, which has been executed, refused or dropped. Does nothing if there was none.
+    /// Removes the request, which has been executed, refused or dropped. Does nothing if there is none.
     fn request_done(&mut self);
 
     /// Whether one response with a whole fragment of payload can be sent now.
@@ -210,36 +211,35 @@ pub trait Link {
     /// it before detaching the link.
     fn revoke_peer_access(&mut self) {}
 
-    /// Whether there is something to take or to publish, including a doorbell to ring, or the link is down. If not, no
-    /// other call has anything to do. Takes a few nanoseconds.
+    /// Whether there is something to receive or to publish, including a doorbell to ring, or the link is down. If not,
+    /// no other call has anything to do. Takes a few nanoseconds.
     fn pending(&self) -> bool;
 
     /// Publishes due acknowledgements and wakes the peer if it sleeps. Call it after each burst of requests or
-    /// responses, and occasionally while polling without success.
+    /// responses, and occasionally during unsuccessful polling.
     fn flush(&mut self);
 
     /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. It does nothing on a link that never
     /// delays acknowledgements.
     fn publish(&mut self) {}
 
-    /// The roles that this side has on the link.
+    /// This side's role on the link.
     fn role(&self) -> LinkRole {
         LinkRole::Both
     }
 
-    /// A handle for pollers that do not hold the link; `None` if they need none, because everything that can arrive
-    /// comes from this device itself.
+    /// A handle for pollers that do not hold the link; `None` if they need none, because everything that arrives comes
+    /// from this device itself.
     fn poll_handle(&self) -> Option<PollHandle> {
         None
     }
 
-    /// Whether another process has yet to acknowledge something that was sent to it, according to the last
-    /// acknowledgement that we read.
+    /// Whether another process still has to acknowledge something, according to the last acknowledgement that we read.
     fn has_unacked(&self) -> bool {
         false
     }
 
-    /// Wakes the peer, whether it sleeps or not. Never blocks.
+    /// Wakes the peer, whether or not it sleeps. Never blocks.
     fn kick(&self) {}
 
     /// The peer, if it is in another process; `None` for a link of a device to itself.

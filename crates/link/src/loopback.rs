@@ -25,13 +25,13 @@ pub struct Loopback {
     node: NodeId,
     requester: End,
     responder: End,
-    /// A request was sent; before that nothing can arrive.
+    /// Whether a request was sent; before that, nothing can arrive.
     used: bool,
     down: Option<DownReason>,
 }
 
 impl Loopback {
-    /// A link of `node` to itself.
+    /// Creates a link of `node` to itself.
     pub fn new(node: NodeId) -> Self {
         Self::with_geometry(node, GEOMETRY)
     }
@@ -192,7 +192,8 @@ impl Link for Loopback {
     }
 }
 
-/// Both roles share one memory, so the address says whose fault it is. `remote` is the start of the requester's bytes.
+/// Both roles share one memory, so the address determines which role is at fault. `remote` is the start of the
+/// requester's bytes.
 fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
     if fault.address.wrapping_sub(remote) < len {
         PullError::Remote(fault.address)
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
     use crate::{HeaderFlags, Op};
 
-    /// The address says which role the fault belongs to, as it would between two processes.
+    /// The address determines which role the fault is attributed to, as between two processes.
     #[test]
     fn faults_are_blamed_on_the_role_that_named_the_address() {
         let link = Loopback::new(NodeId::default());
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_pending_once_all_is_done() {
+    fn nothing_is_pending_once_everything_is_done() {
         let mut link = Loopback::new(NodeId::default());
         assert!(!link.pending());
         let views = link.poll_views();

@@ -1,7 +1,7 @@
-//! What a link to another process offers in addition to the calls of [`Link`](crate::Link): the peer's identity, a
-//! socket for small messages, control over the peer's copies, and leases.
+//! What a link to another process provides in addition to [`Link`](crate::Link): the peer's identity, a socket for small
+//! messages, control over the peer's copies, and leases.
 //!
-//! A device requests it once, when it attaches the link, and for leases. Sending and receiving do not need it.
+//! A device uses this when it attaches the link, and for leases. Sending and receiving do not need it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub use crate::shm::{
 /// Receives from a connected `SOCK_SEQPACKET` socket without losing the peer's last packet. `receive` reads once;
 /// `is_end` recognises the end of the connection, or a reset.
 ///
-/// Linux can report the end, or a reset, although the peer sent a packet before it closed the socket: a packet and the end
+/// Linux can report the end, or a reset, although the peer sent a packet before it closed the socket: the packet and the end
 /// may arrive between the kernel's check of the queue and its check of the socket. Once the end has been reported, the packet
 /// is in the queue, so a second read returns it.
 ///
@@ -34,12 +34,12 @@ pub fn receive_before_end<R>(mut receive: impl FnMut() -> R, is_end: impl Fn(&R)
     if is_end(&second) { first } else { second }
 }
 
-/// The roles that this side has on a link.
+/// This side's roles on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
-    /// It sends requests.
+    /// Sends requests.
     Requester,
-    /// It responds to the peer's requests.
+    /// Responds to the peer's requests.
     Responder,
     /// Both, because a device is linked to itself.
     Both,
@@ -48,15 +48,15 @@ pub enum LinkRole {
 /// The peer of a link, in another process on this host. The parts may outlive the link.
 #[derive(Clone, Debug)]
 pub struct RemotePeer {
-    /// Its identity, as the kernel reports it.
+    /// The peer's identity, as the kernel reports it.
     pub credentials: Credentials,
-    /// Its process.
+    /// The peer's process.
     pub process: Arc<PeerProcess>,
-    /// The control socket: doorbell, messages between the devices, and the end of the peer.
+    /// The control socket: doorbell, messages between the devices, and detection of the peer's end.
     pub line: Arc<Line>,
-    /// Requester: ends the peer's access to our memory.
+    /// Requester: control over the peer's access to our memory.
     pub peer_access: Option<PeerAccess>,
-    /// Leases over the link; `None` if it has none.
+    /// Leases over the link; `None` if it does not support them.
     pub leases: Option<Leases>,
 }
 
@@ -113,7 +113,7 @@ impl PollHandle {
         each!(self, handle => handle.announce_sleep());
     }
 
-    /// Withdraws the announcement.
+    /// Ends the announced sleep.
     pub fn awake(&self) {
         each!(self, handle => handle.awake());
     }

@@ -67,7 +67,7 @@ impl Setup {
 }
 
 #[test]
-fn copies_land_where_they_should() {
+fn copies_go_to_the_right_place() {
     let s = setup(1 << 20, Sharing::ReadWrite);
     let (_, mut map) = s.lease(5000, 700_000, true);
     let bytes: Vec<u8> = (0..600_000u32).map(|i| (i / 3) as u8).collect();
@@ -131,7 +131,7 @@ fn a_misaligned_atomic_is_refused_by_its_address() {
 }
 
 #[test]
-fn bounds_and_rights_hold() {
+fn bounds_and_rights_are_enforced() {
     let s = setup(8192, Sharing::ReadWrite);
     let (_, mut map) = s.lease(100, 200, true);
     assert_eq!((map.len(), map.is_writable()), (200, true));
@@ -183,7 +183,7 @@ fn a_revoked_lease_stays_revoked() {
 }
 
 #[test]
-fn leases_are_many_but_not_endless_and_come_back() {
+fn the_number_of_leases_is_limited_and_their_indexes_are_reused() {
     let s = setup(4096, Sharing::ReadWrite);
     let grants: Vec<LeaseOffer> = (0..256)
         .map(|_| s.board.grant(0, 8, true).unwrap())
@@ -193,7 +193,7 @@ fn leases_are_many_but_not_endless_and_come_back() {
     revoke(&s.board, &[grants[0].id], LONG).unwrap();
     let again = s.board.grant(0, 8, true).unwrap();
     assert_eq!(again.id.index(), grants[0].id.index());
-    // The old map might still clear the word that the new one would use.
+    // The old map could still clear the word that the new one would use.
     assert!(
         matches!(s.open(&again), Err(DirectError::Open(e)) if e.kind() == ErrorKind::ResourceBusy)
     );
@@ -290,7 +290,7 @@ fn a_lease_can_be_abandoned_in_the_middle_of_a_copy() {
 }
 
 #[test]
-fn the_end_of_either_side_ends_the_lease() {
+fn a_lease_ends_when_either_side_ends() {
     let s = setup(4096, Sharing::ReadWrite);
     let (_, mut map) = s.lease(0, 4096, true);
     drop(s.responder);
@@ -305,7 +305,7 @@ fn the_end_of_either_side_ends_the_lease() {
 
 /// Nothing is written after `revoke` has returned, however busy the writer is.
 #[test]
-fn nothing_lands_after_a_revocation() {
+fn nothing_is_written_after_a_revocation() {
     const ROUNDS: usize = 300;
     for size in [8, 64 << 10] {
         let s = setup(64 << 10, Sharing::ReadWrite);

@@ -1,5 +1,5 @@
-//! The shared-memory link between two real processes: this test binary starts itself again as the
-//! other side. An environment variable names the child's role.
+//! The shared-memory link between two real processes: this test binary runs itself again as the other
+//! side. An environment variable selects the child's role.
 
 mod common;
 
@@ -144,7 +144,7 @@ fn child_asks(mut link: ShmLink) {
 }
 
 #[test]
-fn messages_of_all_lengths_travel_both_ways() {
+fn messages_of_all_lengths_arrive_in_both_directions() {
     let (mut link, child) = with_child("ask");
     let mut taken = 0;
     let mut since = Instant::now();
@@ -207,7 +207,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
         // One message at a time, so that no later message hides a lost wake-up.
         let start = Instant::now();
         while link.acknowledged().unwrap() <= u64::from(msn) {
-            assert!(start.elapsed() < LONG, "message {msn} was not heard");
+            assert!(start.elapsed() < LONG, "message {msn} was not noticed");
             std::hint::spin_loop();
         }
         random = random
@@ -221,7 +221,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
 
 /// The responder sleeps whenever there is nothing to do, however short the gap; no wake-up is lost.
 #[test]
-fn a_sleeper_hears_everything() {
+fn a_sleeper_is_woken_by_everything() {
     let (mut link, child) = with_child("gaps");
     let view = link.poll_view();
     let mut taken = 0;
@@ -294,7 +294,7 @@ fn child_streams(mut link: ShmLink) {
 }
 
 #[test]
-fn a_killed_peer_is_noticed_and_nothing_is_left() {
+fn a_killed_peer_is_detected_and_leaves_nothing_behind() {
     let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     // Other tests of this binary open files at the same time, so this one runs in its own process.
     if std::env::var_os("RKEY_TEST_ALONE").is_none() {
@@ -391,7 +391,7 @@ fn child_writes_directly(mut link: ShmLink) {
 /// The owner revokes leases of another process that writes as fast as it can: nothing is written
 /// after `revoke` has returned.
 #[test]
-fn leases_come_back_from_another_process() {
+fn leases_can_be_revoked_from_another_process() {
     let (link, child) = with_child("direct");
     let board = link.lease_board().unwrap();
     // The owner's own view of the memory, without unsafe code: a second link to ourselves.
@@ -434,7 +434,7 @@ fn leases_come_back_from_another_process() {
 
 /// A peer that is killed in the middle of a direct copy loses its lease.
 #[test]
-fn a_dead_peer_gives_its_leases_back() {
+fn a_dead_peer_loses_its_leases() {
     let (link, mut child) = with_child("direct");
     let board = link.lease_board().unwrap();
     let arena = Arena::create("rkey-test", 64 << 10, Sharing::ReadWrite).unwrap();

@@ -7,7 +7,7 @@ use common::{bytes_of, connect, listen, local, pair, pair_with, wait_readable};
 use rkey_base::barrier;
 use rkey_base::memory::Memory as _;
 use rkey_link::shm::{
-    Connector, Event, Greeting, HandshakeError, LinkConfig, Policy, Step, Stranger,
+    Connector, Event, Greeting, HandshakeError, LinkConfig, OtherConnection, Policy, Step,
 };
 use rkey_link::{
     DownReason, Header, HeaderFlags, Link as _, NodeId, Op, Payload, PullError, SendError,
@@ -15,7 +15,7 @@ use rkey_link::{
 use std::os::fd::AsFd as _;
 
 #[test]
-fn two_sides_introduce_themselves() {
+fn both_sides_introduce_themselves() {
     let (requester, responder) = pair();
     assert_eq!(requester.node(), NodeId { pid: 2, nonce: 22 });
     assert_eq!(responder.node(), NodeId { pid: 1, nonce: 11 });
@@ -30,7 +30,7 @@ fn two_sides_introduce_themselves() {
 }
 
 #[test]
-fn requests_and_responses_travel() {
+fn requests_and_responses_arrive() {
     let (mut requester, mut responder) = pair();
     for len in [0, 1, 8, 16, 17, 208, 209, 4096, 16 << 10] {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
@@ -84,7 +84,7 @@ fn requests_and_responses_travel() {
 
 /// Fragments are preferred while the ring has room, and again once it has room again.
 #[test]
-fn a_full_ring_is_no_place_to_wait() {
+fn remote_iovecs_are_preferred_while_the_ring_is_full() {
     let config = LinkConfig {
         payload_ring: 64 << 10,
         ..LinkConfig::default()
@@ -153,7 +153,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         .push(&target, sink.as_ptr() as u64, 0x10_0000 + 17, 5000)
         .unwrap();
     let mut seen = vec![0; 5000];
-    // The kernel wrote the sink without the compiler's knowledge, so read it as the kernel wrote it.
+    // The kernel wrote the sink without the compiler's knowledge, so read it the way the kernel wrote it.
     for (i, byte) in seen.iter_mut().enumerate() {
         *byte = std::hint::black_box(&sink)[i];
     }
@@ -183,7 +183,7 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
 }
 
 #[test]
-fn a_requester_that_gave_up_is_not_reached_any_more() {
+fn memory_of_a_requester_that_gave_up_is_no_longer_accessed() {
     for how in 0..3 {
         let (mut requester, responder) = pair();
         let source = vec![1u8; 1000];
@@ -261,7 +261,7 @@ fn a_sleeper_is_woken_once() {
 }
 
 #[test]
-fn a_sleeping_requester_hears_its_acknowledgement() {
+fn a_sleeping_requester_is_woken_by_its_acknowledgement() {
     let (mut requester, mut responder) = pair();
     requester
         .send_request(&Header::new(Op::Probe), |_| Ok(()))
@@ -283,7 +283,7 @@ fn a_sleeping_requester_hears_its_acknowledgement() {
 }
 
 #[test]
-fn devices_can_talk_beside_the_rings() {
+fn devices_can_exchange_control_messages() {
     let (requester, mut responder) = pair();
     requester
         .send_control(b"a lease, please", &[requester.line().as_fd()])
@@ -301,7 +301,7 @@ fn devices_can_talk_beside_the_rings() {
 }
 
 #[test]
-fn the_end_of_a_peer_is_seen_and_what_it_sent_can_still_be_taken() {
+fn the_end_of_a_peer_is_detected_and_its_last_fragments_can_still_be_received() {
     let (mut requester, mut responder) = pair();
     requester
         .send_request(&Header::new(Op::Probe), |_| Ok(()))
@@ -359,7 +359,7 @@ fn refusals_carry_their_reason() {
 }
 
 #[test]
-fn purpose_arrives_and_a_name_is_taken_once() {
+fn the_purpose_arrives_and_a_name_can_be_bound_only_once() {
     let (listener, name) = listen();
     let _connector = connect(&name, 1, b"queue pair 17");
     let request = common::accept_link(&listener, &local(2, LinkConfig::default()));
@@ -370,10 +370,10 @@ fn purpose_arrives_and_a_name_is_taken_once() {
 }
 
 #[test]
-fn strangers_can_say_other_things() {
+fn a_connection_can_request_something_other_than_a_link() {
     let (listener, name) = listen();
     let node = local(1, LinkConfig::default());
-    let asking = Stranger::connect(&name, &node, b"who are you?").unwrap();
+    let asking = OtherConnection::connect(&name, &node, b"who are you?").unwrap();
     let mut acceptor = listener.accept(&node).unwrap().unwrap();
     let Ok(Step::Done(Greeting::Other(asked))) = acceptor.advance() else {
         panic!()
@@ -387,7 +387,7 @@ fn strangers_can_say_other_things() {
 }
 
 #[test]
-fn other_users_are_let_in_only_if_configured() {
+fn other_users_are_allowed_only_if_configured() {
     // The uid cannot be changed here; the test can only show that the policy is applied.
     let (listener, name) = listen();
     let open = LinkConfig {
@@ -399,7 +399,7 @@ fn other_users_are_let_in_only_if_configured() {
 }
 
 #[test]
-fn nothing_is_left_after_a_thousand_links() {
+fn a_thousand_links_leave_nothing_behind() {
     fn counts() -> (usize, usize) {
         let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -26,8 +26,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The other process's code; does nothing when the suite runs it as a test. For each link, takes one request and writes
-/// to the memory that it names until that fails, with short or long pushes.
+/// Runs in the child process; does nothing when the suite runs it as a test. For each link, takes one request and
+/// writes to the memory that it names until that fails, with short or long pushes.
 #[test]
 fn child() {
     let Ok(name) = std::env::var(NAME) else {
@@ -97,10 +97,10 @@ impl Drop for Running {
     }
 }
 
-/// The requester takes its memory back from a responder that is stopped while it writes there: the responder is known
-/// to be at rest before it continues, and when it does, it writes nothing.
+/// The requester takes its memory back from a responder that is stopped while it writes there. The responder is at rest
+/// before it continues, and when it continues, it writes nothing.
 #[test]
-fn a_stopped_responder_writes_nothing_when_it_goes_on() {
+fn a_stopped_responder_writes_nothing_when_it_continues() {
     let name = unique_name();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])

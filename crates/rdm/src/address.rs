@@ -27,7 +27,7 @@ impl Hash for Destination {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.address.hash(state);
-        // Most messages go to the first context. Hashing its index too would cost each of them 50 instructions.
+        // Most messages go to the first context. Hashing the index as well would cost each of them 50 instructions.
         if self.context != 0 {
             self.context.hash(state);
         }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_from_their_text() {
+    fn addresses_round_trip_through_text() {
         for text in ["127.0.0.1:80", "[::1]:7471", "[fe80::1%3]:9"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(from_text(&to_text(address)), Some(address));

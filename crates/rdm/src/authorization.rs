@@ -72,7 +72,7 @@ mod tests {
 
     /// Other builds compute the same values.
     #[test]
-    fn codes_are_what_they_always_were() {
+    fn codes_never_change() {
         let asked = ask(b"a key", DEVICE, 7471);
         let answered = answer(b"a key", DEVICE, &asked);
         assert_eq!(
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_for_one_key_one_device_and_one_place() {
+    fn a_code_is_valid_for_one_key_one_device_and_one_port() {
         let other = NodeId { nonce: 8, ..DEVICE };
         let asked = ask(b"a key", DEVICE, 1);
         assert!(may_ask(b"a key", DEVICE, 1, &asked));

@@ -82,7 +82,7 @@ mod tests {
     use crate::operation_id::UNTRACKED;
 
     #[test]
-    fn answers_that_wait_are_bounded_in_number_and_in_bytes() {
+    fn waiting_answers_are_bounded_in_number_and_in_bytes() {
         for (len, most) in [
             (header::LEN, ANSWERS_MAX),
             (header::LEN + atomic::BYTES_MAX, OPERATIONS_MAX),

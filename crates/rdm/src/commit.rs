@@ -26,7 +26,7 @@ pub enum CommitError {
     /// It is not a list of ranges, or the list is too long.
     #[error("the request is not a list of ranges")]
     Malformed,
-    /// The request has a key that no device issues.
+    /// The request has a key that no device could have issued.
     #[error("no device issues such a key")]
     UnknownKey,
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_survive_the_way() {
+    fn requests_round_trip() {
         let range = |key| RemoteRange {
             addr: 5,
             len: 6,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn malformed_requests_are_refused() {
         assert_eq!(decode(&[0; RANGE_LEN - 1]), Err(CommitError::Malformed));
         assert_eq!(decode(&[0; 9 * RANGE_LEN]), Err(CommitError::Malformed));
         assert_eq!(decode(&[0xff; RANGE_LEN]), Err(CommitError::UnknownKey));

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_ends_and_comes_back() {
+    fn credit_is_used_up_and_returned() {
         let (mut credit, mut window) = (Credit::default(), Window::default());
         let mut sent = 0;
         while credit.spend(8192) {

@@ -1,5 +1,5 @@
-//! Ended operations whose memory a peer may still touch: the peer was stopped in the middle of an access, and the
-//! operation has timed out or failed. The program learns of their end only when it owns its memory again. A peer that
+//! Ended operations whose memory a peer may still access: the peer was stopped in the middle of an access, and the
+//! operation has timed out or failed. Their end is reported to the program only when it owns its memory again. A peer that
 //! takes too long loses its link.
 
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_takes_too_long_is_cut_off_once() {
+    fn the_link_of_a_slow_peer_is_cut_once() {
         let (mut draining, now) = (Draining::default(), Instant::now());
         draining.push("send", Some("qp"));
         let mut ended = draining.take_due(now).pop().unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_have_a_pause_between_them() {
+    fn checks_pause_in_between() {
         let (mut draining, now) = (Draining::<_, ()>::default(), Instant::now());
         draining.push("send", None);
         for ended in draining.take_due(now) {

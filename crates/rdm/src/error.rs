@@ -35,7 +35,7 @@ macro_rules! errors {
 }
 
 errors! {
-    /// There is no room now: retry.
+    /// There is no room at the moment: retry.
     Again = 11,
     /// There is not enough memory.
     NoMemory = 12,
@@ -45,13 +45,13 @@ errors! {
     Fault = 14,
     /// The arguments are invalid, or differ from the peer's.
     Invalid = 22,
-    /// There is no such message.
+    /// No such message exists.
     NoMessage = 42,
     /// The message is too long.
     TooLong = 90,
-    /// There is no such operation.
+    /// No such operation exists.
     Unsupported = 95,
-    /// The connection failed, or the peer closed it or ended.
+    /// The connection failed, the peer closed it, or the peer exited.
     ConnectionReset = 104,
     /// There is no connection.
     NotConnected = 107,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_errors_survive_the_way() {
+    fn error_numbers_round_trip() {
         assert_eq!(Error::of(0), None);
         for number in 1..4096 {
             assert_eq!(Error::of(number).map(Error::number), Some(number));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_cannot_report_what_is_no_error_number() {
+    fn a_peer_cannot_report_an_invalid_error_number() {
         assert_eq!(Error::reported(0), None);
         assert_eq!(Error::reported(265), Some(Error::Truncated));
         assert_eq!(Error::reported(4096), Some(Error::Remote));

@@ -127,7 +127,7 @@ fn chunk(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
 }
 
 impl Header {
-    /// A header of this kind whose other fields are zero.
+    /// A header of this kind with all other fields zero.
     #[inline]
     #[must_use]
     pub fn new(kind: Kind) -> Self {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_survive_the_way() {
+    fn headers_round_trip() {
         for kind in kinds() {
             let header = Header {
                 tagged: true,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_header() {
+    fn malformed_headers_are_rejected() {
         for kind in kinds() {
             let mut bytes = [0; MAX_LEN];
             let len = Header {

@@ -97,7 +97,7 @@ impl Hello {
     }
 }
 
-/// Why an endpoint refuses to talk to a peer.
+/// Why an endpoint refuses a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The peer's hello cannot be parsed.
@@ -106,12 +106,12 @@ pub enum Refusal {
     /// It is an endpoint of another type.
     #[error("the endpoints are of different types")]
     OtherType,
-    /// It has not shown that it has the authorization key.
+    /// It has not proved that it has the authorization key.
     #[error("the endpoints have different authorization keys")]
     OtherKey,
 }
 
-/// The peers that an endpoint talks to: endpoints of the same type with the same authorization key (FI-119).
+/// The peers that an endpoint accepts: endpoints of the same type with the same authorization key (FI-119).
 #[derive(Clone, Debug)]
 pub struct Admission {
     /// The type of the endpoint.
@@ -157,7 +157,7 @@ impl Admission {
         }
     }
 
-    /// Whether a device that requests a connection at our port may talk to us.
+    /// Whether a device that requests a connection at our port may connect.
     ///
     /// # Errors
     /// Why not.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn hellos_survive_the_way() {
+    fn hellos_round_trip() {
         let hello = Hello {
             ep_type: 3,
             device_keys: true,

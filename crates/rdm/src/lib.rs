@@ -19,7 +19,7 @@
 //! | [`peers`] | the peers of an endpoint, and the connection to each |
 //! | [`matching`] | which receive a message matches |
 //! | [`operation_id`] | operations in flight, by number |
-//! | [`draining`] | ended operations whose memory a peer may still touch |
+//! | [`draining`] | ended operations whose memory a peer may still access |
 //! | [`order`] | results in the order in which their transfers began |
 //! | [`credit`] | how much a peer may send before the program receives it |
 //! | [`backlog`] | requests that wait for room on a connection |

@@ -56,7 +56,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         let (result, then) = take(receive);
         match (then, index) {
             (AfterMatch::Keep, _) => {}
-            // Usually it is the first one, and nothing has to move.
+            // Usually it is the first one, and no other receive has to move.
             (AfterMatch::Remove, 0) => drop(self.posted.pop_front()),
             (AfterMatch::Remove, _) => drop(self.posted.remove(index)),
         }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_match_in_the_order_in_which_they_were_posted() {
+    fn receives_match_in_posting_order() {
         let mut queue = Queue::default();
         queue.post(tag(1), "first");
         queue.post(tag(1), "second");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_oldest_receive_that_accepts_a_message_may_suit() {
+    fn only_the_oldest_matching_receive_is_considered() {
         let mut queue = Queue::default();
         for (number, name) in [(1, "first"), (2, "second"), (2, "third")] {
             queue.post(tag(number), name);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_found_in_the_order_in_which_they_came() {
+    fn messages_match_in_order_of_arrival() {
         let mut queue = Queue::default();
         queue.push_unexpected(1, 5, "a");
         queue.push_unexpected(2, 5, "b");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_may_stay_and_be_cancelled() {
+    fn a_receive_may_stay_and_be_canceled() {
         let mut queue = Queue::default();
         queue.post(tag(0), "long");
         assert_eq!(

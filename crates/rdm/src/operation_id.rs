@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_operations_are_in_their_numbers() {
+    fn plain_operations_are_encoded_in_their_numbers() {
         for form in Form::ALL {
             for report in [false, true] {
                 let plain = Plain {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_others_are_not_plain() {
+    fn other_operations_numbers_are_not_plain() {
         let mut operations = Operations::default();
         let first = operations.add(7);
         assert_eq!(Plain::of(first), None);
@@ -188,20 +188,20 @@ mod tests {
         assert_eq!(Plain::of(last), None);
         assert_eq!(operations.take(last), Some(7));
         let next = operations.add(8);
-        assert_eq!((Plain::of(next), next), (None, 0), "generations start over");
+        assert_eq!((Plain::of(next), next), (None, 0), "generations wrap");
     }
 
     #[test]
-    fn a_number_is_good_for_one_operation() {
+    fn a_number_names_only_one_operation() {
         let mut operations = Operations::default();
         let first = operations.add("first");
         assert_eq!(operations.get(first), Some(&mut "first"));
         assert_eq!(operations.take(first), Some("first"));
         let second = operations.add("second");
-        assert_eq!(second as u32, first as u32, "the place is used again");
+        assert_eq!(second as u32, first as u32, "the slot is reused");
         assert!(operations.get(first).is_none() && operations.take(first).is_none());
         assert_eq!(operations.all(|it| *it == "second"), [second]);
-        assert_eq!(operations.get(u64::from(u32::MAX)), None, "no such place");
+        assert_eq!(operations.get(u64::from(u32::MAX)), None, "no such slot");
         assert_eq!((operations.len(), operations.drain()), (1, vec!["second"]));
         assert!(operations.is_empty());
     }

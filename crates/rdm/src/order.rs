@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_leave_in_the_order_of_their_turns() {
+    fn results_are_returned_in_turn_order() {
         let mut order = InOrder::default();
         let turns: Vec<u64> = (0..4).map(|_| order.enter()).collect();
         order.finish(turns[2], "third");

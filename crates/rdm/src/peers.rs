@@ -112,7 +112,7 @@ impl<E, C> Peers<E, C> {
         self.by_destination.get(&destination.into()).copied()
     }
 
-    /// The peer with this number in the address vector; `None` if it is not known, or no longer.
+    /// The peer with this number in the address vector; `None` if it is unknown or has been forgotten.
     #[inline]
     pub fn numbered(&self, number: u64) -> Option<usize> {
         let Some(known) = self.by_number.get(usize::try_from(number).ok()?) else {
@@ -199,7 +199,7 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
 pub struct Callers<C> {
     /// For each: the peer, the caller, and when the result became known.
     list: Vec<(usize, C, Instant)>,
-    /// Whether no waiting caller has learned of the last result. The caller that waits need not be the one that must retry.
+    /// Whether no waiting caller has been notified of the last result. The caller that waits need not be the one that must retry.
     untold: bool,
 }
 
@@ -297,22 +297,26 @@ mod tests {
         peers.set_number(0, it);
         peers[it].route = Route::Connecting;
         peers.forget(address(1));
-        assert_eq!(peers.find(address(1)), Some(it), "a connection is coming");
+        assert_eq!(
+            peers.find(address(1)),
+            Some(it),
+            "a connection is being made"
+        );
         peers[it].route = Route::None;
         peers[it].failed = Some(("why", Instant::now()));
         peers.forget(address(1));
         assert_eq!(
             peers.find(address(1)),
             Some(it),
-            "the program has not heard of it"
+            "it has not been reported to the program"
         );
         peers[it].failed = None;
         peers.forget(address(1));
         assert_eq!((peers.find(address(1)), peers.numbered(0)), (None, None));
-        assert_eq!(peers.at(address(2)), it, "its place is used again");
+        assert_eq!(peers.at(address(2)), it, "its slot is reused");
         assert_eq!(peers.iter().count(), 1);
         let back = peers.at(address(1));
-        assert_ne!(back, it, "the place is taken");
+        assert_ne!(back, it, "the slot is in use");
         peers.forget(address(1));
         assert_eq!(peers.at(address(1)), back);
         let known: Vec<_> = peers.iter().map(|peer| peer.destination).collect();
@@ -320,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once_and_not_for_ever() {
+    fn a_failure_is_reported_once_and_then_forgotten() {
         let (mut peers, now) = (Table::default(), Instant::now());
         let it = peers.at(address(1));
         peers[it].failed = Some(("why", now));
@@ -331,18 +335,21 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_told_once_that_they_may_come_again() {
+    fn callers_are_notified_once_that_they_may_retry() {
         let (mut peers, mut callers) = (Table::default(), Callers::default());
         let now = Instant::now();
         let it = peers.at(address(1));
         peers[it].retrying = vec![1, 2];
-        assert!(!callers.may_retry(1, now), "nothing is decided");
+        assert!(!callers.may_retry(1, now), "the result is not known yet");
         callers.connect_finished(&mut peers, it, now);
         assert!(peers[it].retrying.is_empty());
-        assert!(callers.may_retry(3, now), "the first that waits is told");
+        assert!(
+            callers.may_retry(3, now),
+            "the first that waits is notified"
+        );
         assert!(!callers.may_retry(3, now));
         assert!(callers.may_retry(1, now) && !callers.may_retry(1, now));
-        assert!(!callers.is_empty(), "the other has not been told");
+        assert!(!callers.is_empty(), "the other has not been notified");
         callers.retried(it, 2);
         assert!(
             callers.is_empty() && !callers.may_retry(2, now),
@@ -351,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_never_look_are_forgotten() {
+    fn callers_that_never_retry_are_forgotten() {
         let (mut peers, mut callers) = (Table::default(), Callers::default());
         let now = Instant::now();
         let it = peers.at(address(1));

@@ -30,7 +30,7 @@ mod tests {
     use rkey_core::LocalKey;
 
     #[test]
-    fn a_part_begins_and_ends_inside_of_elements() {
+    fn a_part_begins_and_ends_inside_elements() {
         let key = LocalKey(7);
         let sge = |addr, len| Sge { addr, len, key };
         let all = [sge(100, 10), sge(200, 0), sge(300, 5)];

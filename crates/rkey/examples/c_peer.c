@@ -6,7 +6,7 @@
  *   rkey run -- ./c_peer owner 127.0.0.1 7471
  *   rkey run -- ./c_peer visitor 127.0.0.1 7471
  *
- * `refuse` is an owner that refuses its visitor, `refused` a visitor that is refused, `stay` a visitor that never ends.
+ * `refuse` is an owner that refuses its visitor, `refused` a visitor that is refused, `stay` a visitor that never exits.
  */
 #include <endian.h>
 #include <errno.h>

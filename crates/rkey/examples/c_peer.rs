@@ -8,7 +8,7 @@
 //! target/release/rkey run -- ./c_peer visitor 127.0.0.1 7471
 //! ```
 //!
-//! `c_peer owner 127.0.0.1 7471` (C) and `c_peer visitor 127.0.0.1:7471` (Rust) are the other way round.
+//! `c_peer owner 127.0.0.1 7471` (C) and `c_peer visitor 127.0.0.1:7471` (Rust) are the reverse.
 
 use anyhow::{Context, ensure};
 use rkey::{Access, Device, RemoteKey, cm};
@@ -18,7 +18,7 @@ use std::process::Command;
 const BYTES: usize = 64;
 const TEXT: u64 = 16;
 
-/// The programs that include this file call its functions instead.
+/// A test that includes this file calls its functions instead.
 #[allow(dead_code, reason = "a test includes this file")]
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -1,7 +1,7 @@
 //! A key-value store whose clients read directly from the server's memory.
 //!
 //! The server keeps a table of slots in registered memory and gives every client a key that grants only remote read. A
-//! lookup is one read of the slot, in which the server's program takes no part. Each slot has a checksum; with it the
+//! lookup is one read of the slot, without involving the server's program. Each slot has a checksum; with it the
 //! client detects a change in progress and reads again. New values are sent to the server as messages.
 //!
 //! ```text

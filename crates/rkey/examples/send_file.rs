@@ -50,7 +50,7 @@ fn main() -> anyhow::Result<()> {
             let _ = (std::fs::remove_file(&file), std::fs::remove_file(&copy));
             outcome?;
             anyhow::ensure!(same, "the copy differs");
-            println!("the copy is equal to the file");
+            println!("the copy matches the file");
             Ok(())
         }
         [file, copy] => send(Path::new(file), Path::new(copy)),

@@ -57,7 +57,7 @@ fn own(workers: usize, steps: u64) -> anyhow::Result<()> {
         let met: Seen = worker.receive()?;
         println!("worker {} added {} times", worker.peer().pid, met.len());
         for value in met {
-            anyhow::ensure!(seen.insert(value), "two workers met the value {value}");
+            anyhow::ensure!(seen.insert(value), "two workers got the value {value}");
         }
     }
     drop(connections);

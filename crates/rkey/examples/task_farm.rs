@@ -1,6 +1,6 @@
 //! One process distributes tasks to several workers with tagged messages; a free worker gets the next one.
 //!
-//! There is no connection to accept or to manage: a worker needs the address of the farmer, and the farmer learns the
+//! There is no connection to accept or to manage: a worker needs the address of the farmer, and the farmer gets the
 //! worker's address from its first message.
 //!
 //! ```text

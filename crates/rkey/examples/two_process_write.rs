@@ -49,13 +49,13 @@ fn own(device: &Device, listener: &Listener) -> anyhow::Result<()> {
     peer.send(&region.key(16..48)?)?; // only these 32 bytes
     let () = peer.receive()?; // the peer says when it is done
 
-    let buffer = region.deregister()?; // from here on only we can touch it
+    let buffer = region.deregister()?; // from here on, only we can access it
     println!("owner: {}", String::from_utf8_lossy(&buffer));
     anyhow::ensure!(&buffer[16..21] == b"hello", "the bytes did not arrive");
     Ok(())
 }
 
-/// Gets the key and writes with it. The owner's program does nothing meanwhile.
+/// Gets the key and writes with it. Meanwhile, the owner's program does nothing.
 fn write(address: &str) -> anyhow::Result<()> {
     let device = Device::open()?;
     let local = device

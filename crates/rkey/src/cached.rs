@@ -1,4 +1,4 @@
-//! Registrations of borrowed memory that stay for the next use.
+//! Registrations of borrowed memory that are kept for the next use.
 
 use crate::domain::Domain;
 use crate::error::Result;
@@ -32,7 +32,7 @@ pub(crate) fn create(domain: &Domain) -> Result<BorrowedCache<MemoryRegion>> {
 }
 
 /// Borrowed bytes that are registered at least until this is dropped; see [`Scope::cached`](crate::Scope::cached). It
-/// dereferences to the [`MemoryRegion`], of which the bytes are the part [`range`](Self::range).
+/// dereferences to the [`MemoryRegion`]; the bytes are its part [`range`](Self::range).
 pub struct CachedRegion<'scope> {
     guard: Guard<'scope, Lender<MemoryRegion>>,
     range: Range<u64>,
@@ -45,7 +45,7 @@ impl<'scope> CachedRegion<'scope> {
         Self { guard, range }
     }
 
-    /// Where the bytes are in the region, which may contain more than them.
+    /// Where the bytes are in the region, which may contain others as well.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.range.clone()

@@ -24,7 +24,7 @@ impl CompletionQueue {
     }
 
     /// Takes finished operations, oldest first, and returns how many it wrote to `into`. Never blocks. A program that
-    /// polls drives the device on its own core; the device's thread sleeps meanwhile.
+    /// polls drives the device on its own core; meanwhile, the device's thread sleeps.
     ///
     /// # Errors
     /// The device is broken, or this is a forked child.
@@ -33,7 +33,7 @@ impl CompletionQueue {
         Ok(self.raw.poll(into)?)
     }
 
-    /// Waits up to `timeout` until a completion can be polled; returns `false` if there is none by then. Polls for some
+    /// Waits up to `timeout` until a completion can be polled; returns `false` if there is none by then. Polls for a few
     /// microseconds and then sleeps.
     ///
     /// # Errors

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// A connection to one peer.
 ///
-/// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) access memory that the peer gave
-/// us a [`RemoteKey`] for, while its program does something else. *Messages* ([`send`](Self::send),
+/// *One-sided* operations ([`write`](Self::write), [`read`](Self::read), the atomics) access memory for which the peer
+/// gave us a [`RemoteKey`], while its program does other work. *Messages* ([`send`](Self::send),
 /// [`receive`](Self::receive)) are small values that the two programs exchange.
 ///
 /// **Order.** Operations of one connection start in posting order, and a write is complete before a later write or
@@ -31,7 +31,7 @@ use std::time::Duration;
 ///
 /// Threads can share a connection.
 pub struct Connection {
-    /// Dropped first, because its drop notifies the peer that the connection ends.
+    /// Dropped first, because its drop notifies the peer that the connection is ending.
     pub(crate) mailbox: Mailbox,
     /// Writes, reads, atomics and `send_from`.
     pub(crate) operations: OneSided,
@@ -219,7 +219,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::PeerGone`]; [`Error::BadMessage`] if the message has another type or nests deeper
-    /// than 128 levels (it is lost then).
+    /// than 128 levels (the message is then lost).
     pub fn receive<T: DeserializeOwned>(&self) -> Result<T> {
         self.receive_timeout(self.timeout())
     }

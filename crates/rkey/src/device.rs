@@ -19,7 +19,7 @@ pub const DEFAULT_MAX_MESSAGE: usize = 4096;
 /// An open software RDMA device.
 ///
 /// Opening needs no hardware, no privilege and no daemon. The device belongs to this process; it has one thread, which
-/// sleeps while there is nothing to do. (Endpoints start others, to make connections.) `Device` is a handle: clones share
+/// sleeps while there is nothing to do. (Endpoints start further threads, to make connections.) `Device` is a handle: clones share
 /// the device, and it closes when the last handle, domain, region and connection made from it is dropped.
 ///
 /// After `fork` all calls on the child's handles return an error; the parent is not affected.
@@ -51,8 +51,8 @@ impl Device {
     /// Opens a device, configured by the `RKEY_*` environment variables (`rkey info` lists them).
     ///
     /// # Errors
-    /// A variable has a value that is not allowed, or the process may have no more threads or
-    /// file descriptors.
+    /// A variable has an invalid value, or the process cannot get another thread or file
+    /// descriptor.
     pub fn open() -> Result<Self> {
         Self::builder().open()
     }
@@ -95,11 +95,11 @@ impl Device {
     }
 
     /// Listens for peers at an address of this host, such as `"127.0.0.1:7471"`. No network socket is opened: the
-    /// address names a meeting point for this user's programs on this host. Port 0 chooses a free one
+    /// address is a rendezvous point for this user's programs on this host. Port 0 selects a free port
     /// ([`Listener::address`] returns it).
     ///
     /// # Errors
-    /// The address is taken, not on this host, or not an address.
+    /// The address is in use, does not belong to this host, or is not an address.
     pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
         self.domain()?.listen(address)
     }
@@ -107,17 +107,17 @@ impl Device {
     /// Connects to a listening peer, waiting for it up to the device's timeout.
     ///
     /// # Errors
-    /// No peer listens there, the peer refused, or it speaks another protocol.
+    /// No peer listens there, the peer refused, or it uses another protocol.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         self.domain()?.connect(address)
     }
 
     /// Listens for programs that use the connection manager of RDMA, such as C programs with `librdmacm`: see
-    /// [`cm`]. Port 0 chooses a free one ([`cm::Listener::address`] returns it). The ports are those of
+    /// [`cm`]. Port 0 selects a free port ([`cm::Listener::address`] returns it). The ports are those of
     /// `RDMA_PS_TCP`, which all processes of a user share.
     ///
     /// # Errors
-    /// The address is taken, does not belong to this host, or is not an address.
+    /// The address is in use, does not belong to this host, or is not an address.
     pub fn listen_cm(&self, address: impl ToSocketAddrs) -> Result<cm::Listener> {
         self.domain()?.listen_cm(address)
     }
@@ -149,7 +149,7 @@ impl Device {
     /// Like [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
     ///
     /// # Errors
-    /// The address is taken, does not belong to this host, or is not an address; a limit of the device is reached.
+    /// The address is in use, does not belong to this host, or is not an address; a limit of the device is reached.
     pub fn endpoint_at(&self, address: impl ToSocketAddrs) -> Result<Endpoint> {
         Endpoint::open(self, resolve(address)?)
     }
@@ -158,9 +158,9 @@ impl Device {
     /// page-aligned, zeroed, and freed when dropped.
     ///
     /// Its length is rounded up to whole pages. A hostile peer that has mapped a part of it could read all of it, and
-    /// write all of it if it was mapped for writing: allocate separately what peers must not share.
+    /// write to all of it if it was mapped for writing: allocate separately what peers must not share.
     ///
-    /// The first peer that maps it fixes for good whether peers can map it for writing ([`Connection::map`] with a key
+    /// The first peer that maps it fixes permanently whether peers can map it for writing ([`Connection::map`] with a key
     /// that allows it) or only for reading ([`Connection::map_for_reading`]). After that, the other kind is refused,
     /// except that a peer that has mapped it for writing can also map it for reading. [`Device::allocate_for_reading`]
     /// fixes it at once.
@@ -195,7 +195,7 @@ impl Device {
         Ok(self.inner.raw.inspect()?)
     }
 
-    /// On which addresses other hosts reach this device; `None` if they do not (`RKEY_WIRE`).
+    /// The addresses at which other hosts reach this device; `None` if they cannot (`RKEY_WIRE`).
     #[must_use]
     pub fn wire(&self) -> Option<rkey_device::wire::WireDescription> {
         self.inner.raw.wire().map(rkey_device::wire::Wire::describe)
@@ -288,7 +288,7 @@ pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
         .to_socket_addrs()
         .map_err(|error| {
             Error::Object(format!(
-                "this is not an address: {error}; write 127.0.0.1:7471"
+                "this is not an address: {error}; an example is 127.0.0.1:7471"
             ))
         })?
         .next()

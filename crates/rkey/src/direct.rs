@@ -1,4 +1,4 @@
-//! A peer's memory, mapped, which this process reads and writes without the owner's help.
+//! A peer's memory, mapped, which this process reads and writes without involving the owner.
 
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Memory of a peer that this process has mapped under a lease. Made by [`Connection::map`](crate::Connection::map)
 /// or [`QueuePair::map`].
 ///
-/// Each call copies at memory speed, with no system call, no message and no work for the owner's processor: when it
-/// returns, it is done. The lease ends when the owner deregisters the region (which waits for a copy in progress);
+/// Each call copies at memory speed, with no system call, no message and no work for the owner's processor: the copy is
+/// complete when the call returns. The lease ends when the owner deregisters the region (which waits for a copy in progress);
 /// every later call returns [`Error::Revoked`].
 ///
 /// **Order.** Calls take effect in this thread's program order. They are *not* ordered with operations posted on a

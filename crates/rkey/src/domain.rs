@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// `Domain` is a handle; the domain itself ends when its last handle, region, window and queue pair have been dropped.
 #[derive(Clone)]
 pub struct Domain {
-    /// One reference count serves both: each region holds this Arc.
+    /// One reference count for both: each region holds this Arc.
     handle: Arc<Handle>,
 }
 
@@ -77,7 +77,7 @@ impl Domain {
     /// other options, [`RegionOptions`].
     ///
     /// # Errors
-    /// [`Error::Rights`] if the rights contradict each other, an error of the device if the buffer is empty or a limit
+    /// [`Error::Rights`] if the rights contradict each other, or an error of the device if the buffer is empty or a limit
     /// is reached. The buffer is then dropped.
     pub fn register<B: Buffer>(
         &self,

@@ -3,7 +3,7 @@
 use rkey_core::Denial;
 use std::time::Duration;
 
-/// The result of everything in this crate that can fail.
+/// The result of every fallible operation in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong. Messages are for people; programs match on the variant.
@@ -36,8 +36,8 @@ pub enum Error {
         first: String,
     },
 
-    /// The peer closed the connection, ended, or stopped responding.
-    #[error("the peer is gone ({how}); reconnect when it is back")]
+    /// The peer closed the connection, exited, or stopped responding.
+    #[error("the peer is no longer connected ({how}); reconnect when it is available again")]
     PeerGone {
         /// How this was detected.
         how: String,
@@ -58,7 +58,7 @@ pub enum Error {
         after: Duration,
     },
 
-    /// The owner revoked the lease on the mapped memory, for good.
+    /// The owner permanently revoked the lease on the mapped memory.
     #[error("the owner deregistered the mapped memory; ask it for a new key")]
     Revoked,
 
@@ -122,8 +122,8 @@ pub enum Error {
     )]
     BadMessage(String),
 
-    /// The other end does not speak this version of the protocol.
-    #[error("the peer does not speak this version's protocol: {0}")]
+    /// The other end does not use this version of the protocol.
+    #[error("the peer does not use this version of the protocol: {0}")]
     Protocol(String),
 
     /// The object is still in use and cannot be closed or changed now.
@@ -199,7 +199,7 @@ impl Error {
         }
     }
 
-    /// Whether the other side has ended or closed the connection.
+    /// Whether the peer has exited or closed the connection.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
         matches!(self, Self::PeerGone { .. })

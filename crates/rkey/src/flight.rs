@@ -80,7 +80,7 @@ impl Cause {
             Self::NotReceiving => Error::NotReceiving,
             Self::Flushed => Error::PeerGone {
                 how:
-                    "the connection broke: the peer ended, closed it, or was refused an access here"
+                    "the connection broke: the peer exited, closed it, or was refused an access here"
                         .into(),
             },
             Self::Other(status) => Error::Object(format!(
@@ -104,7 +104,7 @@ impl Flight {
         self.state.lock()
     }
 
-    /// Posts one operation when there is room, and returns its number, which `post` gets as its argument.
+    /// Posts one operation when there is room, and returns its number, which is passed to `post`.
     pub(crate) fn post(
         &self,
         timeout: Duration,

@@ -51,7 +51,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection
 /// Accepts a peer that requested a connection.
 pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result<Connection> {
     if let Err(error) = peer_limit(&incoming.peer().private_data) {
-        incoming.reject("this listener takes connections of rkey's Rust API");
+        incoming.reject("this listener accepts connections from rkey's Rust API");
         return Err(error);
     }
     let parts = Parts::new(domain)?;
@@ -125,7 +125,7 @@ fn peer_limit(greeting: &[u8]) -> Result<usize> {
     })?;
     if hello.protocol != PROTOCOL {
         return Err(Error::Protocol(format!(
-            "it speaks version {}, and we speak version {PROTOCOL}",
+            "its version is {}, and ours is {PROTOCOL}",
             hello.protocol
         )));
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_greeting_of_another_kind_is_an_error() {
+    fn an_unknown_greeting_is_an_error() {
         assert!(matches!(peer_limit(b""), Err(Error::Protocol(_))));
         assert!(matches!(peer_limit(&[0xff; 40]), Err(Error::Protocol(_))));
         let hello = |protocol| {

@@ -1,4 +1,4 @@
-//! Remote keys: what a peer needs to reach our memory, small enough to send in a message.
+//! Remote keys: what a peer needs to access our memory, small enough to send in a message.
 //!
 //! A [`RemoteKey`] is a plain value: copy it, print it, serialise it, put it into a message or a file. Holding one
 //! grants nothing: the owner of the memory checks every access against its own table, and a revoked key stays refused.
@@ -18,8 +18,8 @@ const MAGIC: [u8; 4] = *b"rk\x00\x01";
 /// Identifies memory that a peer registered: its address, its length, and the key that its owner checks.
 ///
 /// The address is the owner's (or counts from 0 for a zero-based region) and is meaningless in the process that
-/// received the key. The rights are those that the owner granted when the key was made. They serve for messages and
-/// early errors only: the owner decides at each access.
+/// received the key. The rights are those that the owner granted when the key was made. They are used only for messages
+/// and early errors: the owner decides at each access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct RemoteKey {
@@ -100,7 +100,7 @@ impl RemoteKey {
     /// How many bytes the key covers.
     #[expect(
         clippy::len_without_is_empty,
-        reason = "a key that covers nothing cannot be made"
+        reason = "a key covers at least one byte"
     )]
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -191,7 +191,7 @@ impl RemoteKey {
         };
         if bytes[0..4] != MAGIC {
             return Err(Error::BadKey(
-                "it does not begin like a key of this version".into(),
+                "it does not have the header of a key of this version".into(),
             ));
         }
         if u32_at(bytes, 36) != checksum(&bytes[..36]) {
@@ -207,7 +207,7 @@ impl RemoteKey {
         };
         if bytes[5] != 0 || u32_at(bytes, 32) != 0 {
             return Err(Error::BadKey(
-                "it uses fields that this version does not know".into(),
+                "it uses fields that are unknown to this version".into(),
             ));
         }
         let rights = unpack_rights(u16::from_le_bytes([bytes[6], bytes[7]]))?;
@@ -224,7 +224,7 @@ fn pack_rights(access: Access) -> u16 {
 fn unpack_rights(bits: u16) -> Result<Access, Error> {
     if bits > 7 {
         return Err(Error::BadKey(
-            "it names rights that this version does not know".into(),
+            "it names rights that are unknown to this version".into(),
         ));
     }
     let right = |value, right| {
@@ -268,7 +268,7 @@ impl TryFrom<Parts> for RemoteKey {
             (false, Ok(key)) => KeyName::Device(key),
             (false, Err(_)) => {
                 return Err(Error::BadKey(
-                    "a device's key has 32 bits, and this has more".into(),
+                    "a device's key has 32 bits, but this one has more".into(),
                 ));
             }
         };
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_serde_give_the_same_key_back() {
+    fn keys_round_trip_as_bytes_and_through_serde() {
         let key = key();
         assert_eq!(RemoteKey::from_bytes(&key.to_bytes()).unwrap(), key);
         let bytes = postcard::to_allocvec(&key).unwrap();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_bit_is_noticed() {
+    fn every_damaged_bit_is_detected() {
         let bytes = key().to_bytes();
         for bit in 0..REMOTE_KEY_BYTES * 8 {
             let mut damaged = bytes;

@@ -1,8 +1,8 @@
 //! Safe RDMA for Rust, on any Linux machine: no NIC, no kernel module, no root.
 //!
 //! With remote direct memory access, a program *registers* memory and gives a *key* for it to a peer. The peer then reads,
-//! writes or updates exactly that memory directly, with exactly the granted rights. The program that owns the memory may
-//! sleep meanwhile. `rkey` is a software device that does this between processes on one host.
+//! writes or updates exactly that memory directly, with exactly the granted rights. Meanwhile, the program that owns the
+//! memory may sleep. `rkey` is a software device that does this between processes on one host.
 //!
 //! # A first look
 //!
@@ -43,11 +43,11 @@
 //! | --- | --- |
 //! | [`Device`] | the entry point; opening it needs no daemon and no privilege |
 //! | [`Domain`] | a protection domain: a connection reaches only the regions of its own domain |
-//! | [`Region`] | owns a registered buffer; [`Region::deregister`] gives the buffer back |
+//! | [`Region`] | owns a registered buffer; [`Region::deregister`] returns the buffer |
 //! | [`Published`] | a registered buffer that cannot change, so its bytes are a `&[u8]` |
 //! | [`Domain::scope`] | registers borrowed memory during a closure |
 //! | [`Scope::cached`] | registers the source of a transfer, unless an earlier registration contains it |
-//! | [`MemoryRegion`] | the operations of all registered memory: copy in and out, update, make keys |
+//! | [`MemoryRegion`] | the operations on all registered memory: copy in and out, update, issue keys |
 //! | [`RemoteKey`] | the address, length and key that a peer needs; a plain value to send |
 //! | [`Window`] | a second, narrower key for a part of a region, which can be revoked |
 //! | [`Connection`] | one peer: write, read, atomics, messages |
@@ -58,7 +58,7 @@
 //!
 //! # Why this is safe
 //!
-//! No safe function of this crate makes undefined behaviour possible, whatever a peer does:
+//! No safe function of this crate can cause undefined behaviour, whatever a peer does:
 //!
 //! * Memory that a peer may write is never a `&[u8]`. It is read and written by copies and atomics
 //!   that are opaque to the compiler, so there is no data race in the sense of Rust.
@@ -75,7 +75,7 @@
 //!
 //! # When an access is denied
 //!
-//! [`Error::Denied`] carries a [`Denial`], which says in a sentence which rule was broken and by how much; [`Error::explain`]
+//! [`Error::Denied`] carries a [`Denial`], a sentence that says which rule was broken and by how much; [`Error::explain`]
 //! adds advice. Both sides also log it as a warning through the crate [`tracing`](https://docs.rs/tracing): a program sees
 //! it once it installs a subscriber (such as `tracing_subscriber::fmt::init()`). The `rkey` command and the libraries for C
 //! programs install one themselves; `RKEY_LOG` sets its level. [`Device::inspect`] and `rkey explain` show the denials of a

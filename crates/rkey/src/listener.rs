@@ -29,8 +29,8 @@ impl Listener {
         self.raw.local_address()
     }
 
-    /// Waits for the next peer, without a time limit. Silently rejects programs that are not allowed or do not speak
-    /// the protocol.
+    /// Waits for the next peer, without a time limit. Silently rejects programs that are not allowed to connect or do
+    /// not use the protocol.
     ///
     /// # Errors
     /// The device is broken or a limit is reached.

@@ -269,7 +269,8 @@ impl MemoryRegion {
         let missing = access.difference(self.access & Access::REMOTE);
         if access.is_empty() {
             return Err(Error::Rights(
-                "a key without any right is of no use; register with Access::REMOTE_READ, for example".into(),
+                "a key needs at least one right; register with Access::REMOTE_READ, for example"
+                    .into(),
             ));
         }
         if !missing.is_empty() {
@@ -338,7 +339,10 @@ mod tests {
             assert!(resolve("region", 10, &bad).is_err(), "{bad:?}");
         }
         assert!(resolve("region", 10, &(0..=u64::MAX)).is_err());
-        #[expect(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+        #[expect(
+            clippy::reversed_empty_ranges,
+            reason = "the range is empty on purpose"
+        )]
         let reversed = 5..4;
         assert!(resolve("region", 10, &reversed).is_err());
     }

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many messages may be in flight per direction before the receiver calls receive.
+/// How many messages may be in flight in each direction before the receiver calls `receive`.
 pub(crate) const SLOTS: u32 = 16;
 /// The first byte of a message that carries a value.
 const VALUE: u8 = 1;
@@ -233,7 +233,7 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
             expected.title()
         )),
         Ok(_) => Err(format!(
-            "both sides call it `{}`, but its parts have other types",
+            "both sides call it `{}`, but the types of its parts differ",
             expected.title()
         )),
         Err(why) => Err(format!(
@@ -282,14 +282,14 @@ mod tests {
         let why = open::<(u8, u8)>(&message(&(1u32, 2u32))).unwrap_err();
         assert_eq!(
             why,
-            "both sides call it `tuple of 2`, but its parts have other types"
+            "both sides call it `tuple of 2`, but the types of its parts differ"
         );
     }
 
     /// A hostile peer may send a message that is truncated, or that has extra bytes, a false hash, or a description
     /// with terminal escapes.
     #[test]
-    fn any_bytes_are_an_error_at_most() {
+    fn any_bytes_cause_at_most_an_error() {
         let good = message("a string");
         for len in 0..good.len() {
             assert!(open::<String>(&good[..len]).is_err(), "{len} bytes");

@@ -12,7 +12,7 @@ use rkey_engine::SendFlags;
 use std::ops::RangeBounds;
 use std::time::Duration;
 
-/// A connected queue pair, with what its send queue needs.
+/// A connected queue pair, with the state of its send queue.
 pub(crate) struct OneSided {
     /// The first field, so that it is dropped before the memory that it uses.
     pub(crate) data: QueuePair,

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use rkey_core::{Access, Addressing};
 
-/// The local rights, which say what our own queue pairs may use a region for.
+/// The local rights, which determine what our own queue pairs may use a region for.
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
 /// How a region is registered. It is made from an [`Access`], which further options refine.

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Dropping it does not stop the operation; it only discards its result. That is safe at any moment: the device holds
 /// the memory for one step at a time and checks again for the next, so deregistering fails the operation before the
 /// memory is freed. The next call on the connection reports the failure of an operation whose `Pending` was dropped.
-#[must_use = "the operation is only posted; call wait() to know that it is done"]
+#[must_use = "the operation is only posted; call wait() to wait for its result"]
 pub struct Pending<'a, T = ()> {
     flight: &'a Flight,
     timeout: Duration,
@@ -25,7 +25,7 @@ pub struct Pending<'a, T = ()> {
     done: bool,
 }
 
-/// What an operation leaves behind.
+/// The result of an operation.
 #[derive(Clone, Copy)]
 enum Kind<'a> {
     /// Send, write, read.

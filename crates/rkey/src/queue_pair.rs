@@ -1,8 +1,8 @@
 //! Queue pairs, for programs that post many operations and poll for completions themselves, as with verbs.
 //!
 //! Everything here is safe without lifetimes: a posted operation names local memory by key, and the device looks that
-//! key up, with address and length, before each copy. An operation whose region was deregistered meanwhile fails; it
-//! cannot reach memory that is not registered.
+//! key up, with address and length, before each copy. An operation whose region has been deregistered in the meantime
+//! fails; it cannot access memory that is not registered.
 
 use crate::direct::DirectMemory;
 use crate::domain::Domain;
@@ -107,7 +107,7 @@ impl QueuePair {
         Ok(self.raw.query()?.state)
     }
 
-    /// Moves the queue pair to the error state: everything posted is flushed, and when this returns, no peer touches
+    /// Moves the queue pair to the error state: everything posted is flushed, and when this returns, no peer accesses
     /// memory because of it. A peer that does not respond for a second loses its link to this device, and all its
     /// connections to the device with it.
     ///
@@ -439,7 +439,7 @@ impl QueuePair {
     }
 }
 
-/// The error for a bind that is not posted with `post_bind`. A bind request carries the rules that it is checked by,
+/// The error for a bind that is not posted with `post_bind`. A bind request carries the rules by which it is checked,
 /// and published memory relies on the rules that `post_bind` sets.
 #[cold]
 fn bind_by_hand() -> Error {

@@ -25,7 +25,7 @@ impl<B: Buffer> Region<B> {
         Ok(Self { owned })
     }
 
-    /// Deregisters the region and returns the buffer. When this returns, no peer and no local operation can touch it:
+    /// Deregisters the region and returns the buffer. When this returns, no peer and no local operation can access it:
     /// all keys and windows of the region are refused, and copies in progress have finished.
     ///
     /// # Errors

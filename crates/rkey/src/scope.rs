@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Registers borrowed memory; created by [`Domain::scope`].
 ///
 /// The scope keeps every region that is made in it and deregisters the remaining ones when it ends. So forgetting a
-/// borrowed region does no harm, which a guard object alone could not guarantee.
+/// borrowed region is harmless, which a guard object alone could not guarantee.
 pub struct Scope<'scope, 'env: 'scope> {
     domain: Domain,
     borrows: &'scope Borrows<'scope, 'env, MemoryRegion>,
@@ -72,7 +72,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// as shared: the program can still read them, and nothing may change them.
     ///
     /// Dropping the result does not deregister the bytes: the registration stays in the scope's cache, until the scope ends or
-    /// the cache needs the room. So a program that sends from many places, again and again, need not manage
+    /// the cache needs the room. So a program that repeatedly sends from many buffers need not manage
     /// registrations itself. Peers get no keys for cached memory.
     ///
     /// The variables `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE` limit the cache, and
@@ -116,7 +116,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         Ok(CachedRegion::new(guard, bytes))
     }
 
-    /// What the scope's cache has done: lookups, registrations, evictions, and its contents.
+    /// The statistics of the scope's cache: lookups, registrations, evictions, and its contents.
     #[must_use]
     pub fn cache_stats(&self) -> Stats {
         let cache = self.borrows.cache();

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 /// Memory that peers may map and use directly, without the owner's CPU, as long as its owner allows it. Register it
 /// like any other buffer.
 ///
-/// It is page-aligned and zeroed. Because a peer may have mapped it, it never gives out a `&[u8]`, registered or not:
+/// It is page-aligned and zeroed. Because a peer may have mapped it, it never returns a `&[u8]`, registered or not:
 /// register it and copy with [`MemoryRegion`](crate::MemoryRegion)'s accessors.
 #[derive(Debug)]
 pub struct SharedMemory {

@@ -16,7 +16,7 @@ pub(crate) const BIND_RULES: Rules =
     Rules::WINDOW_NEEDS_BIND.union(Rules::WINDOW_WRITE_NEEDS_LOCAL_WRITE);
 
 /// A memory window. A bound window is a key for a part of one region of the same domain. Rebinding it elsewhere,
-/// unbinding it or dropping it ends the key, while the region lives on.
+/// unbinding it or dropping it revokes the key; the region is not affected.
 ///
 /// Deregistering a region unbinds its windows.
 pub struct Window {
@@ -63,7 +63,7 @@ impl Window {
         RemoteKey::from_wire(start, len, WireKey::Device(key), access)
     }
 
-    /// Ends the key of the window. When this returns, every access with it is refused, and none is in progress.
+    /// Revokes the key of the window. When this returns, every access with it is refused, and none is in progress.
     /// Unbinding an unbound window has no effect.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Window {
             return Ok(());
         }
         Err(Error::Rights(
-            "the window belongs to another device than the queue pair".into(),
+            "the window belongs to a different device than the queue pair".into(),
         ))
     }
 

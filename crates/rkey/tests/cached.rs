@@ -51,7 +51,7 @@ fn the_second_transfer_from_a_buffer_registers_nothing() {
 /// The device reads what is at the addresses at the time of the transfer, so an entry cannot be stale.
 /// Proves partly: FI-243 (through the Rust API, with a device that follows addresses)
 #[test]
-fn new_data_is_sent_after_memory_was_mapped_anew() {
+fn new_data_is_sent_after_memory_was_remapped() {
     const LEN: usize = 8192;
     let pair = Pair::new();
     let (region, key) = pair.region(LEN, ALL);
@@ -77,9 +77,9 @@ fn new_data_is_sent_after_memory_was_mapped_anew() {
     });
 }
 
-/// Even if the program forgets a cached region, it ends with the scope: its memory may be freed then.
+/// Even if the program forgets a cached region, it ends with the scope, after which its memory may be freed.
 #[test]
-fn the_end_of_a_scope_ends_its_cache() {
+fn a_cache_ends_with_its_scope() {
     let pair = Pair::new();
     let bytes = pattern(1, 100);
     let regions = || pair.visitor.device().inspect().unwrap().regions;
@@ -92,9 +92,9 @@ fn the_end_of_a_scope_ends_its_cache() {
     assert_eq!(regions(), before);
 }
 
-/// A cached region is the source of our own operations, and nothing else.
+/// A cached region can only be the source of our own operations.
 #[test]
-fn cached_memory_can_only_be_read_by_its_owner() {
+fn cached_memory_is_only_a_source_for_its_owner() {
     let pair = Pair::new();
     let (_region, key) = pair.region(100, ALL);
     let bytes = pattern(1, 100);

@@ -51,7 +51,7 @@ impl Pair {
         })
     }
 
-    /// Asks for a connection that is refused, while the server does something with the request.
+    /// Requests a connection that is refused, while the server handles the request with `answer`.
     fn refused(&self, serve: impl FnOnce(cm::Request)) -> (Refusal, Vec<u8>) {
         let address = self.address();
         std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ fn a_key_in_parts_allows_writes_reads_and_atomics() {
 }
 
 #[test]
-fn a_rejection_brings_its_private_data() {
+fn a_rejection_carries_its_private_data() {
     let pair = Pair::new();
     let (why, data) = pair.refused(|request| request.reject(b"no room").unwrap());
     assert!(matches!(why, Refusal::Program(_)), "{why:?}");
@@ -182,7 +182,7 @@ fn without_a_listener_the_connection_is_refused() {
 }
 
 #[test]
-fn a_request_that_is_not_taken_is_refused_with_its_listener() {
+fn an_unaccepted_request_is_refused_with_its_listener() {
     let Pair {
         client, listener, ..
     } = Pair::new();
@@ -232,7 +232,7 @@ fn private_data_has_a_limit_in_each_message() {
 }
 
 #[test]
-fn both_sides_learn_of_a_disconnect_and_receive_what_came_before() {
+fn both_sides_see_a_disconnect_and_receive_earlier_messages() {
     for first in [0, 1] {
         let pair = Pair::new();
         let ends = <[_; 2]>::from(pair.connect());
@@ -261,14 +261,14 @@ fn dropping_a_connection_disconnects() {
     client.wait_disconnected(LONG).unwrap();
     let error = client.receive().unwrap_err();
     assert!(error.is_peer_gone(), "{error}");
-    // Queue pair numbers and communication ids come round.
+    // Queue pair numbers and communication ids are reused.
     for _ in 0..20 {
         pair.connect();
     }
 }
 
 #[test]
-fn a_peer_that_gives_up_cannot_be_accepted_any_more() {
+fn a_peer_that_has_given_up_cannot_be_accepted() {
     let impatient = Device::builder().timeout(Duration::from_millis(300));
     let pair = Pair::with(impatient.open().unwrap());
     let error = pair.client.connect_cm(pair.address(), b"").unwrap_err();
@@ -362,9 +362,9 @@ fn a_device_connects_to_itself_and_many_threads_connect_at_once() {
     assert!(done.load(Ordering::Acquire));
 }
 
-/// A peer may send more than fits: the connection breaks, and nothing else.
+/// A peer may send more than fits: only its connection breaks.
 #[test]
-fn a_message_that_is_too_long_breaks_its_connection_only() {
+fn a_message_that_is_too_long_breaks_only_its_connection() {
     let talkative = Device::builder().timeout(LONG).max_message(64 << 10);
     let pair = Pair::with(talkative.open().unwrap());
     let (server, client) = pair.connect();
@@ -400,7 +400,7 @@ fn start_victim(address: SocketAddr) -> Child {
 }
 
 #[test]
-fn a_peer_that_is_killed_is_gone() {
+fn a_killed_peer_is_reported_as_gone() {
     let pair = Pair::new();
     // While its request waits.
     let mut child = start_victim(pair.address());

@@ -96,7 +96,7 @@ fn a_process_can_connect_to_itself() {
 }
 
 #[test]
-fn atomics_of_many_threads_lose_nothing() {
+fn atomics_from_many_threads_lose_nothing() {
     let pair = Pair::new();
     let counter = pair
         .owner
@@ -129,7 +129,7 @@ fn atomics_of_many_threads_lose_nothing() {
     assert_eq!(counter.load_u64(8).unwrap(), 1200);
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen.len(), 900, "no two additions met the same value");
+    assert_eq!(seen.len(), 900, "no two additions got the same old value");
     assert_eq!(counter.load_u64(0).unwrap(), 0);
 
     assert_eq!(
@@ -154,7 +154,7 @@ fn atomics_of_many_threads_lose_nothing() {
 }
 
 #[test]
-fn results_that_nobody_waits_for_do_not_use_up_the_places_for_them() {
+fn unclaimed_results_do_not_use_up_the_result_slots() {
     let owner = device();
     let visitor = Device::builder().depth(4).open().unwrap();
     let pair = Pair::between(&owner, &visitor);
@@ -187,7 +187,7 @@ enum Note {
 }
 
 #[test]
-fn messages_arrive_in_order_and_as_they_were() {
+fn messages_arrive_in_order_and_unchanged() {
     let pair = Pair::new();
     let (_region, key) = pair.region(64, ALL);
     let notes: Vec<Note> = (0..100)
@@ -230,7 +230,7 @@ fn a_message_never_overtakes_the_data_before_it() {
 struct Nested(Option<Box<Nested>>);
 
 #[test]
-fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
+fn a_message_that_is_too_long_or_of_another_type_is_only_an_error() {
     let pair = Pair::new();
     let long = "x".repeat(5000);
     assert!(matches!(
@@ -294,7 +294,7 @@ fn a_message_that_is_too_long_or_of_another_type_is_an_error_and_no_more() {
 }
 
 #[test]
-fn memory_is_sent_into_memory() {
+fn memory_is_sent_directly_into_memory() {
     let pair = Pair::new();
     let (source, sink) = (
         pair.local(100_000),
@@ -330,7 +330,7 @@ fn memory_is_sent_into_memory() {
 }
 
 #[test]
-fn what_comes_after_a_refusal_is_flushed_and_messages_go_on() {
+fn operations_after_a_refusal_are_flushed_and_messages_continue() {
     let pair = Pair::new();
     let (region, key) = pair.region(64, Access::REMOTE_READ);
     let bad = pair.outer.write_bytes(b"refused", &key, 0).unwrap();
@@ -358,11 +358,11 @@ fn what_comes_after_a_refusal_is_flushed_and_messages_go_on() {
     pair.outer.send("still here").unwrap();
     assert_eq!(pair.inner.receive::<String>().unwrap(), "still here");
     let noted = pair.owner.device().denials();
-    assert_eq!(noted.len(), 1, "the owner's device noted it");
+    assert_eq!(noted.len(), 1, "the owner's device recorded it");
 }
 
 #[test]
-fn a_failure_that_nobody_waited_for_is_told_by_the_next_call() {
+fn an_unclaimed_failure_is_reported_by_the_next_call() {
     let pair = Pair::new();
     let (_region, key) = pair.region(64, Access::REMOTE_READ);
     drop(pair.outer.write_bytes(b"refused", &key, 0).unwrap());
@@ -373,7 +373,7 @@ fn a_failure_that_nobody_waited_for_is_told_by_the_next_call() {
 }
 
 #[test]
-fn a_region_can_go_while_operations_on_it_are_in_flight() {
+fn a_region_can_be_deregistered_with_operations_in_flight() {
     let pair = Pair::new();
     let (region, key) = pair.region(8 << 20, ALL);
     for round in 0..5 {
@@ -388,7 +388,7 @@ fn a_region_can_go_while_operations_on_it_are_in_flight() {
         let outcome = outer.flush();
         assert!(
             buffer.iter().all(|byte| *byte == round),
-            "a write reached a buffer that was given back"
+            "a write reached a buffer that had been returned"
         );
         assert!(
             matches!(outcome, Ok(()) | Err(Error::Denied(_))),
@@ -399,7 +399,7 @@ fn a_region_can_go_while_operations_on_it_are_in_flight() {
 }
 
 #[test]
-fn the_owners_region_can_go_while_peers_write_to_it() {
+fn the_owners_region_can_be_deregistered_while_peers_write_to_it() {
     let pair = Pair::new();
     for round in 0..5 {
         let (region, key) = pair.region(4 << 20, ALL);
@@ -425,7 +425,7 @@ fn the_owners_region_can_go_while_peers_write_to_it() {
 }
 
 #[test]
-fn the_end_of_a_connection_is_noticed() {
+fn the_end_of_a_connection_is_detected() {
     let pair = Pair::new();
     let (_region, key) = pair.region(64, ALL);
     let Pair { inner, outer, .. } = pair;
@@ -480,7 +480,7 @@ fn waiting_ends_in_time() {
     // Reserves the address, so that no other program listens there while the client tries.
     let other = rkey_device::Device::open(rkey_device::Config::default()).unwrap();
     let _reserved = other.reserve(address).unwrap();
-    assert!(device.connect(address).is_err(), "the listener is gone");
+    assert!(device.connect(address).is_err(), "the listener is dropped");
     assert!(device.connect("not an address").is_err());
     assert!(
         device.listen("192.0.2.1:1").is_err(),
@@ -489,7 +489,7 @@ fn waiting_ends_in_time() {
 }
 
 #[test]
-fn what_may_be_shared_between_threads_is() {
+fn types_are_send_and_sync_where_they_should_be() {
     fn shared<T: Send + Sync>() {}
     shared::<Device>();
     shared::<Connection>();

@@ -27,7 +27,7 @@ fn pass(from: &Endpoint, to: &Endpoint, tag: u64, message: &[u8]) -> Vec<u8> {
         });
         let arrived = receive.wait().unwrap();
         assert_eq!((arrived.from, arrived.tag), (from.address(), tag));
-        assert!(sender.join().unwrap() == message, "the buffer comes back");
+        assert!(sender.join().unwrap() == message, "the buffer is returned");
         arrived.bytes
     })
 }
@@ -97,7 +97,7 @@ fn messages_match_by_tag_mask_and_sender() {
 }
 
 #[test]
-fn messages_of_one_sender_match_in_order_and_plain_ones_apart_from_tagged_ones() {
+fn one_senders_messages_match_in_order_with_tagged_and_untagged_apart() {
     let (left, right) = (endpoint(), endpoint());
     for n in 0..20u8 {
         left.send_tagged(right.address(), 5, [n])
@@ -168,7 +168,7 @@ fn a_message_that_is_too_long_is_an_error_and_the_next_one_arrives() {
 }
 
 #[test]
-fn a_dropped_receive_takes_no_message() {
+fn a_dropped_receive_consumes_no_message() {
     let (left, right) = (endpoint(), endpoint());
     drop(right.receive_tagged(1, None, room()).unwrap());
     let timed_out = right.receive_tagged(1, None, room()).unwrap();
@@ -186,7 +186,7 @@ fn a_dropped_receive_takes_no_message() {
 
 /// The buffers of sender and receiver are in use when the operations are dropped.
 #[test]
-fn long_operations_can_be_dropped_on_the_way() {
+fn long_operations_can_be_dropped_in_progress() {
     let (left, right) = (endpoint(), endpoint());
     for round in 0..20u64 {
         let receive = right.receive_tagged(round, None, vec![0; 1 << 20]).unwrap();
@@ -207,7 +207,7 @@ fn long_operations_can_be_dropped_on_the_way() {
 }
 
 #[test]
-fn results_can_be_asked_for_without_waiting() {
+fn results_can_be_polled_without_waiting() {
     let (left, right) = (endpoint(), endpoint());
     let receive = right.receive_tagged(1, None, room()).unwrap();
     let mut receive = receive.try_wait().unwrap_err();
@@ -359,7 +359,7 @@ fn a_peer_that_closes_its_endpoint_is_reported() {
 }
 
 #[test]
-fn nobody_at_an_address_is_an_error() {
+fn an_address_without_an_endpoint_is_an_error() {
     let left = endpoint();
     // Listeners get free ports only from 49152, so no other program gets this one while the endpoint searches.
     let to: Address = "127.0.0.1:1".parse().unwrap();
@@ -388,7 +388,7 @@ fn nobody_at_an_address_is_an_error() {
 }
 
 #[test]
-fn an_address_is_for_one_endpoint() {
+fn an_address_belongs_to_one_endpoint() {
     let first = endpoint();
     assert!(device().endpoint_at(first.address().to_string()).is_err());
     let address = first.address();
@@ -398,7 +398,7 @@ fn an_address_is_for_one_endpoint() {
 }
 
 #[test]
-fn what_may_be_shared_between_threads_is() {
+fn types_are_send_and_sync_where_they_should_be() {
     fn shared<T: Send + Sync>() {}
     shared::<Endpoint>();
     shared::<Sending>();

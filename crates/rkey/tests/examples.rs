@@ -56,7 +56,7 @@ fn kv_store() {
 
 #[test]
 fn send_file() {
-    assert!(run("send_file", &[]).contains("the copy is equal to the file"));
+    assert!(run("send_file", &[]).contains("the copy matches the file"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// A client connects 16 times to a server that registers a buffer for each of its clients while they are connected, and
-/// learns its own keys. It then tries to map the next client's buffer, of which it knows everything but the key, with
+/// records its own keys. It then tries to map the next client's buffer, about which it knows everything except the key, with
 /// keys that share the upper bits of its own key. (`crates/core/tests/prediction.rs` makes more and better guesses.)
 #[test]
 fn a_client_does_not_guess_the_next_clients_key() {
@@ -48,6 +48,6 @@ fn a_client_does_not_guess_the_next_clients_key() {
     }
     assert!(
         outer.map(&right).is_ok(),
-        "with the right key it can be had"
+        "with the right key it can be mapped"
     );
 }

@@ -108,7 +108,7 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     assert!(matches!(error, Error::NotMappable(_)), "{error}");
     assert!(error.to_string().contains("for reading"), "{error}");
 
-    // The peer can still write by requests, and the owner can still write.
+    // The peer can still write through requests, and the owner can still write.
     let write = pair.outer.write_bytes(b"by request", &key, 0).unwrap();
     write.wait().unwrap();
     region.write(10, b"!").unwrap();
@@ -161,7 +161,7 @@ fn other_memory_cannot_be_mapped() {
 }
 
 #[test]
-fn revoking_a_mapping_waits_for_the_copy_that_is_under_way() {
+fn revoking_a_mapping_waits_for_the_copy_in_progress() {
     let pair = Pair::new();
     for round in 1..20u8 {
         let region = pair

@@ -42,7 +42,7 @@ fn ends() -> (End, End) {
 }
 
 #[test]
-fn operations_complete_in_order_with_the_ids_they_were_given() {
+fn operations_complete_in_order_with_their_ids() {
     let (one, two) = ends();
     let target = two.domain.register(vec![0u64; 32], ALL).unwrap();
     let key = target.key(..).unwrap();
@@ -98,7 +98,7 @@ impl Ids for Vec<(u64, Status)> {
 }
 
 #[test]
-fn sends_fill_receives_and_writes_can_announce_themselves() {
+fn sends_fill_receives_and_writes_can_carry_immediate_data() {
     let (one, two) = ends();
     let sink = two.domain.register(vec![0u8; 256], ALL).unwrap();
     let key = sink.key(..).unwrap();
@@ -233,7 +233,7 @@ fn a_stale_local_part_is_refused_when_it_is_used() {
 }
 
 #[test]
-fn what_a_queue_pair_does_not_take_is_told_at_once() {
+fn unsupported_requests_are_refused_at_once() {
     let one = End::new(&device());
     assert!(
         one.pair
@@ -252,7 +252,7 @@ fn what_a_queue_pair_does_not_take_is_told_at_once() {
         "too many buffers"
     );
     let full = (0..33).find_map(|id| one.pair.post_receive(id, &[]).err());
-    assert!(full.is_some(), "the receive queue has 32 places");
+    assert!(full.is_some(), "the receive queue has 32 entries");
     assert!(
         one.pair.connect(&two.pair.address()).is_err(),
         "connected already"
@@ -263,7 +263,7 @@ fn what_a_queue_pair_does_not_take_is_told_at_once() {
 }
 
 #[test]
-fn a_queue_pair_grants_no_more_than_it_was_built_with() {
+fn a_queue_pair_grants_only_the_rights_it_was_built_with() {
     let (owner, visitor) = (device(), device());
     let one = End::new(&visitor);
     let domain = owner.domain().unwrap();
@@ -284,7 +284,7 @@ fn a_queue_pair_grants_no_more_than_it_was_built_with() {
 }
 
 #[test]
-fn refusals_can_be_survived_where_both_ends_want_it() {
+fn refusals_can_be_survived_if_both_ends_opt_in() {
     let build = |device: &Device| {
         let domain = device.domain().unwrap();
         let queue = domain.completion_queue(64).unwrap();
@@ -322,7 +322,7 @@ fn refusals_can_be_survived_where_both_ends_want_it() {
 }
 
 #[test]
-fn a_bind_cannot_bring_rules_of_its_own() {
+fn a_bind_cannot_carry_its_own_rules() {
     use rkey::{SendRequest, Work};
     let (one, _two) = ends();
     let published = one.domain.publish(vec![1u8; 64]).unwrap();

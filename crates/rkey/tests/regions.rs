@@ -1,4 +1,4 @@
-//! Registered memory: who owns it, who may touch it, and its state afterwards.
+//! Registered memory: who owns it, who may access it, and its state afterwards.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn reason(outcome: rkey::Result<()>) -> Reason {
 }
 
 #[test]
-fn the_buffer_comes_back_at_the_same_address_with_what_was_written() {
+fn the_buffer_is_returned_at_the_same_address_with_the_written_bytes() {
     let pair = Pair::new();
     let buffer = vec![1u8; 5000];
     let address = buffer.as_ptr();
@@ -73,7 +73,7 @@ fn every_kind_of_buffer_can_be_registered() {
 }
 
 #[test]
-fn a_key_for_a_part_reaches_that_part_only() {
+fn a_key_for_a_part_reaches_only_that_part() {
     let pair = Pair::new();
     let (region, whole) = pair.region(4096, ALL);
     let part = region.key(1000..1064).unwrap();
@@ -113,7 +113,7 @@ fn a_key_for_a_part_reaches_that_part_only() {
 }
 
 #[test]
-fn a_key_can_have_fewer_rights_than_its_region_and_never_more() {
+fn a_key_can_have_fewer_rights_than_its_region_but_never_more() {
     let pair = Pair::new();
     let (region, _) = pair.region(64, Access::REMOTE_READ | Access::REMOTE_WRITE);
     let read_only = region.key_with(.., Access::REMOTE_READ).unwrap();
@@ -163,7 +163,7 @@ fn ranges_outside_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn nothing_and_nonsense_cannot_be_registered() {
+fn empty_and_invalid_regions_cannot_be_registered() {
     let domain = device().domain().unwrap();
     assert!(domain.register(Vec::<u8>::new(), ALL).is_err());
     assert!(domain.publish(Vec::<u8>::new()).is_err());
@@ -177,7 +177,7 @@ fn nothing_and_nonsense_cannot_be_registered() {
 }
 
 #[test]
-fn words_are_read_and_updated_whole() {
+fn words_are_read_and_updated_atomically() {
     let domain = device().domain().unwrap();
     let region = domain.register(vec![0u64; 4], ALL).unwrap();
     region.store_u64(8, 41).unwrap();
@@ -198,7 +198,7 @@ fn words_are_read_and_updated_whole() {
 }
 
 #[test]
-fn published_bytes_stay_what_they_are() {
+fn published_bytes_never_change() {
     let pair = Pair::new();
     let published = pair.owner.publish(pattern(1, 1000)).unwrap();
     let key = published.key(..).unwrap();
@@ -275,7 +275,7 @@ fn borrowed_memory_is_ours_again_after_the_scope() {
 }
 
 #[test]
-fn a_scope_closes_what_was_forgotten_and_what_a_panic_left() {
+fn a_scope_deregisters_forgotten_regions_even_after_a_panic() {
     let pair = Pair::new();
     let mut bytes = vec![0u8; 64];
     let forgotten = pair.owner.scope(|scope| {
@@ -313,7 +313,7 @@ fn a_scope_closes_what_was_forgotten_and_what_a_panic_left() {
 }
 
 #[test]
-fn a_region_of_a_scope_can_end_early_and_be_made_again() {
+fn a_scopes_region_can_end_early_and_be_registered_again() {
     let domain = device().domain().unwrap();
     let mut bytes = [[0u8; 16]; 100];
     domain.scope(|scope| {
@@ -363,7 +363,7 @@ fn a_window_is_bound_rebound_and_unbound() {
 }
 
 #[test]
-fn domains_keep_apart() {
+fn domains_are_isolated() {
     let pair = Pair::new();
     let other = pair.owner.device().new_domain().unwrap();
     let region = other.register(vec![0u8; 8], ALL).unwrap();

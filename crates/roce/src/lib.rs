@@ -1,19 +1,19 @@
 //! RoCEv2: InfiniBand's transport in UDP datagrams, as annex A17 of the InfiniBand specification defines it.
 //!
 //! Like the engine, this crate has no thread, clock, socket or log. Bytes of a datagram go in and packets come out, and
-//! vice versa. A host has the sockets.
+//! vice versa. A host provides the sockets.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`packet`] | packets, byte by byte: one file for each header |
+//! | [`packet`] | the encoding of packets: one file for each header |
 //! | [`icrc`] | the checksum at the end of a datagram |
 //! | [`transport`] | queue pairs as state machines: RC, UC and UD |
 //!
-//! A peer is a hostile stranger: bytes that are not a packet give an error that says why, and the receiver drops them.
+//! Peers are untrusted: bytes that are not a packet yield an error that says why, and the receiver drops them.
 //!
 //! # Example
 //!
-//! One side writes the first 4 bytes of a region of the other, in a datagram.
+//! One side writes the first 4 bytes of the other side's region with one datagram.
 //!
 //! ```
 //! use rkey_roce::icrc::Flow;

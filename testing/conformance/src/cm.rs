@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Makes a call, which fails if it does not fit the connection's state.
+    /// Makes a call, which fails if the connection's state does not allow it.
     fn call(&mut self, what: u8, side: usize, index: usize) {
         let queue_pair = self.queue_pair();
         let known = &self.known[side];
@@ -226,12 +226,12 @@ impl World {
     fn check(&mut self) {
         self.collect();
         for host in &self.hosts {
-            // Each step makes one connection at most, which is in six tables.
+            // Each step makes at most one connection, which is in six tables.
             assert!(host.remembered() <= 4 + 8 * MOST, "{}", host.remembered());
         }
     }
 
-    /// The programs close everything, and no message arrives any more.
+    /// The programs close everything, and no more messages arrive.
     fn end(&mut self) {
         for (host, known) in self.hosts.iter_mut().zip(&self.known) {
             // Also requests that the peer has withdrawn: they wait in the backlog.

@@ -4,7 +4,7 @@
 use daplrkey::hello::{Hello, Purpose};
 use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
 
-/// One reader of foreign bytes.
+/// One reader of a peer's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// The name of the fuzz target.
@@ -242,7 +242,7 @@ pub fn engine(bytes: &[u8]) {
 }
 
 fn engine_samples() -> Vec<Vec<u8>> {
-    // Long random scripts, most of which have a meaning in the script language.
+    // Long random scripts, most of which are meaningful in the script language.
     let mut random = crate::mutate::Random::new(1);
     (0..8)
         .map(|_| (0..400).map(|_| random.draw() as u8).collect())

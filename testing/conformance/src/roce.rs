@@ -1,4 +1,4 @@
-//! A hostile datagram of RoCEv2: what reads it returns, and what it accepts is written with the same meaning.
+//! A hostile RoCEv2 datagram: the reader returns, and what it accepts encodes to bytes with the same meaning.
 
 use rkey_roce::icrc::{Flow, LEN, PORT};
 use rkey_roce::packet::{
@@ -48,7 +48,7 @@ fn packet(bytes: &[u8]) {
     let mut again = Vec::new();
     packet
         .encode(&mut again)
-        .expect("what was read can be written");
+        .expect("a decoded packet can be encoded");
     assert_eq!(again.len(), bytes.len());
     assert_eq!(Packet::decode(&again), Ok(packet));
     let (body, length) = (packet.headers.body, packet.payload.len());

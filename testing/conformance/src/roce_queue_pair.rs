@@ -21,13 +21,13 @@ const READS: u8 = 3;
 const SEND_PSN: u32 = 0xff_fffa;
 const RECEIVE_PSN: u32 = 0xff_fff0;
 
-/// The kinds of a step: its two low bits. The number of a request or response is the distance of its PSN from the first
+/// The kinds of steps: the two low bits. The number of a request or response is the distance of its PSN from the first
 /// one; the packets of kind 2 have their own PSN.
 const REQUEST: u8 = 0;
 const RESPONSE: u8 = 1;
 /// A step without a packet, whose number says what happens.
 const ACT: u8 = 3;
-/// Everything that is to be sent leaves after the step.
+/// Everything that must be sent leaves after the step.
 const TAKE: u8 = 4;
 const WAIT: u8 = 0;
 const RECEIVE: u8 = 1;
@@ -106,7 +106,7 @@ impl Host for Arena {
     }
 }
 
-/// The length of a work request, which its id decides.
+/// The length of a work request, which depends on its id.
 fn length(id: u64) -> u32 {
     [0, 1, 256, 1000][id as usize / 4 % 4]
 }
@@ -137,7 +137,7 @@ fn work(id: u64) -> WorkRequest {
     }
 }
 
-/// A queue pair, its surroundings, and what has come out of it.
+/// A queue pair, its host, and its output.
 struct Stage {
     connection: Connection,
     arena: Arena,
@@ -354,9 +354,9 @@ pub fn samples() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The samples do what their packets ask for: otherwise, mutation would start from nothing.
+    /// The requests in the samples are executed: otherwise, mutation would start from nothing useful.
     #[test]
-    fn samples_reach_what_they_are_for() {
+    fn samples_execute_their_requests() {
         let stages = samples().into_iter().map(|sample| {
             let mut stage = Stage::new(sample[0]);
             run(&mut stage, &sample[1..]);

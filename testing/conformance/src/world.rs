@@ -333,7 +333,7 @@ impl World {
         let link = self.engine.link(self.link);
         let mut answers = link.iter().flat_map(|link| &link.answers);
         let leaked = answers.any(|answer| leaks(answer, self.secret));
-        assert!(!leaked, "private bytes left");
+        assert!(!leaked, "private bytes were disclosed");
     }
 }
 
@@ -433,7 +433,7 @@ mod tests {
     /// A refusal repeats the address of the request. Private bytes of 0xee once failed here, because a fuzzer
     /// chose 0xee for the whole address.
     #[test]
-    fn a_refusal_that_repeats_the_request_is_no_leak() {
+    fn a_refusal_that_repeats_the_request_is_not_a_leak() {
         let mut world = world();
         let address = u64::from_le_bytes([0xee; 8]);
         deliver(&mut world, &write_of([0xee; 8], address, 0xeeee_eeee));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "private bytes left")]
+    #[should_panic(expected = "private bytes were disclosed")]
     fn the_check_detects_a_leak() {
         let mut world = world();
         let private = world.memory.read(BASE + SECRET * PART + 3, 8);

@@ -127,7 +127,7 @@ fn register(side: &Side, memory: &Mapped) -> Region {
     let ranges = [memory.range()];
     let rights = Access::REMOTE | Access::LOCAL_READ | Access::LOCAL_WRITE;
     let spec = RegionSpec::new(side.domain, &ranges, rights);
-    // SAFETY: accessed through atomics only, and deregistered before it is unmapped for good.
+    // SAFETY: accessed through atomics only, and deregistered before it is finally unmapped.
     unsafe { side.device.register(&spec) }.unwrap()
 }
 
@@ -290,12 +290,12 @@ fn works_again(pair: &Pair, bad: (&Bad, &Region), good: (&Mapped, &Region), what
     };
     let sges = [sge(good.0, good.1, 0, LEN)];
     let done = pair.near.finish(&ends.near, write, &sges);
-    assert_eq!(done.status, Status::Success, "{what}: after mending");
+    assert_eq!(done.status, Status::Success, "{what}: after restoring");
     let other = bad
         .0
         .memory
         .first_other(0, LEN / 8, |word, value| value == all(word));
-    assert_eq!(other, None, "{what}: after mending");
+    assert_eq!(other, None, "{what}: after restoring");
 }
 
 /// Inaccessible memory of the target causes an error on both sides, whatever the operation, its size and the copy
@@ -314,7 +314,7 @@ fn faults_in_the_targets_memory_are_errors_at_both_sides() {
 
 /// Faults in the initiator's memory: in sources of writes and sends, and destinations of reads.
 #[test]
-fn faults_in_the_initiators_memory_are_errors_of_the_request() {
+fn faults_in_the_initiators_memory_fail_the_request() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         for trouble in [Trouble::Unmapped, Trouble::ReadOnly, Trouble::Cut] {
@@ -379,15 +379,15 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
     let write = Work::Write { remote, imm: None };
     let sges = [sge(&bad.memory, &local, 0, LEN)];
     let done = pair.near.finish(&again.near, write, &sges);
-    assert_eq!(done.status, Status::Success, "{what}: after mending");
+    assert_eq!(done.status, Status::Success, "{what}: after restoring");
     let other = good.first_other(0, LEN / 8, |word, value| value == pattern(3, word));
-    assert_eq!(other, None, "{what}: after mending");
+    assert_eq!(other, None, "{what}: after restoring");
     drop((ends, again));
     pair.near.device.deregister(local).unwrap();
     pair.far.device.deregister(region).unwrap();
 }
 
-/// Receive buffers that cannot be written give an error at the receiver and the sender.
+/// Receive buffers that cannot be written cause an error at the receiver and the sender.
 #[test]
 fn faults_in_receive_buffers_are_errors_at_both_sides() {
     for direct in ["auto", "off"] {
@@ -486,10 +486,10 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Pages come and go during large writes and reads: each transfer succeeds or fails, none hangs, no process
+/// Pages vanish and return during large writes and reads: each transfer succeeds or fails, none hangs, no process
 /// gets a signal, and memory next to the region is unchanged.
 #[test]
-fn transfers_survive_pages_that_come_and_go() {
+fn transfers_survive_vanishing_and_returning_pages() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         let memory = Mapped::new(LEN + 2 * PAGE, None);
@@ -502,7 +502,7 @@ fn transfers_survive_pages_that_come_and_go() {
             &ranges,
             Access::REMOTE | Access::LOCAL_WRITE,
         );
-        // SAFETY: accessed through atomics only, and deregistered before it is unmapped for good.
+        // SAFETY: accessed through atomics only, and deregistered before it is finally unmapped.
         let region = unsafe { pair.far.device.register(&spec) }.unwrap();
         let good = Mapped::new(LEN, None);
         let local = register(&pair.near, &good);

@@ -1,5 +1,5 @@
 //! Hostile bytes for every reader of a peer's bytes, on stable Rust and from fixed seeds. `RKEY_FUZZ_SECONDS` sets the
-//! time for each entry (default: half a second). A failure prints the bytes; they become a test where the bug is.
+//! time for each entry (default: half a second). A failure prints the bytes, which then become a test next to the bug.
 
 use rkey_conformance::entries::{self, Entry};
 use rkey_conformance::mutate::{Random, input};

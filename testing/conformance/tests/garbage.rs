@@ -1,5 +1,5 @@
 //! A hostile process of the same user: garbage in handshakes, garbage in the rings, a thousand silent
-//! connections. The device keeps working, an honest peer notices nothing, and no byte outside the granted
+//! connections. The device keeps working, an honest peer is not affected, and no byte outside the granted
 //! regions changes.
 // UNSAFETY: writes to mappings that belong to the library.
 #![allow(unsafe_code)]
@@ -154,11 +154,11 @@ fn bad_hellos(random: &mut Random) {
     let descriptors = bad_descriptors();
     for turn in 0..600u64 {
         let Some(socket) = socket_to(&names[usize::from(turn % 20 == 3)]) else {
-            panic!("the listener is gone");
+            panic!("the listener is closed");
         };
         let mut packet = hello.clone();
         match random.below(6) {
-            // Anything.
+            // Arbitrary bytes.
             0 => {
                 packet = vec![0; random.below(20_000) as usize];
                 random.bytes(&mut packet);
@@ -377,13 +377,13 @@ impl Attacked<'_> {
         });
         self.holdings.wait_for(role);
         self.side.check_memory(self.honest.seed, role);
-        eprintln!("{TEST}: {role}: {during} rounds of the honest peer meanwhile");
+        eprintln!("{TEST}: {role}: {during} rounds of the honest peer during that time");
     }
 }
 
 /// Random, truncated, oversized and altered first packets with every kind of wrong descriptor; valid handshakes,
-/// followed by arbitrary bytes in the rings, in both roles; a thousand silent connections. An honest peer uses the same
-/// device all the time, undisturbed.
+/// followed by arbitrary bytes in the rings, in both roles; a thousand silent connections. Throughout, an honest peer uses
+/// the same device undisturbed.
 #[test]
 fn a_hostile_process() {
     match role().as_deref() {
@@ -481,7 +481,7 @@ fn talk_to(side: &Side, honest: &Remote, qpn: u32, turn: u32) {
             }
         }
     }
-    // The keys of the honest peer mean nothing here.
+    // The keys of the honest peer are invalid here.
     for id in 0..16 {
         let work = match id % 4 {
             0 => Work::Write {

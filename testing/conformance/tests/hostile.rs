@@ -151,7 +151,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
     std::thread::spawn(move || {
         std::thread::sleep(3 * LONG);
         if watched.upgrade().is_some() {
-            eprintln!("a region is still not deregistered");
+            eprintln!("a region has still not been deregistered");
             std::process::abort();
         }
     });
@@ -237,18 +237,21 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
 }
 
 #[test]
-fn a_peer_that_claims_to_copy_for_ever() {
+fn a_peer_that_claims_to_copy_forever() {
     match role() {
-        None => is_no_hindrance("a_peer_that_claims_to_copy_for_ever", "peer"),
+        None => is_no_hindrance("a_peer_that_claims_to_copy_forever", "peer"),
         Some(_) => peer_that_never_rests(1),
     }
 }
 
 /// Each of many threads gets only a little processor time, so none of them uses enough to be cleared in time.
 #[test]
-fn a_peer_of_many_threads_that_claim_to_copy_for_ever() {
+fn a_peer_with_many_threads_that_claim_to_copy_forever() {
     match role() {
-        None => is_no_hindrance("a_peer_of_many_threads_that_claim_to_copy_for_ever", "peer"),
+        None => is_no_hindrance(
+            "a_peer_with_many_threads_that_claim_to_copy_forever",
+            "peer",
+        ),
         Some(_) => peer_that_never_rests(16),
     }
 }

@@ -158,8 +158,8 @@ fn other_users_are_isolated_unless_shared() {
 /// A peer's identity belongs to its process: a process of any user that knows it can neither make a link with it nor
 /// pose as the device itself. The peer is not disturbed.
 #[test]
-fn identities_belong_to_processes() {
-    const TEST: &str = "identities_belong_to_processes";
+fn identities_belong_to_their_processes() {
+    const TEST: &str = "identities_belong_to_their_processes";
     if run_role() {
         return;
     }
@@ -232,7 +232,7 @@ fn elsewhere(test: &str, role: &str, place: std::net::SocketAddr) -> Option<std:
     Some(command)
 }
 
-/// The same user in another network namespace is out of reach, even with `RKEY_SHARE=all`.
+/// The same user in another network namespace cannot be reached, even with `RKEY_SHARE=all`.
 #[test]
 fn other_network_namespaces_are_isolated() {
     const TEST: &str = "other_network_namespaces_are_isolated";
@@ -280,8 +280,8 @@ fn patient_qp(side: &Side) -> Qp {
 /// Like a timeout, that may happen before or after the program posts: earlier requests end with `RetryExceeded` because
 /// no peer responded, and later ones are flushed. So the test queries this queue pair only after it has failed.
 #[test]
-fn a_number_does_not_reach_another_users_queue_pair() {
-    const TEST: &str = "a_number_does_not_reach_another_users_queue_pair";
+fn a_known_number_does_not_reach_another_users_queue_pair() {
+    const TEST: &str = "a_known_number_does_not_reach_another_users_queue_pair";
     let send = Work::Send {
         imm: None,
         invalidate: None,

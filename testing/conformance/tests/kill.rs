@@ -1,4 +1,4 @@
-//! `kill -9` in the middle of all kinds of traffic: the survivor gets its errors, loses nothing and continues.
+//! `kill -9` in the middle of all kinds of traffic: the survivor gets errors, loses nothing else and continues.
 #![allow(unsafe_code)] // UNSAFETY: a process kills itself.
 
 mod common;
@@ -223,7 +223,7 @@ fn check_names(place: SocketAddr, qpn: u32, when: &str) {
 
 /// Kills a process two hundred times at a random moment of writes, reads, atomics, messages and window binds in
 /// both directions. Everything that the survivor has outstanding completes, once and in order; it keeps no descriptor,
-/// mapping, thread, name, file or memory of the victim. Another peer notices nothing, the next peer is served, and data
+/// mapping, thread, name, file or memory of the victim. Another peer is not affected, the next peer is served, and data
 /// arrives unchanged.
 #[test]
 fn killed_in_the_middle_of_traffic() {
@@ -298,7 +298,7 @@ fn killed_in_the_middle_of_traffic() {
     bystander.peer.finish();
 }
 
-/// The end of the peer wakes a survivor that has sent one request and sleeps for its completion.
+/// The peer's exit wakes a survivor that has sent one request and sleeps until it completes.
 #[test]
 fn killed_while_the_survivor_sleeps() {
     const TEST: &str = "killed_while_the_survivor_sleeps";

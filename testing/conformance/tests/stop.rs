@@ -47,7 +47,7 @@ fn peer_with_traffic() {
 }
 
 /// A peer is stopped at a random moment of mixed traffic in both directions. Outstanding requests time out or are
-/// flushed, and regions can be deregistered. From then on only we touch the memory, even when the peer continues, and
+/// flushed, and regions can be deregistered. From then on only we access the memory, even when the peer continues, and
 /// the device serves the same peer again.
 #[test]
 fn stopped_in_the_middle_of_traffic() {
@@ -120,10 +120,10 @@ fn stopped_in_the_middle_of_traffic() {
         until("the end of the old queue pair", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
-        // Links that did not have to be cut remain. The other links are freed once the peer is known to be out of our
-        // memory.
+        // Links that did not have to be cut remain. The other links are freed once the peer is known to have stopped
+        // accessing our memory.
         let most = *most.get_or_insert(linked);
-        until("the end of what the stop left behind", || {
+        until("the end of what the stopped peer left behind", || {
             let now = Holdings::now();
             now.descriptors <= most.descriptors && now.mappings <= most.mappings
         });
@@ -218,7 +218,7 @@ fn stopped_while_it_writes_to_our_memory() {
         while done < posted {
             let next = side.next();
             // Some reads completed before the peer was stopped; those that had not been sent yet fail because their
-            // region is gone.
+            // region no longer exists.
             assert!(
                 matches!(
                     next.status,
@@ -418,8 +418,8 @@ fn neighbour() {
 /// and its region deregistered. The other peer loses its lease of the pages in question, but none of its writes, and
 /// continues with requests.
 #[test]
-fn stopped_beside_a_neighbour() {
-    const TEST: &str = "stopped_beside_a_neighbour";
+fn stopped_next_to_another_peer() {
+    const TEST: &str = "stopped_next_to_another_peer";
     match role().as_deref() {
         None => {}
         Some("neighbour") => return neighbour(),

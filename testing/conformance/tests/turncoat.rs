@@ -12,8 +12,8 @@ use common::traffic::{HANG, Traffic};
 use common::{Random, setting, until};
 use rkey_engine::QpState;
 
-const TEST: &str = "a_peer_turns_into_garbage";
-/// How much garbage the peer writes before it checks whether its link is gone: little at first, to be plausible, then
+const TEST: &str = "a_peer_that_starts_to_write_garbage";
+/// How much garbage the peer writes before it checks whether its link has been cut: little at first, to be plausible, then
 /// more and more.
 const DOSES: [u64; 6] = [1, 1, 2, 4, 16, 256];
 
@@ -64,7 +64,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     let mut traffic = Traffic::new(side, &qp, &offer, remote, random.clone());
     traffic.peer_is_honest = false;
     let started = Instant::now();
-    // The peer lives on, so only the device can detect its garbage.
+    // The peer stays alive, so only the device can detect its garbage.
     while traffic.first_failure.is_none() {
         traffic.fill();
         traffic.step(number % 4 == 3);
@@ -81,7 +81,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     let failure = format!("{:?}", traffic.first_failure.unwrap());
     traffic.close();
     drop((qp, listener));
-    // The memory is ours again, although the peer still lives and may have been in the middle of any operation.
+    // The memory is ours again, although the peer is still alive and may have been in the middle of any operation.
     side.withdraw(&offer);
     side.check_outside(when);
     drop(peer.0.stdin.take());
@@ -91,10 +91,10 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
 }
 
 /// Many peers start to write garbage, each in its own way. Whatever the words in the rings contain, every outstanding
-/// request completes, once and in order. Nothing outside the granted memory changes, no resource is kept, no other peer
-/// notices, and the next peer is served.
+/// request completes, once and in order. Nothing outside the granted memory changes, no resource is leaked, no other peer
+/// is affected, and the next peer is served.
 #[test]
-fn a_peer_turns_into_garbage() {
+fn a_peer_that_starts_to_write_garbage() {
     match role().as_deref() {
         None | Some("alone") => {}
         Some("honest") => return honest(),

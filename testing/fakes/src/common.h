@@ -91,7 +91,7 @@ void fake_poke(uint64_t at, const void *from, uint64_t len) {
 /* How many copies were requested. */
 uint64_t fake_copies(void) { return __atomic_load_n(&copies, __ATOMIC_SEQ_CST); }
 
-/* Makes the n-th copy from now on fail, and all later ones; 0 ends that. */
+/* Makes the n-th copy from now on fail, and all later ones; 0 turns this off. */
 void fake_fail(uint64_t n) {
     pthread_mutex_lock(&lock);
     fail_in = n;

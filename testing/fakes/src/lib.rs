@@ -250,7 +250,7 @@ impl Fake {
         call!(self, "fake_copies": unsafe extern "C" fn() -> u64,)
     }
 
-    /// Makes the `n`-th copy from now on fail, and all later ones; 0 ends that. With 1, SynapseAI has no host memory either.
+    /// Makes the `n`-th copy from now on fail, and all later ones; 0 turns this off. With 1, SynapseAI has no host memory either.
     pub fn fail(&self, n: u64) {
         call!(self, "fake_fail": unsafe extern "C" fn(u64), n);
     }

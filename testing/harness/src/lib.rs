@@ -1,4 +1,4 @@
-//! Helpers of the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
+//! Helpers for the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
 //! their programs ([`testbin`]), and the input and the report of a stage.
 
 pub mod process;
@@ -16,7 +16,7 @@ pub struct Report {
     pub passed: usize,
     /// Tests or checks that failed: the name of each, and below it its output.
     pub failures: Vec<String>,
-    /// A sentence for the table.
+    /// A note for the table.
     pub note: String,
     /// The stage could not run here, and the note says why.
     pub skipped: bool,
@@ -36,7 +36,7 @@ impl Report {
         report
     }
 
-    /// Counts one more check.
+    /// Adds one more check.
     pub fn add(&mut self, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => self.passed += 1,

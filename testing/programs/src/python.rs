@@ -1,4 +1,4 @@
-//! Python environments with packages of the Python package index.
+//! Python environments with packages from the Python package index.
 
 use anyhow::{Result, bail};
 use rkey_harness::process;

@@ -124,7 +124,7 @@ impl Workspace {
                 .env("PYTHONDONTWRITEBYTECODE", "1");
             let outcome = process::run(command, MODULE_TIME)?;
             if !outcome.ok {
-                println!("error: {module} did not end by itself: its tests are missing below");
+                println!("error: {module} did not exit by itself: its tests are missing below");
             }
         }
         parse(&fs::read_to_string(&results).context("no test reported anything")?)
@@ -153,11 +153,11 @@ fn source(session: &Session<'_>) -> Result<PathBuf> {
     Ok(folder.join(INSTALLED.trim_start_matches('/')))
 }
 
-/// Provides huge pages for the tests that need some, as long as it lives; only root can do that.
+/// Provides huge pages, while it is alive, for the tests that need them; only root can do that.
 struct HugePages(Option<u32>);
 
 impl HugePages {
-    /// If the kernel finds too few free ones, it gets them back: the tests that need some are then skipped.
+    /// If the kernel finds too few free pages, they are returned: the tests that need huge pages are then skipped.
     fn provide() -> Self {
         let now = || {
             let text = fs::read_to_string(HUGE_PAGES).ok()?;
@@ -188,7 +188,7 @@ fn parse(text: &str) -> Result<Rows> {
         let (name, result) = (columns.next(), columns.next());
         let (name, result) = name
             .zip(result)
-            .with_context(|| format!("a strange line: {line}"))?;
+            .with_context(|| format!("unexpected line: {line}"))?;
         let reason = columns.next().unwrap_or_default();
         rows.insert(name, Row { result, reason });
     }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_reads_back_as_it_was_written() {
+    fn result_lists_round_trip() {
         let mut rows = Rows::new();
         rows.extend(row("ok", "").map(|row| ("a.B.c".to_owned(), row)));
         rows.extend(row("skip", "no GPU").map(|row| ("a.B.d".to_owned(), row)));

@@ -1,5 +1,5 @@
 //! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
-//! build of the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
+//! build from the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
 
 use crate::folder::{copy, open_up, run_as, verbs_into};
 use crate::python::{once, pip};

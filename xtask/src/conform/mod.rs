@@ -1,4 +1,4 @@
-//! `cargo xtask conform`: which test shows which clause of the four documents. A clause that no test shows is listed as
+//! `cargo xtask conform`: which tests prove which clauses of the four documents. A clause that no test proves is listed as
 //! open, with the reason; it is never omitted.
 
 mod clauses;
@@ -97,7 +97,7 @@ fn unknown(sections: &[Section], proofs: &[Proof]) -> Vec<String> {
         }
         if proof.test.is_none() {
             problems.push(format!(
-                "{}: a `Proves:` line that stands above no test",
+                "{}: a `Proves:` line that is not above a test",
                 proof.place
             ));
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_clause_is_shown_as_open() {
+    fn an_open_clause_is_listed_as_open() {
         let (sections, proofs) = sample("/// Proves: VB-001\n#[test]\nfn keys_differ() {}\n");
         let table = render::table(&sections, &proofs);
         assert!(
@@ -170,12 +170,12 @@ mod tests {
 
     /// The sentences of sections and the totals count the same states as the rows.
     #[test]
-    fn a_section_says_what_its_rows_say() {
+    fn a_sections_summary_matches_its_rows() {
         let (sections, proofs) = sample("/// Proves: VB-001\n#[test]\nfn keys_differ() {}\n");
         let table = render::table(&sections, &proofs);
         assert!(
             table.contains(
-                "2 clauses: 1 rule, 1 open. Open where the row gives no reason: no test yet."
+                "2 clauses: 1 rule, 1 open. An open clause without a reason has no test yet."
             ),
             "{table}"
         );
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_strict_mode_have_states_of_their_own() {
+    fn parts_and_strict_mode_have_their_own_states() {
         let tests = "/// Proves in strict mode: VB-001\n/// Proves partly: VB-002 (the error code)\n#[test]\nfn a() {}\n\
             /// Proves partly: VB-001\n#[test]\nfn b() {}\n";
         let below = "/// Proves: VB-002\n#[test]\nfn c() {}\n";
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_citation_of_nothing_is_a_problem() {
+    fn a_citation_without_clause_or_test_is_a_problem() {
         let (sections, proofs) = sample(
             "/// Proves: VB-077\n#[test]\nfn a() {}\n\n/// Proves: VB-001\nstruct NoTest;\n",
         );

@@ -1,4 +1,4 @@
-//! Tests that say which clauses they show, above a `#[test]`:
+//! Tests that say which clauses they prove, above a `#[test]`:
 //!
 //! * `/// Proves: VB-010, FI-098`
 //! * `/// Proves partly: FI-192 (what is missing)`: a part is shown; the words in brackets are optional.
@@ -60,7 +60,7 @@ impl Proof {
     }
 
     /// Whether the test goes through the API that its clauses are about. Front ends live in abi/;
-    /// a test of any other crate shows the rule, not the call.
+    /// a test of any other crate proves the rule, not the call.
     pub(super) fn through_api(&self) -> bool {
         self.place.starts_with("abi/")
     }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_strict_mode_say_so_before_their_body() {
+    fn strict_mode_checks_are_marked_before_their_body() {
         let strict = ["CHECK(a, \"FI-001\", \"words\",", "      .strict = true) {"];
         let plain = ["CHECK(a, \"FI-001\", \"words\") {", "    .strict = true;"];
         assert!(is_strict(&strict) && is_strict(&["CHECK(a, \"\", \"\", .strict = true) {"]));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_forms_are_read() {
+    fn the_three_forms_are_parsed() {
         let one = |id: &str, extent, missing: &str| (id.to_owned(), extent, missing.to_owned());
         assert_eq!(
             read("/// Proves: VB-010, FI-098"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_is_not_known_is_a_problem() {
+    fn an_unknown_form_is_a_problem() {
         let problem = |line| comment(line).and_then(|(_, problem)| problem);
         assert!(problem("/// Proves mostly: FI-192").is_some());
         assert!(problem("/// Proves: everything").is_some());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_above_one_test_are_taken_together() {
+    fn comments_above_one_test_are_merged() {
         let test = "/// Proves: FI-001\n/// Proves partly: FI-002 (the rest)\n#[test]\nfn a() {}\n";
         let proofs = find(&Tree::of(&[("abi/fabric/tests/a.rs", test)]));
         let extents: Vec<Extent> = proofs[0].cited.iter().map(|c| c.extent).collect();

@@ -1,53 +1,53 @@
-//! Why clauses are not shown: those that do not apply, and those that are open. The reason of a clause that is shown in part says
+//! Why clauses are not proved: those that do not apply, and those that are open. For a clause that is proved in part, the reason says
 //! what is missing.
 
-const HEADER: &str = "a function of libfabric's own header, in which the provider has no part";
+const HEADER: &str = "a function in libfabric's own header, which does not involve the provider";
 const NO_BEHAVIOUR: &str = "says nothing about behaviour";
 const AT_ONCE: &str =
     "registration is complete when the call returns, so it neither fails nor writes `*mr` later";
-const EXACT: &str = "a permission that is not used: rights are enforced exactly";
+const EXACT: &str = "an unused permission: rights are enforced exactly";
 
 /// Clauses that require nothing here.
 const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("FI-014", HEADER),
     (
         "FI-032",
-        "a permission that is not used: the transfer ends with an error, which \
+        "an unused permission: the transfer ends with an error, as \
         `buffers_that_are_not_mapped_are_an_error` shows",
     ),
     (
         "FI-063",
-        "a permission that is not used: pages that are replaced are found, which \
+        "an unused permission: replaced pages are found, as \
         `with_allocated_pages_that_are_replaced_all_the_same_are_found` shows",
     ),
     (
         "DA-031",
-        "a permission that is not used: privileges must match, which `needs_local_privileges` shows",
+        "an unused permission: privileges must match, as `needs_local_privileges` shows",
     ),
     (
         "DA-037",
-        "a permission: `may_be_sent_behind_its_fence` shows the result",
+        "a permission: `may_be_sent_after_its_fence` shows the result",
     ),
     ("DA-038", "promises nothing about other endpoints"),
     ("FI-103", EXACT),
-    ("FI-107", "what a descriptor holds cannot be seen"),
+    ("FI-107", "the contents of a descriptor are opaque"),
     ("FI-132", HEADER),
     ("FI-134", HEADER),
     (
         "FI-139",
-        "a permission that is not used: pages of other sizes work, which \
+        "an unused permission: pages of other sizes work, as \
         `pages_may_have_any_size_whatever_was_said` shows",
     ),
     (
         "FI-192",
-        "a permission that is not used: local access goes on",
+        "an unused permission: local access continues to work",
     ),
     ("FI-193", "refresh is supported"),
     ("FI-205", AT_ONCE),
     ("FI-221", NO_BEHAVIOUR),
     ("FI-222", NO_BEHAVIOUR),
     ("FI-262", NO_BEHAVIOUR),
-    ("FI-268", "the title of a page; FI-178 has its substance"),
+    ("FI-268", "the title of a page; FI-178 states its content"),
     ("FI-270", EXACT),
     ("FI-272", NO_BEHAVIOUR),
     ("FI-273", NO_BEHAVIOUR),
@@ -57,7 +57,7 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
 
 const FAKES: &str = "no test on a real accelerator";
 
-/// Clauses that are open, and what is missing where only a part is shown.
+/// Clauses that are open, and what is missing where only a part is proved.
 const OPEN: &[(&str, &str)] = &[
     (
         "DA-I12",
@@ -74,7 +74,7 @@ pub(super) fn not_applicable(id: &str) -> Option<&'static str> {
     in_list(NOT_APPLICABLE, id)
 }
 
-/// Why a clause is open, or what is missing if a part of it is shown, if it has its own reason.
+/// Why a clause is open, or what is missing if a part of it is proved; `None` without a reason of its own.
 pub(super) fn of_open(id: &str) -> Option<&'static str> {
     in_list(OPEN, id)
 }

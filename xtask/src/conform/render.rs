@@ -33,16 +33,16 @@ pub(super) fn table(sections: &[Section], proofs: &[Proof]) -> String {
 }
 
 const HEAD: &str = "# Conformance\n\n\
-    Written by `cargo xtask conform`; do not edit. The clauses are those of [the list](spec/clauses.md): what the manual pages of\n\
-    `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. Tests that run in `cargo xtask test` cite clauses (`/// Proves: ID`);\n\
-    so do the checks in C of its stage `fabric`, which run [with other providers](fabric-differences.md) too.\n\n\
-    * **shown**: a test shows it through the API that the clause is about.\n\
-    * **strict**: the same with `FI_RKEY_STRICT=1`. Without it rkey does what other providers do, and warns.\n\
-    * **partly**: tests show a part; what they show or leave out stands in brackets.\n\
-    * **rule**: tests of the core, the engine or the device show the rule that the clause states. The call, its flags and its error codes\n\
-      \x20 are not shown; they wait for the front end.\n\
-    * **does not apply**: the clause asks for nothing here: a permission that is not used, a runtime that is absent, words about the page itself.\n\
-    * **open**: nothing shows it. Where no reason stands beside it, there is no test yet.\n\n";
+    Written by `cargo xtask conform`; do not edit. The clauses are those of [the list](spec/clauses.md): what the manual pages for\n\
+    `fi_mr`, `ibv_reg_mr` and `dat_rmr_bind` require, in our words. Tests that `cargo xtask test` runs cite clauses (`/// Proves: ID`);\n\
+    so do the C checks of its stage `fabric`, which also run [with other providers](fabric-differences.md).\n\n\
+    * **shown**: a test proves the clause through the API that it is about.\n\
+    * **strict**: the same, with `FI_RKEY_STRICT=1`. Without it, rkey does what other providers do, and warns.\n\
+    * **partly**: tests prove a part; the brackets say which part, or what is missing.\n\
+    * **rule**: tests of the core, the engine or the device prove the rule that the clause states, but not the call, its flags and its\n\
+      \x20 error codes.\n\
+    * **does not apply**: the clause requires nothing of rkey: an unused permission, an absent runtime, a remark about the page itself.\n\
+    * **open**: no test proves it. Unless the row gives another reason, there is no test yet.\n\n";
 
 /// The sentence below a section's heading, which counts the states of its rows.
 fn summary(section: &Section, evidence: &Evidence<'_>) -> String {
@@ -58,7 +58,7 @@ fn summary(section: &Section, evidence: &Evidence<'_>) -> String {
     let mut said = format!("{all} {noun}: {}.", counts.join(", "));
     let unexplained = |id| evidence.state(id) == State::Open && reasons::of_open(id).is_none();
     if ids().any(unexplained) {
-        said.push_str(" Open where the row gives no reason: no test yet.");
+        said.push_str(" An open clause without a reason has no test yet.");
     }
     said
 }
@@ -81,7 +81,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
             let reason = reasons::not_applicable(id).unwrap_or_default();
             return format!("{}: {reason}", state.name());
         }
-        // Tests below the API are listed next to those that show the whole clause through it.
+        // Tests below the API are listed next to those that prove the whole clause through it.
         State::Shown => parts.extend(list("shown", id, evidence, |_, extent| {
             extent == Extent::Whole
         })),
@@ -101,7 +101,7 @@ fn row(id: &str, evidence: &Evidence<'_>) -> String {
     parts.join("; ")
 }
 
-/// The remark in brackets about tests that show a part.
+/// The remark in brackets about tests that prove a part.
 fn missing(id: &str, evidence: &Evidence<'_>) -> String {
     let said: BTreeSet<&str> = evidence
         .tests(id)
@@ -117,7 +117,7 @@ fn missing(id: &str, evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// The tests of a clause that are `wanted`, after a word for what they show; `None` if there are none.
+/// The tests of a clause that are `wanted`, after the word for what they prove; `None` if there are none.
 fn list(
     word: &str,
     id: &str,

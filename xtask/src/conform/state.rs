@@ -1,20 +1,20 @@
-//! How far a clause is shown, from the tests that cite it and the reasons that are written down.
+//! How far a clause is proved, from the tests that cite it and the recorded reasons.
 
 use super::clauses::Section;
 use super::proofs::{Citation, Extent, Proof};
 use super::reasons;
 use std::collections::BTreeMap;
 
-/// How far a clause is shown. The order is that of the columns of the totals.
+/// How far a clause is proved. The order is that of the columns of the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Shown through the API that it is about.
+    /// Proved through the API that it is about.
     Shown,
-    /// Shown through the API, if the program has requested strict mode.
+    /// Proved through the API, if the program has requested strict mode.
     Strict,
-    /// A part of it.
+    /// Proved in part.
     Partly,
-    /// The rule that it states is shown below the API.
+    /// The rule that it states is proved below the API.
     Rule,
     /// It requires nothing here.
     DoesNotApply,
@@ -96,7 +96,7 @@ impl<'a> Evidence<'a> {
         counts
     }
 
-    /// Clauses that have a written reason for not being shown, while a test shows them.
+    /// Clauses that have a recorded reason for not being proved, although a test proves them.
     pub(super) fn contradictions(&self, sections: &[Section]) -> Vec<String> {
         let ids = sections
             .iter()
@@ -114,7 +114,7 @@ impl<'a> Evidence<'a> {
         })
         .map(|id| {
             format!(
-                "{id} has a reason for not being shown (xtask/src/conform/reasons.rs), and a test"
+                "{id} has a reason for not being proved (xtask/src/conform/reasons.rs), but a test proves it"
             )
         })
         .collect()

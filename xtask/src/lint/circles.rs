@@ -35,7 +35,7 @@ pub(super) fn rooms(tree: &Tree) -> Vec<Finding> {
 fn finding(name: &str, circle: &[Module]) -> Finding {
     let names: Vec<String> = circle.iter().map(|module| module.join("/")).collect();
     let message = format!(
-        "these files of several directories depend on each other: {}; let one side take what it needs as an argument or a trait",
+        "these files in several directories depend on each other: {}; pass what one side needs as an argument or a trait",
         names.join(", ")
     );
     Finding::of("circles", format!("{name}/src"), message)
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_between_folders_is_found() {
+    fn a_cycle_between_directories_is_found() {
         let found = places(&[
             ("crates/a/src/lib.rs", "mod cq;\nmod tables;"),
             (
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_around_by_a_third_file_is_a_circle() {
+    fn a_cycle_through_a_third_file_is_found() {
         let found = places(&[
             ("crates/a/src/x/one.rs", "fn f() { crate::y::two::g() }"),
             ("crates/a/src/y/two.rs", "use super::three;"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_inside_of_a_folder_and_of_tests_are_allowed() {
+    fn cycles_inside_a_directory_and_of_tests_are_allowed() {
         let found = places(&[
             ("crates/a/src/x/mod.rs", "pub mod one;\nuse self::one::One;"),
             (

@@ -1,5 +1,5 @@
-//! Checks that everything that a reader needs exists: the documents, a paragraph at the head of each source file, and
-//! manifests that describe the crates.
+//! Checks that everything a reader needs exists: the documents, a paragraph at the top of each source file, and manifests
+//! that describe the crates.
 
 use super::Finding;
 use crate::source::{Tree, code_without_tests};
@@ -16,7 +16,7 @@ const DOCUMENTS: &[&str] = &[
     ".ci/run",
 ];
 
-/// The documents that the project promises.
+/// The documents that must exist.
 pub(super) fn documents(tree: &Tree) -> Vec<Finding> {
     let missing = |path: &&&str| {
         tree.get(path)
@@ -53,7 +53,7 @@ pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A table of modules at the head of a file has every module of the file, and no other.
+/// A table of modules at the top of a file lists every module of the file, and no others.
 pub(super) fn tables(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.is_rust()) {
@@ -85,7 +85,7 @@ pub(super) fn tables(tree: &Tree) -> Vec<Finding> {
             .filter(|name| !modules.iter().any(|(module, _)| module == *name))
         {
             let message =
-                format!("the table of modules has `{name}`, which is no module of this file");
+                format!("the table of modules has `{name}`, which is not a module of this file");
             findings.push(Finding::at("tables", &file.path, start + 1, message));
         }
     }

@@ -22,7 +22,7 @@ const SYSTEM_CRATES: &[&str] = &[
     "parking_lot",
     "tokio",
 ];
-const HEART_CRATES: &[&str] = &[
+const SANS_IO_CRATES: &[&str] = &[
     "rkey-cm",
     "rkey-core",
     "rkey-engine",
@@ -72,7 +72,7 @@ const NAMED_ONCE: &[(&str, &str, &str)] = &[(
     "crates/device/src/peers/handshake.rs",
 )];
 
-/// Finds other modules that name such a path. Another kind of link would have to be added to each of them.
+/// Finds other modules that name such a path: a new kind of link would have to be added to each of them.
 pub(super) fn named_once(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (folder, path, module) in NAMED_ONCE {
@@ -171,7 +171,7 @@ fn compare(table: &BTreeMap<String, Allowed>, crates: &[Crate]) -> Vec<Finding> 
         for dependency in each.normal.iter().filter(|d| ours.contains(d.as_str())) {
             if !allowed.normal.contains(dependency) && !everything(&allowed.normal) {
                 let message = format!(
-                    "may not depend on {dependency}: a lower layer does not know a higher one"
+                    "may not depend on {dependency}: a lower layer must not depend on a higher one"
                 );
                 findings.push(Finding::of("layers", &each.name, message));
             }
@@ -187,7 +187,7 @@ fn compare(table: &BTreeMap<String, Allowed>, crates: &[Crate]) -> Vec<Finding> 
                 findings.push(Finding::of("layers", &each.name, message));
             }
         }
-        if HEART_CRATES.contains(&each.name.as_str()) {
+        if SANS_IO_CRATES.contains(&each.name.as_str()) {
             for dependency in each
                 .normal
                 .iter()
@@ -204,7 +204,7 @@ fn compare(table: &BTreeMap<String, Allowed>, crates: &[Crate]) -> Vec<Finding> 
         findings.push(Finding::of(
             "layers",
             name,
-            format!("in the table of {DOCUMENT}, but no such crate"),
+            format!("in the table of {DOCUMENT}, but the crate does not exist"),
         ));
     }
     findings
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_allows_passes() {
+    fn allowed_dependencies_pass() {
         let good = [
             krate("a-base", &["libc"], &["a-model"]),
             krate("rkey-core", &["a-base", "serde"], &[]),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_upwards_is_refused() {
+    fn a_dependency_on_a_higher_layer_is_refused() {
         let bad = [
             krate("a-base", &["rkey-core"], &[]),
             krate("rkey-core", &[], &[]),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heart_crate_with_system_calls_is_refused() {
+    fn a_sans_io_crate_with_system_calls_is_refused() {
         let bad = [
             krate("a-base", &[], &[]),
             krate("rkey-core", &["rustix"], &[]),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn one_module_names_the_kind_of_link() {
+    fn only_one_module_names_a_kind_of_link() {
         let text = "use rkey_link::shm::Step; // rkey_link::shm";
         let found = |path| named_once(&Tree::of(&[(path, text)])).len();
         assert_eq!(found("crates/device/src/shared.rs"), 1);

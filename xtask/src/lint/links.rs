@@ -1,10 +1,10 @@
-//! Checks that links in documents lead to a file of the repository and to a heading of a page.
+//! Checks that links in documents resolve to files of the repository and to headings of their pages.
 
 use super::Finding;
 use crate::source::Tree;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Kinds of files that exist although [`Tree`] does not read them.
+/// Kinds of files that exist but that [`Tree`] does not read.
 const UNREAD: &[&str] = &[".json", ".png", ".svg"];
 
 /// Relative links whose target does not exist.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_code_is_none() {
+    fn a_link_in_code_is_not_a_link() {
         let files = [(
             "a.md",
             "`[a](b.md)`\n\n```\n[a](c.md)\n```\n| a |\n| --- |\n| [a](d.md) |\n",

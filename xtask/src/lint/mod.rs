@@ -1,5 +1,5 @@
 //! The rules that protect the project's structure. Each rule is a function from the tree to findings, with a sample
-//! below it that it must refuse.
+//! below it that it must reject.
 
 mod calls;
 mod circles;
@@ -22,7 +22,7 @@ use std::path::Path;
 pub(crate) struct Finding {
     /// The rule's name.
     pub(crate) rule: &'static str,
-    /// Where: `path:line`, or a crate.
+    /// The location: `path:line`, or a crate.
     pub(crate) place: String,
     /// What is wrong and what to do.
     pub(crate) message: String,
@@ -47,7 +47,7 @@ impl Finding {
 }
 
 /// Crates that do no I/O, start no thread, read no clock and contain no unsafe code.
-const HEART: &[&str] = &[
+const SANS_IO: &[&str] = &[
     "crates/cm/src/",
     "crates/core/src/",
     "crates/engine/src/",

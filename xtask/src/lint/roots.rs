@@ -2,13 +2,13 @@
 //! what `disallowed_methods` and `disallowed_types` refuse: threads, clocks, the standard library's locks), and the
 //! exceptions.
 
-use super::{Finding, HEART};
+use super::{Finding, SANS_IO};
 use crate::source::{Tree, code_only};
 use std::collections::BTreeSet;
 
 const EVERYWHERE: &[&str] = &["clippy::disallowed_types", "clippy::unwrap_used"];
 const BELOW_AND_ABOVE_THE_DEVICE: &[&str] = &["clippy::disallowed_methods"];
-const IN_THE_HEART: &[&str] = &["clippy::print_stderr", "clippy::print_stdout"];
+const OF_SANS_IO: &[&str] = &["clippy::print_stderr", "clippy::print_stdout"];
 
 /// Crates that may start threads and read clocks.
 const CRATES: &[(&str, &str)] = &[
@@ -17,7 +17,7 @@ const CRATES: &[(&str, &str)] = &[
     ("crates/device/", "the threads and clocks of all others"),
 ];
 
-/// Files of other crates that may do so, in places that repeat the reason (`#[expect]`).
+/// Files of other crates that may do so, where an `#[expect]` repeats the reason.
 const FILES: &[(&str, &str)] = &[
     (
         "abi/fabric/src/wait.rs",
@@ -36,11 +36,11 @@ const FILES: &[(&str, &str)] = &[
 /// The lints that a crate must turn on, by its directory.
 pub(super) fn required(folder: &str) -> BTreeSet<&'static str> {
     let excepted = CRATES.iter().any(|(name, _)| *name == folder);
-    let in_heart = HEART.iter().any(|source| source.starts_with(folder));
+    let is_sans_io = SANS_IO.iter().any(|source| source.starts_with(folder));
     let groups = [
         (true, EVERYWHERE),
         (!excepted, BELOW_AND_ABOVE_THE_DEVICE),
-        (in_heart, IN_THE_HEART),
+        (is_sans_io, OF_SANS_IO),
     ];
     let groups = groups.iter().filter(|(wanted, _)| *wanted);
     groups
@@ -74,7 +74,7 @@ pub(super) fn roots(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::of("roots", &file.path, message));
         }
     }
-    for source in HEART {
+    for source in SANS_IO {
         let path = format!("{source}lib.rs");
         let forbids = |text: &str| code_only(text).contains("#![forbid(unsafe_code)]");
         if !tree.get(&path).is_some_and(|file| forbids(&file.text)) {
@@ -98,16 +98,16 @@ fn turned_on(code: &str) -> BTreeSet<&str> {
 mod tests {
     use super::*;
 
-    const HEART_ROOT: &str = "#![forbid(unsafe_code)]\n\
+    const SANS_IO_ROOT: &str = "#![forbid(unsafe_code)]\n\
         #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n\
         #![cfg_attr(\n    not(test),\n    warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)\n)]";
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let mut files = vec![(path, text)];
-        for heart in ["cm", "core", "engine", "rdm", "roce"] {
-            let root = format!("crates/{heart}/src/lib.rs").leak();
+        for krate in ["cm", "core", "engine", "rdm", "roce"] {
+            let root = format!("crates/{krate}/src/lib.rs").leak();
             if root != path {
-                files.push((root, HEART_ROOT));
+                files.push((root, SANS_IO_ROOT));
             }
         }
         let findings = roots(&Tree::of(&files)).into_iter();
@@ -125,18 +125,18 @@ mod tests {
     }
 
     #[test]
-    fn the_heart_turns_more_of_them_on() {
-        assert_eq!(found("crates/core/src/lib.rs", HEART_ROOT).len(), 0);
-        let (_, unsafe_root) = HEART_ROOT.split_once('\n').expect("three attributes");
+    fn sans_io_crates_turn_more_lints_on() {
+        assert_eq!(found("crates/core/src/lib.rs", SANS_IO_ROOT).len(), 0);
+        let (_, unsafe_root) = SANS_IO_ROOT.split_once('\n').expect("three attributes");
         assert_eq!(found("crates/core/src/lib.rs", unsafe_root).len(), 1);
-        let in_comment = format!("// {HEART_ROOT}");
+        let in_comment = format!("// {SANS_IO_ROOT}");
         assert_eq!(found("crates/core/src/lib.rs", &in_comment).len(), 1);
-        let (less, _) = HEART_ROOT.rsplit_once("#!").expect("three attributes");
+        let (less, _) = SANS_IO_ROOT.rsplit_once("#!").expect("three attributes");
         assert_eq!(found("crates/core/src/lib.rs", less).len(), 3);
     }
 
     #[test]
-    fn an_exception_is_listed_and_a_listed_one_exists() {
+    fn exceptions_are_listed_and_listed_ones_exist() {
         let off =
             "#[expect(\n    clippy::disallowed_methods,\n    reason = \"a clock\"\n)]\nfn f() {}";
         assert_eq!(found("abi/fabric/src/wait.rs", off).len(), 0);

@@ -40,7 +40,7 @@ fn is_explained(text: &[&str], index: usize) -> bool {
     comments.any(|comment| comment.contains("UNSAFETY:"))
 }
 
-/// Whether a comment is a `SAFETY:` without words, here or in the next line.
+/// Whether a comment is a `SAFETY:` without text, on this line or the next.
 fn is_empty(comment: &str, text: &[&str], index: usize) -> bool {
     let Some(said) = comment.strip_prefix("SAFETY:") else {
         return false;

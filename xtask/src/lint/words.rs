@@ -18,7 +18,7 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
         for (number, line) in lines(&file.text) {
             for word in LEFTOVER_WORDS.iter().filter(|word| has_word(line, word)) {
                 let message =
-                    format!("`{word}` is left: do it, or write down in the docs that it is open");
+                    format!("`{word}` is left: do it, or record in the docs that it is open");
                 findings.push(Finding::at("leftovers", &file.path, number, message));
             }
         }
@@ -94,7 +94,7 @@ const PLAIN: &[&str] = &[
 /// Contains the words itself.
 const THIS_FILE: &str = "xtask/src/lint/words.rs";
 
-/// Words that are vaguer than a name, and old names of concepts in the glossary.
+/// Vague words, and old names of concepts in the glossary.
 const DIALECT: &[(&str, &str)] = &[
     (
         "whoever",
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn reminders_and_switched_off_tests_are_found() {
+    fn reminders_and_disabled_tests_are_found() {
         let [first, second, _] = LEFTOVER_WORDS else {
             panic!("three words")
         };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_one_machine_are_found() {
+    fn machine_specific_paths_are_found() {
         let bad = format!("see {}me/notes", concat!("/ho", "me/"));
         assert_eq!(count(paths, "docs/a.md", &bad), 1);
         assert_eq!(

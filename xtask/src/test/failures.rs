@@ -14,7 +14,7 @@ const VERDICTS: &[&str] = &["FAIL", "TIMEOUT", "ABORT", "LEAK-FAIL", "XFAIL"];
 pub(super) fn of_tests(output: &str) -> Vec<String> {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
     let mut inside = false;
-    // nextest repeats what failed test programs printed, so one of the two forms is read.
+    // nextest repeats what failed test programs printed, so only one of the two forms is parsed.
     let nextest = output
         .lines()
         .any(|line| line.trim_start().starts_with("Nextest run ID"));
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nextest_says_of_failed_tests_is_found() {
+    fn failed_tests_are_found_in_nextests_output() {
         let output = " Nextest run ID 17 with nextest profile: default
         FAIL [   0.166s] (1/5) nx t::bad
   stderr
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cargo_says_of_failed_tests_is_found() {
+    fn failed_tests_are_found_in_cargos_output() {
         let output = "test a ... FAILED
 test b ... ok
 
@@ -138,7 +138,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored";
     }
 
     #[test]
-    fn of_a_long_text_the_end_is_kept() {
+    fn the_end_of_a_long_text_is_kept() {
         let text = "line\n".repeat(100) + "error: last";
         let kept = of_program("cargo clippy", &text);
         assert_eq!(kept.lines().count(), 1 + LINES);

@@ -22,7 +22,7 @@ const LONGEST: usize = 4096;
 const KEPT: usize = 24 << 10;
 
 /// The first line of a file of seeds.
-const HEAD: &str = "# Inputs that a coverage-guided run found, one a line, in hexadecimal. Written by \
+const HEAD: &str = "# Inputs that a coverage-guided run found, one per line, in hexadecimal. Written by \
     `cargo xtask test --only libfuzzer --record`.\n";
 
 fn seconds() -> u64 {
@@ -112,7 +112,7 @@ fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
     fs::write(&place, lines(inputs)).with_context(|| place.display().to_string())
 }
 
-/// A seed file with as many of these inputs as are kept, the shortest first.
+/// A seed file with the inputs that are kept, the shortest first.
 fn lines(mut inputs: Vec<Vec<u8>>) -> String {
     inputs.retain(|input| !input.is_empty());
     inputs.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_in_a_fixed_order_and_few() {
+    fn seeds_are_few_and_in_a_fixed_order() {
         let text = lines(vec![
             vec![0xab; 3],
             vec![2],

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Reports missing Debian packages instead of installing them.
     #[arg(long)]
     no_install: bool,
-    /// Lets the stages with recorded results record new ones.
+    /// Makes the stages with recorded results record new ones.
     #[arg(long)]
     record: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     }
     let known = |name: &str| stages::ALL.iter().any(|stage| stage.name == name);
     if let Some(name) = args.only.iter().chain(&args.skip).find(|name| !known(name)) {
-        bail!("no stage named '{name}'; `cargo xtask test --list` names them");
+        bail!("no stage named '{name}'; `cargo xtask test --list` lists them");
     }
     let scratch = std::env::temp_dir().join(format!("rkey-test-{}", std::process::id()));
     // An earlier process with our PID that was killed may have left it.

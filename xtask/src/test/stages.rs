@@ -1,4 +1,4 @@
-//! The stages, in the order that finds mistakes most cheaply.
+//! The stages, in the order that finds mistakes at the lowest cost.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session, counts, fresh, fuzz, unprivileged};
@@ -13,7 +13,7 @@ use std::process::Command;
 pub(super) struct Stage {
     /// For `--only`.
     pub(super) name: &'static str,
-    /// One line on what it shows.
+    /// One line about what it checks.
     pub(super) what: &'static str,
     pub(super) run: fn(&Session<'_>) -> Result<Report>,
 }
@@ -69,12 +69,12 @@ pub(super) const ALL: &[Stage] = &[
     stage("miri", "base, core, engine and rdm under Miri", miri),
     stage(
         "fuzz",
-        "mutated bytes for everything that reads a peer, a minute each",
+        "mutated input for everything that reads a peer's bytes, a minute each",
         fuzz::mutated,
     ),
     stage(
         "libfuzzer",
-        "the same guided by coverage: cargo-fuzz, a minute each",
+        "the same, guided by coverage: cargo-fuzz, a minute each",
         fuzz::by_coverage,
     ),
     stage(
@@ -116,7 +116,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "counts",
-        "instructions of the short paths, compared with the record",
+        "instruction counts of the short paths, compared with the recorded counts",
         instruction_counts,
     ),
     stage(
@@ -127,7 +127,7 @@ pub(super) const ALL: &[Stage] = &[
 ];
 
 /// Stages that run only by name, because they are too slow for every run, need root, or have results that can change
-/// without a change of the code.
+/// without a code change.
 pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_leaves_tests_out_fails() {
+    fn a_run_that_omits_tests_fails() {
         let mut report = Report::check(Ok(()), "");
         report.failures.push("FAIL a".into());
         assert_eq!(too_few(2, &report), None);

@@ -114,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_of_skipped_tests_are_found_once() {
+    fn reasons_for_skipped_tests_are_listed_once() {
         let output = "running 1 test\n    skipped: no driver\ntest a ... ok\nSKIP: not root\n skipped: no driver\n1 skipped";
         assert_eq!(skips(output), ["no driver", "not root"]);
     }
 
     #[test]
-    fn a_failure_fits_a_line() {
+    fn a_failure_fits_on_a_line() {
         let panic = "FAIL rkey t::bad\n    thread 't::bad' panicked at src/lib.rs:1:1:\n    left: 1\n    right: 2\n    note: x";
         assert_eq!(
             in_a_line(panic),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_both_runners_are_read() {
+    fn counts_of_both_runners_are_parsed() {
         let cargo = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 3 passed; 2 failed; 0 ignored";
         assert_eq!(passed(cargo), 15);

@@ -40,7 +40,7 @@ const FRONT_ENDS: &[&str] = &["librkey_all.so", "libdat.so", "libfabric.so"];
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     if !process::is_root() {
         return Ok(Report::skip(
-            "we are not root: the tests ran as an ordinary user already",
+            "not root: the tests have already run as an ordinary user",
         ));
     }
     let built = testbin::build_tests(session.root)?;

@@ -1,4 +1,4 @@
-/* Loads the libraries named by its arguments, then counts the loaded objects that define a symbol of ours. */
+/* Loads the libraries given as arguments, and then counts the loaded objects that define one of our symbols. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

@@ -1,4 +1,4 @@
-/* A library that is linked with libibverbs, and uses it when it is loaded. */
+/* A library that is linked with libibverbs, and calls it when it is loaded. */
 #include <infiniband/verbs.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-//! The program's own identifiers for peers (`FI_AV_USER_ID`): completions name the sender by its identifier instead of
+//! The program's own identifiers for peers (`FI_AV_USER_ID`): completions identify the sender by its identifier instead of
 //! its number.
 
 #![allow(unsafe_code)]
@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 impl Av {
-    /// The value by which completions name a sender: the program's identifier, or the number. A vector opened with
+    /// The value that completions report for a sender: the program's identifier, or the number. A vector opened with
     /// `FI_AV_USER_ID` reports `FI_ADDR_NOTAVAIL` for peers without an identifier.
     pub(crate) fn reported(&self, source: &SocketAddr) -> u64 {
         let book = self.book.read();

@@ -6,7 +6,7 @@
 
 use super::{Av, AvObject};
 use crate::errno::{FiError, Result};
-use crate::object::{Users, busy, find, give_cut, list, status, store};
+use crate::object::{Users, busy, find, list, status, store, write_truncated};
 use crate::sys::*;
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The maximum length of a key, in bytes.
 const MAX_LEN: usize = 256;
-/// Numbers of keys begin here, far above those of addresses.
+/// The first number of a key, far above the numbers of addresses.
 const FIRST: u64 = 1 << 48;
 
 /// An authorization key.
@@ -44,7 +44,7 @@ impl Keys {
 }
 
 impl AuthKeys {
-    /// Adds a key and returns its number; a known key keeps its number.
+    /// Adds a key, and returns its number. A known key keeps its number.
     fn insert(&self, bytes: &[u8]) -> u64 {
         let mut table = self.0.write();
         let known = |key: &Option<Arc<AuthKey>>| key.as_ref().is_some_and(|it| it.bytes == bytes);
@@ -108,7 +108,7 @@ impl Av {
         self.keys.of_address(address)
     }
 
-    /// Whether an endpoint with this key may use an address: the address was inserted with the same key, or without one.
+    /// Whether an endpoint with this key may use an address, that is, the address was inserted with the same key or without one.
     pub(crate) fn allows(&self, address: u64, key: &[u8]) -> bool {
         self.keys
             .of_address(self.split(address).0)
@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn insert_auth_key(
         }
         // SAFETY: the program promises the length.
         let bytes = unsafe { list(auth_key.cast::<u8>(), len)? };
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { store(number, av.keys.insert(bytes)) }
     })
 }
@@ -155,7 +155,7 @@ pub(super) unsafe extern "C" fn lookup_auth_key(
             _ => av.keys.of_address(number),
         };
         let key = key.ok_or(FiError::INVAL)?;
-        // SAFETY: the caller promises that it is writable.
-        unsafe { give_cut(&key.bytes, room, len) }.map(drop)
+        // SAFETY: the caller guarantees that it is writable.
+        unsafe { write_truncated(&key.bytes, room, len) }.map(drop)
     })
 }

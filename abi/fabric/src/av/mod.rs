@@ -1,6 +1,6 @@
-//! Address vectors: from the number that a program passes to the address of a peer, and back.
+//! Address vectors map the numbers that a program passes to the addresses of peers, and back.
 //!
-//! Map and table behave alike: numbers count from 0 and are never reused, so a removed number never names
+//! Maps and tables behave the same: numbers count from 0 and are never reused, so a removed number never refers to
 //! another peer.
 
 #![allow(unsafe_code)]
@@ -19,7 +19,7 @@ use crate::eq::{Eq, EqObject};
 use crate::errno::{FiError, Result};
 use crate::info::text;
 use crate::nosys::{self, nosys};
-use crate::object::{Users, busy, find, give_cut, object, publish, remove, status};
+use crate::object::{Users, busy, find, object, publish, remove, status, write_truncated};
 use crate::sys::*;
 use names::counted_up;
 use parking_lot::{Mutex, RwLock};
@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The maximum number of bits of a number that can name a receive context.
+/// The maximum number of bits of a number that can select a receive context.
 const RX_CTX_BITS_MAX: u32 = 32;
 
 /// The object behind the program's handle.
@@ -46,9 +46,9 @@ pub(crate) struct Av {
     pub(crate) domain: Arc<Domain>,
     /// Whether insertions report to the event queue instead of returning a count.
     asynchronous: bool,
-    /// How many of a number's highest bits name a receive context.
+    /// How many of a number's highest bits select a receive context.
     rx_ctx_bits: u32,
-    /// Completions name senders only by the program's identifiers (`FI_AV_USER_ID`).
+    /// Whether completions report senders only by the program's identifiers (`FI_AV_USER_ID`).
     identifies: bool,
     eq: Mutex<Option<Arc<Eq>>>,
     book: RwLock<Book>,
@@ -67,7 +67,7 @@ struct Book {
 }
 
 impl Av {
-    /// A number without the receive context that it names, and the index of that context (`fi_rx_addr`).
+    /// Splits a number into the number without its receive context, and the index of that context (`fi_rx_addr`).
     pub(crate) fn split(&self, number: u64) -> (u64, u64) {
         match self.rx_ctx_bits {
             0 => (number, 0),
@@ -75,7 +75,7 @@ impl Av {
         }
     }
 
-    /// The address with this number, whatever receive context it names.
+    /// The address with this number, for any receive context.
     pub(crate) fn get(&self, number: u64) -> Option<SocketAddr> {
         let index = usize::try_from(self.split(number).0).ok()?;
         self.book.read().addresses.get(index).copied().flatten()
@@ -91,7 +91,7 @@ impl Av {
             .collect()
     }
 
-    /// The number of an address; `FI_ADDR_NOTAVAIL` if it was not inserted.
+    /// The number of an address, or `FI_ADDR_NOTAVAIL` if it was not inserted.
     pub(crate) fn number(&self, address: &SocketAddr) -> u64 {
         self.book
             .read()
@@ -115,7 +115,7 @@ impl Av {
         number
     }
 
-    /// The number of removals so far, by which a cache of numbers detects that it is outdated.
+    /// The number of removals so far. A cache of numbers is outdated when it changes.
     #[inline]
     pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
@@ -266,7 +266,7 @@ pub(crate) unsafe extern "C" fn av_open(
         // SAFETY: `find` validates the handle.
         let (owner, attr) = unsafe { (find::<DomainObject, _>(domain)?, attr.as_mut()) };
         let attr = attr.ok_or(FiError::INVAL)?;
-        // Sharing vectors between processes needs a capability, FI_SHARED_AV.
+        // Sharing a vector between processes would need a capability, FI_SHARED_AV.
         if !attr.name.is_null() {
             return Err(FiError::NOSYS);
         }
@@ -311,7 +311,7 @@ pub(crate) unsafe extern "C" fn av_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, av)? };
         owner.inner.users.add();
         Ok(())
@@ -364,12 +364,12 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
 /// `at` points to an address of this format, or to at least two bytes of an address of another family.
 pub(crate) unsafe fn address_at(format: Format, at: *const u8) -> (Option<SocketAddr>, *const u8) {
     let len = match format {
-        // SAFETY: the caller promises a C string.
+        // SAFETY: the caller guarantees a C string.
         Format::Text => unsafe { CStr::from_ptr(at.cast()) }
             .to_bytes_with_nul()
             .len(),
         _ => {
-            // SAFETY: the caller promises at least two bytes.
+            // SAFETY: the caller guarantees at least two bytes.
             let family = c_int::from(unsafe { at.cast::<u16>().read_unaligned() });
             match family {
                 libc::AF_INET => size_of::<libc::sockaddr_in>(),
@@ -411,13 +411,13 @@ unsafe extern "C" fn insert(
         let mut at = addr.cast::<u8>();
         let addresses: Vec<_> = (0..count)
             .map(|_| {
-                // SAFETY: the caller promises an array of addresses.
+                // SAFETY: the caller guarantees an array of addresses.
                 let (address, next) = unsafe { address_at(format, at) };
                 at = next;
                 address
             })
             .collect();
-        // SAFETY: the caller promises room for each number.
+        // SAFETY: the caller guarantees room for each number.
         unsafe {
             object
                 .inner
@@ -452,7 +452,7 @@ unsafe extern "C" fn insertsvc(
             return Err(FiError::INVAL);
         }
         let address = address::resolve(node, service, object.inner.domain.format, false).ok();
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe {
             object
                 .inner
@@ -490,7 +490,7 @@ unsafe extern "C" fn insertsym(
                 addresses.push(address::resolve(Some(&node), Some(&service), format, false).ok());
             }
         }
-        // SAFETY: the caller promises room for each number.
+        // SAFETY: the caller guarantees room for each number.
         unsafe {
             object
                 .inner
@@ -541,8 +541,8 @@ unsafe extern "C" fn lookup(
         let object = unsafe { find::<AvObject, _>(av)? };
         let address = object.inner.get(number).ok_or(FiError::INVAL)?;
         let bytes = object.inner.domain.format.encode(address);
-        // SAFETY: the caller promises that both are writable.
-        unsafe { give_cut(&bytes, addr, len) }.map(drop)
+        // SAFETY: the caller guarantees that both are writable.
+        unsafe { write_truncated(&bytes, addr, len) }.map(drop)
     })
 }
 
@@ -559,14 +559,14 @@ unsafe extern "C" fn straddr(
         if addr.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: the caller promises an address of the domain's format.
+        // SAFETY: the caller guarantees an address of the domain's format.
         let (address, _) = unsafe { address_at(object.inner.domain.format, addr.cast()) };
         let mut text = rkey_rdm::address::to_text(address.ok_or(FiError::INVAL)?).into_bytes();
         text.push(0);
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         unsafe {
             let capacity = len.as_ref().copied().unwrap_or(0);
-            if !give_cut(&text, buf.cast(), len)? && capacity > 0 {
+            if !write_truncated(&text, buf.cast(), len)? && capacity > 0 {
                 *buf.add(capacity - 1) = 0;
             }
         }

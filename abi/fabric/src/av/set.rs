@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn av_set(
     context: *mut c_void,
 ) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises valid attributes.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees valid attributes.
         let (av, attr) = unsafe {
             let av = &find::<AvObject, _>(av)?.inner;
             (av, input(attr.cast_const())?)
@@ -86,7 +86,7 @@ pub(super) unsafe extern "C" fn av_set(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, set)? };
         av.users.add();
         Ok(())
@@ -219,7 +219,7 @@ unsafe extern "C" fn remove_number(set: *mut FidAvSet, number: u64) -> c_int {
 /// `fi_av_set_addr`.
 unsafe extern "C" fn addr(set: *mut FidAvSet, address: *mut u64) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `store` refuses null; the caller promises room for a number.
+        // SAFETY: `find` validates the handle; `store` refuses null; the caller guarantees room for a number.
         unsafe { store(address, find::<AvSetObject, _>(set)?.inner.address) }
     })
 }

@@ -27,8 +27,8 @@ use waiting::Wait;
 
 /// How long a waiting call sleeps between checks.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Checks before the first sleep.
-const LOOKS: u32 = 2000;
+/// The number of checks before the first sleep.
+const SPINS: u32 = 2000;
 
 /// The object behind the program's handle.
 #[repr(C)]
@@ -38,7 +38,7 @@ pub(crate) struct CntrObject {
 }
 object!(CntrObject, FidCntr, 65536);
 
-/// Accesses by peers.
+/// The kind of accesses by peers that a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remote {
     Reads,
@@ -57,10 +57,10 @@ impl Remote {
 /// A counter.
 pub(crate) struct Counter {
     pub(crate) domain: Arc<Domain>,
-    /// Excludes the device's counts; wraps, so that a program can set any value.
+    /// Without the device's counts. Wraps around, so that a program can set any value.
     value: AtomicU64,
     errors: AtomicU64,
-    /// The number by which the device counts accesses to regions.
+    /// The number under which the device counts accesses to regions.
     regions: OnceLock<u32>,
     endpoints: Attached,
     /// Endpoints (by number) whose remote accesses count here.
@@ -122,7 +122,7 @@ impl Counter {
         self.remote.lock().push((endpoint, kind));
     }
 
-    /// Undoes [`Counter::watch`], but keeps what was counted.
+    /// Undoes [`Counter::watch`], but keeps the counts so far.
     pub(crate) fn unwatch(&self, endpoint: u32, kind: Remote) {
         let mut remote = self.remote.lock();
         let before = remote.len();
@@ -150,7 +150,7 @@ impl Counter {
     pub(crate) fn attach(&self, endpoint: &Arc<impl Driven + 'static>) {
         self.endpoints.add(endpoint);
         // Threads that wait for this counter's work may now depend on one more endpoint.
-        self.domain.work.rouse();
+        self.domain.work.wake_all();
     }
 
     pub(crate) fn detach(&self, endpoint: &Arc<impl Driven>) {
@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn cntr_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, cntr)? };
         owner.inner.users.add();
         Ok(())
@@ -288,7 +288,7 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     counter.progress();
     let value = counter.value();
     if let Some(wait) = &counter.descriptor {
-        wait.tell(value);
+        wait.record(value);
     }
     value
 }
@@ -303,7 +303,7 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     counter.progress();
     let errors = counter.failures();
     if let Some(wait) = &counter.descriptor {
-        wait.tell_errors(errors);
+        wait.record_errors(errors);
     }
     errors
 }
@@ -376,7 +376,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
                 return Err(FiError::TIMEDOUT);
             }
             looks += 1;
-            if looks > LOOKS {
+            if looks > SPINS {
                 time::sleep(PAUSE);
             }
         }

@@ -1,8 +1,8 @@
 //! Waiting for a counter by its descriptor, and `fi_control` of counters (fi_cntr(3)).
 //!
 //! Most events that a counter counts wake no thread: the device counts remote accesses, and messages progress only when
-//! the program polls. So the descriptor works like a clock: a millisecond after `fi_trywait` it becomes
-//! readable, and the program reads the counter again.
+//! the program polls. So the descriptor acts as a timer: it becomes readable a millisecond after `fi_trywait`, and
+//! the program reads the counter again.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that write to the program's memory.
@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 /// How long a program sleeps between two reads.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The descriptor of a counter.
 pub(super) struct Wait {
@@ -35,18 +35,18 @@ impl Wait {
     }
 
     /// Records that the program read the number of successes.
-    pub(super) fn tell(&self, value: u64) {
+    pub(super) fn record(&self, value: u64) {
         self.told.lock().0 = value;
     }
 
     /// Records that the program read the number of errors.
-    pub(super) fn tell_errors(&self, errors: u64) {
+    pub(super) fn record_errors(&self, errors: u64) {
         self.told.lock().1 = errors;
     }
 }
 
 impl Counter {
-    /// Prepares to wait on the descriptor. Returns `FI_EAGAIN` if the counter has moved since the program last read it.
+    /// Prepares to wait on the descriptor. Returns `FI_EAGAIN` if the counter has changed since the program last read it.
     fn arm(&self) -> Result<()> {
         let wait = self.descriptor.as_ref().ok_or(FiError::INVAL)?;
         self.progress();
@@ -55,12 +55,12 @@ impl Counter {
         if std::mem::replace(&mut *told, values) != values {
             return Err(FiError::AGAIN);
         }
-        wait.clock.set(Some(LOOK));
+        wait.clock.set(Some(POLL_INTERVAL));
         Ok(())
     }
 }
 
-/// Prepares for a wait on the descriptor of a counter; returns `FI_EAGAIN` if the counter has moved since the program last
+/// Prepares for a wait on the descriptor of a counter; returns `FI_EAGAIN` if the counter has changed since the program last
 /// read it.
 ///
 /// # Safety

@@ -4,7 +4,7 @@ use crate::errno::FiError;
 use crate::sys::*;
 use std::ffi::c_int;
 
-/// A completed operation. Addresses are only numbers: they are never dereferenced.
+/// A completed operation. Addresses are plain numbers, and are never dereferenced.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) context: usize,
@@ -13,9 +13,9 @@ pub(crate) struct Entry {
     pub(crate) buf: usize,
     pub(crate) data: u64,
     pub(crate) tag: u64,
-    /// The sender, as `fi_cq_readfrom` names it: its number in the endpoint's address vector, or the program's identifier.
+    /// The sender, as `fi_cq_readfrom` reports it: its number in the endpoint's address vector, or the program's identifier.
     pub(crate) source: u64,
-    /// The failure, if any: boxed, so that successes fit into a cache line.
+    /// The failure, if any; boxed, so that a success fits into a cache line.
     pub(crate) failure: Option<Box<Failure>>,
 }
 
@@ -23,9 +23,9 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failure {
     pub(crate) error: c_int,
-    /// Bytes that did not fit.
+    /// The number of bytes that did not fit.
     pub(crate) overflow: usize,
-    /// The device's explanation, for people.
+    /// The device's explanation, as text.
     pub(crate) detail: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Completion queues: entries of every format, errors, waiting by descriptor or in a call.
+//! Completion queues: entries in every format, errors, and waiting on a descriptor or in a call.
 //!
 //! A read returns the queued entries; only if there are none does it drive the queue's endpoints.
 
@@ -42,8 +42,8 @@ const DEFAULT_SIZE: usize = 16384;
 pub(crate) struct Cq {
     pub(crate) domain: Arc<Domain>,
     format: c_int,
-    /// The queue is full at this many entries: no operation that would add more begins; those in progress still add
-    /// theirs.
+    /// The number of entries at which the queue is full: then no operation that would add an entry begins, but those in progress still
+    /// add theirs.
     size: usize,
     queue: SpinLock<Queue>,
     /// The number of entries, readable without the lock.
@@ -56,9 +56,9 @@ pub(crate) struct Cq {
 #[derive(Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    /// The queue was full, and responses to peers wait until it is not.
+    /// Whether responses to peers wait because the queue was full.
     owes: bool,
-    /// Data of the last error, valid until the next read.
+    /// The data of the last error, valid until the next read.
     error_data: Vec<u8>,
     /// The address and length of this data as the program last got them.
     given: (usize, usize),
@@ -83,15 +83,15 @@ impl Cq {
         }
     }
 
-    /// Wakes all waiting threads to check and prepare again: an endpoint has something for them, or the event
-    /// that they wait for may have been read by another thread.
+    /// Wakes all waiting threads, so that they check and prepare again: an endpoint has something for them, or another thread may have
+    /// read the event that they wait for.
     pub(crate) fn nudge(&self) {
         if let Some(wait) = &self.wait {
             wait.signal.raise();
         }
     }
 
-    /// Whether the program must read entries before more operations begin.
+    /// Whether the program must read entries before more operations can begin.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.size
@@ -103,14 +103,14 @@ impl Cq {
         if !self.is_full() {
             return false;
         }
-        // Under the lock: a concurrent read either sees the flag or has made room.
+        // Under the lock, so that a concurrent read either sees the flag or has already made room.
         let mut queue = self.queue.lock();
         let full = queue.entries.len() >= self.size;
         queue.owes |= full;
         full
     }
 
-    /// Call it when the program has read entries. Returns whether responses to peers are due: some wait, and the queue
+    /// Must be called after the program has read entries. Returns whether responses to peers are due: some are waiting, and the queue
     /// has room for the completions that they cause.
     #[inline]
     fn has_read(&self, queue: &mut Queue) -> bool {
@@ -121,9 +121,9 @@ impl Cq {
     }
 
     #[cold]
-    fn give_answers(&self) {
+    fn send_deferred_answers(&self) {
         for endpoint in &*self.endpoints.all() {
-            endpoint.give_answers();
+            endpoint.send_deferred_answers();
         }
     }
 
@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn cq_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, cq)? };
         owner.inner.users.add();
         if let Some(attr) = attr

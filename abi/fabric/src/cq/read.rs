@@ -6,7 +6,7 @@
 use super::entry::Failure;
 use super::entry::size_of_format;
 use super::{Cq, CqObject};
-use crate::eq::{give_error_data, give_text, give_words};
+use crate::eq::{write_error_data, write_string, write_text};
 use crate::errno::{FiError, Result};
 use crate::object::{count, find, status};
 use crate::sys::*;
@@ -15,12 +15,12 @@ use rkey_device::time;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
 
-/// How long a waiting read polls before it sleeps.
+/// How long a waiting read spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// How long a call for zero entries pauses between checks while the queue has entries.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Takes up to `max` entries. Returns `FI_EAGAIN` if there are none, `FI_EAVAIL` if the next one is an error.
+/// Takes up to `max` entries. Returns `FI_EAGAIN` if there are none, or `FI_EAVAIL` if the next one is an error.
 ///
 /// # Safety
 /// `into` has room for `max` entries of the queue's format; `sources` is null or has room for as many
@@ -41,7 +41,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
             break;
         }
         let tagged = entry.tagged();
-        // SAFETY: the caller promises room for `max` entries, and `taken` is below that; every format is a
+        // SAFETY: the caller guarantees room for `max` entries, and `taken` is below that; every format is a
         // prefix of the longest one.
         unsafe {
             let place = into.cast::<u8>().add(taken * stride);
@@ -56,7 +56,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     let due = cq.has_read(&mut queue);
     drop(queue);
     if due {
-        cq.give_answers();
+        cq.send_deferred_answers();
     }
     if taken == 0 {
         Err(FiError::AGAIN)
@@ -74,7 +74,7 @@ unsafe fn poll(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     if into.is_null() && max > 0 {
         return Err(FiError::INVAL);
     }
-    // A program may ask for zero entries just to make progress.
+    // A program may request zero entries just to make progress.
     if cq.is_empty() || max == 0 {
         cq.progress();
         if cq.is_empty() {
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn sreadfrom(
         let deadline = Deadline::of(timeout);
         let spin = time::now() + SPIN;
         loop {
-            // SAFETY: the caller promises room for the entries.
+            // SAFETY: the caller guarantees room for the entries.
             match unsafe { poll(cq, buf, max, sources) } {
                 Err(FiError::AGAIN) => {}
                 result => return result,
@@ -216,7 +216,7 @@ pub(super) unsafe extern "C" fn readerr(
             (*into).prov_errno = error;
             if cq.domain.version >= version(1, 5) {
                 let (mut room, mut size) = ((*into).err_data, (*into).err_data_size);
-                give_error_data(&queue.error_data, &mut room, &mut size);
+                write_error_data(&queue.error_data, &mut room, &mut size);
                 (*into).err_data = room;
                 (*into).err_data_size = size;
                 queue.given = (room as usize, size);
@@ -230,7 +230,7 @@ pub(super) unsafe extern "C" fn readerr(
         }
         drop(queue);
         if due {
-            cq.give_answers();
+            cq.send_deferred_answers();
         }
         Ok(1)
     })
@@ -253,11 +253,11 @@ pub(super) unsafe extern "C" fn strerror(
         let bytes = queue.error_data.get(..len).filter(|_| ours)?;
         CString::new(bytes).ok()
     });
-    // SAFETY: the caller promises null, or room of this length.
+    // SAFETY: the caller guarantees null, or room of this length.
     unsafe {
         match sentence {
-            Some(sentence) => give_words(sentence, buf, len),
-            None => give_text(prov_errno, buf, len),
+            Some(sentence) => write_string(sentence, buf, len),
+            None => write_text(prov_errno, buf, len),
         }
     }
 }

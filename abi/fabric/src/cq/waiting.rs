@@ -1,4 +1,4 @@
-//! Waiting for a completion queue: the descriptor that a program sleeps on, and how a thread prepares to sleep.
+//! Waiting for a completion queue: the descriptor on which a program sleeps, and how a thread prepares to sleep.
 
 use super::Cq;
 use crate::attached::Armed;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long a program sleeps before it checks again for events that wake no thread.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What a program waits on: readable when the queue has entries or an endpoint has work.
 pub(crate) struct Wait {
     pub(super) set: Set,
     pub(super) signal: Arc<Signal>,
-    /// Makes the set readable after [`LOOK`], while that is needed. Locked while a thread prepares to wait, so the last
+    /// Makes the set readable after [`POLL_INTERVAL`], while that is needed. Locked while a thread prepares to wait, so the last
     /// thread to prepare decides whether it is needed.
     timer: Mutex<Option<Timer>>,
     /// `fi_cq_signal` requested a wake-up, and no thread has taken the request yet.
@@ -51,8 +51,8 @@ impl Wait {
         WaitGuard(self)
     }
 
-    /// For threads that wait on the descriptor: whether `fi_cq_signal` requested a wake-up. Leaves the request to a
-    /// thread that waits in `fi_cq_sread`, if there is one; otherwise clears it.
+    /// For threads that wait on the descriptor: whether `fi_cq_signal` has requested a wake-up. Clears the request, unless a thread that
+    /// waits in `fi_cq_sread` should get it.
     fn is_woken(&self) -> bool {
         match self.waiting.load(Ordering::Acquire) {
             0 => self.woken.swap(false, Ordering::AcqRel),
@@ -64,15 +64,15 @@ impl Wait {
         self.set.raw()
     }
 
-    /// Starts or stops waking the waiting thread after [`LOOK`].
-    fn look_now_and_then(&self, timer: &mut Option<Timer>, needed: bool) -> Result<()> {
+    /// Starts or stops waking the waiting thread after [`POLL_INTERVAL`].
+    fn poll_periodically(&self, timer: &mut Option<Timer>, needed: bool) -> Result<()> {
         if needed && timer.is_none() {
             let new = Timer::new()?;
             self.set.add(new.raw())?;
             *timer = Some(new);
         }
         if let Some(timer) = timer {
-            timer.set(needed.then_some(LOOK));
+            timer.set(needed.then_some(POLL_INTERVAL));
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Cq {
         for endpoint in &*self.endpoints.all() {
             let armed = endpoint.arm(self.id())?;
             all.may_retry |= armed.may_retry;
-            all.needs_looks |= armed.needs_looks;
+            all.needs_polling |= armed.needs_polling;
         }
         self.domain.work.run();
         if !self.is_empty() {
@@ -129,8 +129,8 @@ impl Cq {
             wait.signal.raise();
             return Err(FiError::AGAIN);
         }
-        let needed = all.needs_looks || self.domain.work.needs_looks(&self.endpoints);
-        wait.look_now_and_then(&mut timer, needed)?;
+        let needed = all.needs_polling || self.domain.work.needs_polling(&self.endpoints);
+        wait.poll_periodically(&mut timer, needed)?;
         Ok(all.may_retry)
     }
 }

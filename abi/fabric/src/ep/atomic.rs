@@ -44,7 +44,7 @@ pub(super) struct AtomicArgs<'a> {
     pub(super) deferred: Option<&'a Deferred>,
 }
 
-/// How many elements a list has.
+/// The number of elements in a list.
 pub(super) fn elements_of(list: &[Ioc]) -> usize {
     list.iter()
         .fold(0, |sum: usize, buffer| sum.saturating_add(buffer.count))
@@ -52,7 +52,7 @@ pub(super) fn elements_of(list: &[Ioc]) -> usize {
 
 impl Endpoint {
     #[allow(unsafe_code)]
-    // UNSAFETY: reads memory that the program hands over.
+    // UNSAFETY: reads memory that the program passes.
     fn gather_operands(
         &self,
         list: &[Ioc],
@@ -73,7 +73,7 @@ impl Endpoint {
             let domain = &self.domain;
             if !inject {
                 let desc = desc.get(index);
-                // Used up before this returns.
+                // Consumed before this returns.
                 let mut held = Held::default();
                 let sge = local::element(domain, &self.pd, (addr, len), desc, usage, &mut held)?;
                 if domain.hmem {
@@ -84,7 +84,7 @@ impl Endpoint {
                 hmem::load_injected(domain, place, addr)?;
                 continue;
             }
-            // SAFETY: operands that the program hands over: its own memory, or a fault.
+            // SAFETY: operands that the program passes: its own memory, or a fault.
             let memory = unsafe { domain.device.memory() };
             memory.load_bytes(place, addr).map_err(|_| FiError::FAULT)?;
         }
@@ -193,7 +193,7 @@ pub(super) fn execute(
             .check_remote(&who, key, it.addr, len, want)
             .map_err(|denial| refuse(from, denial))
     };
-    // FI-I49: changing memory needs the right to write, returning values needs the right to read.
+    // FI-I49: changing memory requires the right to write, and returning values the right to read.
     let reading = request.fetches().then(|| check(Access::Read)).transpose()?;
     let grant = match reads_only {
         true => None,

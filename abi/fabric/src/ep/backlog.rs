@@ -1,9 +1,9 @@
 //! Answers for which a peer's connection had no room. A thread posts them when there is room, even if the program does
-//! not poll: the program may have read everything that it waits for while the peers still wait for the answers.
+//! not poll: the program may have read everything that it expects, while peers still wait for answers.
 
 use super::host::EpHost;
 
-/// Makes a thread post the requests that wait on connections; returns whether it will.
+/// Makes a thread post the requests that wait for room on connections. Returns whether there is such a thread.
 #[cold]
 pub(super) fn watch(host: &EpHost) -> bool {
     let this = host.this.clone();
@@ -16,7 +16,7 @@ pub(super) fn watch(host: &EpHost) -> bool {
     // If there is no such thread, the requests wait until the program makes progress.
     watched
         .inspect_err(|error| {
-            tracing::debug!("cannot post waiting answers in the background ({error}); they wait until the program makes progress")
+            tracing::debug!("cannot post pending answers in the background ({error}); they wait until the program makes progress")
         })
         .is_ok()
 }

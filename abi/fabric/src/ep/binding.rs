@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
     })
 }
 
-/// Binds an object of a kind of which an endpoint has at most one; returns `FI_EBUSY` if it has one already.
+/// Binds an object of a kind of which an endpoint has at most one. Returns `FI_EBUSY` if there is already one.
 fn place<T>(
     place: &mut Option<Arc<T>>,
     object: &Arc<T>,
@@ -92,7 +92,9 @@ fn accepts_shared(shares: bool, flags: u64, context: &str, count: &str) -> Resul
         return Err(FiError::BADFLAGS);
     }
     if !shares {
-        tracing::warn!("an endpoint takes a shared {context} if its {count} is FI_SHARED_CONTEXT");
+        tracing::warn!(
+            "to use a shared {context}, open the endpoint with {count} set to FI_SHARED_CONTEXT"
+        );
         return Err(FiError::INVAL);
     }
     Ok(())

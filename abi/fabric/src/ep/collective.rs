@@ -1,4 +1,4 @@
-//! Starts collective operations: checks the arguments, and copies the source, which the program may then reuse when the
+//! Starts collective operations: checks the arguments, and copies the source, so that the program may reuse it when the
 //! call returns. The result is valid once the operation has completed.
 
 use super::atomic::elements_of;
@@ -73,7 +73,7 @@ pub(super) fn element_size(kind: Kind, datatype: c_int, op: c_int) -> Result<usi
 }
 
 impl Memory<'_> {
-    /// How many elements a list has; `None` for one buffer.
+    /// The number of elements in a list; `None` for one buffer.
     fn elements(self) -> Option<usize> {
         match self {
             Self::One(..) => None,
@@ -127,7 +127,7 @@ fn block_size(count: usize, size: usize, blocks: usize, members: Option<usize>) 
     let block = count.checked_mul(size).ok_or(FiError::MSGSIZE)?;
     let most = blocks.max(members.unwrap_or(1)).max(1);
     if block.checked_mul(most).is_none_or(|all| all > BYTES_MAX) {
-        tracing::warn!("a collective operation moves {BYTES_MAX} B at most");
+        tracing::warn!("a collective operation can move at most {BYTES_MAX} B");
         return Err(FiError::MSGSIZE);
     }
     Ok(block)
@@ -206,7 +206,7 @@ impl Endpoint {
         let begun = rdm.collective(&live.host, loaded, posted, time::now());
         begun.map_err(|error| match error {
             Error::NotConnected if !rdm.has_joined(it.group) => {
-                tracing::warn!("a collective group is used before FI_JOIN_COMPLETE");
+                tracing::warn!("a collective operation was started before FI_JOIN_COMPLETE");
                 FiError::OPBADSTATE
             }
             error => error.into(),

@@ -1,6 +1,6 @@
-//! Durable writes (`FI_COMMIT_COMPLETE`): a request to commit follows the bytes, and the write completes
-//! when the target has answered. The target's endpoint asks the kernel to write the pages to their file,
-//! which requires progress at the target, as an atomic does.
+//! Durable writes (`FI_COMMIT_COMPLETE`): a commit request follows the bytes, and the write completes when the target has
+//! answered. The target's endpoint asks the kernel to write the pages to their file. As with atomics, that requires progress
+//! at the target.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the protection table.
@@ -13,7 +13,7 @@ use rkey_device::core::{Accessor, Operation as Access};
 use rkey_endpoint::complaint::complain;
 use rkey_rdm::commit::{self, RemoteRange};
 
-// One write names at most this many ranges.
+// One write has at most this many ranges.
 const _: () = assert!(commit::RANGES_MAX == RMA_IOV_LIMIT);
 
 /// Makes a peer's writes durable; returns the error, if any.

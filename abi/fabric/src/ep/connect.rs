@@ -7,7 +7,7 @@ use super::object::EpObject;
 use super::*;
 use crate::connect_request::parameters;
 use crate::eq::Failure;
-use crate::object::{find, give_name, status};
+use crate::object::{find, status, write_name};
 use rkey_device::DeviceError;
 use rkey_endpoint::complaint::complain;
 use rkey_endpoint::listeners::{Accepted, Coming};
@@ -15,8 +15,8 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// How long a peer may take to accept.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for a peer to accept.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The error for a refusal by the peer, in `err` of the event.
 const REFUSED: FiError = FiError::CONNREFUSED;
 
@@ -29,7 +29,7 @@ fn rejected_with(reason: &str) -> Vec<u8> {
 }
 
 impl Endpoint {
-    /// Makes the endpoint's only connection, and returns its queue pair; `FI_EISCONN` if there is one already.
+    /// Creates the endpoint's only connection, and returns its queue pair. Returns `FI_EISCONN` if there is already one.
     fn only_connection(&self, live: &Live, peer: SocketAddr) -> Result<rkey_device::Qp> {
         let mut state = live.state.lock();
         if state.rdm.connections().slots() > 0 {
@@ -40,7 +40,7 @@ impl Endpoint {
         Ok(qp)
     }
 
-    /// Undoes [`Endpoint::only_connection`]. Call it only if no request has been sent to the peer.
+    /// Undoes [`Endpoint::only_connection`]. Must not be called if a request has been sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
         state.rdm.forget_connections();
@@ -57,7 +57,7 @@ impl Endpoint {
         let spawned = rkey_device::threads::spawn_by(thread, move || {
             let Some(live) = ep.live.get() else { return };
             let made = catch_unwind(AssertUnwindSafe(|| make(&ep, live)));
-            ep.tell_of_connection(made.unwrap_or(Err((FiError::IO, Vec::new()))));
+            ep.report_connection(made.unwrap_or(Err((FiError::IO, Vec::new()))));
         });
         spawned.map(drop).map_err(|_| {
             Self::no_connection(live);
@@ -65,7 +65,7 @@ impl Endpoint {
         })
     }
 
-    fn tell_of_connection(&self, made: Made) {
+    fn report_connection(&self, made: Made) {
         let Some(live) = self.live.get() else { return };
         match made {
             Ok(data) => self.connected(live, &data),
@@ -75,10 +75,10 @@ impl Endpoint {
 
     fn connected(&self, live: &Live, data: &[u8]) {
         let mut state = live.state.lock();
-        // The peer may have ended already. If so, the end is reported after the connection.
+        // The peer may already have exited. If so, the disconnection is reported after the connection.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
-        // Reported under the lock, so that the program learns of the connection before it learns of its end.
+        // Reported under the lock, so that the program gets the event of the connection before that of its end.
         if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {
@@ -108,8 +108,8 @@ impl Endpoint {
         }
     }
 
-    /// Accepts the request that the endpoint was made for; the listeners' thread completes it. A peer that the endpoint does
-    /// not admit is refused. If no queue pair can be made, the request remains and can be accepted later.
+    /// Accepts the request that the endpoint was opened for; the listeners' thread completes it. Refuses a peer that the endpoint does
+    /// not admit. If no queue pair can be created, the request remains, and can be accepted later.
     fn accept(self: &Arc<Self>, live: &Live, data: &[u8]) -> Result<()> {
         let request = self.setup.lock().request.take().ok_or(FiError::INVAL)?;
         let (asker, port) = (
@@ -140,7 +140,7 @@ impl Endpoint {
         let (ep, this) = (Arc::clone(self), Arc::clone(self));
         let then = move |ready: std::result::Result<(), DeviceError>| {
             let made = ready.map(|()| Vec::new());
-            ep.tell_of_connection(
+            ep.report_connection(
                 made.map_err(|error| (crate::errno::of_device(&error), Vec::new())),
             );
         };
@@ -162,7 +162,7 @@ impl Endpoint {
 
     /// Requests a connection from the listener at an address, and waits for the answer.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
-        match live.ask_at(address.into(), qp, data, PATIENCE, PATIENCE) {
+        match live.ask_at(address.into(), qp, data, ACCEPT_TIMEOUT, ACCEPT_TIMEOUT) {
             Ok(there) => {
                 live.state.lock().rdm.set_device_keys(0, there.device_keys);
                 Ok(there.data)
@@ -196,7 +196,7 @@ pub(super) unsafe extern "C" fn connect(
         if addr.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: an address of the domain's format, as the caller promises.
+        // SAFETY: an address of the domain's format, as the caller guarantees.
         let address = unsafe { crate::av::address_at(ep.domain.format, addr.cast()) }.0;
         let address = address.ok_or(FiError::INVAL)?;
         ep.enable()?;
@@ -266,7 +266,7 @@ pub(super) unsafe extern "C" fn getpeer(
             _ => return Err(FiError::NOTCONN),
         };
         // SAFETY: the caller guarantees the room.
-        unsafe { give_name(&ep.domain.format.encode(peer), addr, len) }
+        unsafe { write_name(&ep.domain.format.encode(peer), addr, len) }
     })
 }
 

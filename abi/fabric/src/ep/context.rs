@@ -43,7 +43,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Says which context of which scalable endpoint an endpoint is.
+/// Identifies the scalable endpoint of a context, and the context's index.
 pub(super) struct Context {
     pub(super) sep: Arc<Sep>,
     pub(super) direction: Direction,
@@ -79,7 +79,7 @@ impl Context {
     pub(super) fn check_binding(&self, class: usize, flags: u64) -> Result<()> {
         if !matches!(class, FI_CLASS_CQ | FI_CLASS_CNTR) {
             return Err(FiError::INVAL.because(format_args!(
-                "only completion queues and counters are bound to a context: bind others to its scalable endpoint (fi_scalable_ep_bind)"
+                "only completion queues and counters can be bound to a context: bind others to its scalable endpoint (fi_scalable_ep_bind)"
             )));
         }
         if flags & self.direction.other().bindings() != 0 {
@@ -91,7 +91,7 @@ impl Context {
         Ok(())
     }
 
-    /// Takes over the address vector of the scalable endpoint, once.
+    /// Adopts the address vector of the scalable endpoint, once.
     pub(super) fn inherit(&self, setup: &mut Setup) -> Result<()> {
         if setup.av.is_none() {
             let av = self.sep.av()?;
@@ -107,7 +107,7 @@ impl Context {
     }
 }
 
-/// What a context can do, and its default flags.
+/// The capabilities of a context, and its default flags.
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
     pub(super) caps: u64,

@@ -1,15 +1,15 @@
-//! Types and operations of libfabric as those of the protocol: they have the same numbers.
+//! Maps the data types and operations of libfabric to those of the protocol, which have the same numbers.
 
 use crate::errno::{FiError, Result};
 use rkey_rdm::atomic::{self, DataType, Kind, Op};
 use std::ffi::c_int;
 
-/// The data type that a program names.
+/// The data type with this number.
 pub(super) fn data_type(number: c_int) -> Option<DataType> {
     u8::try_from(number).ok().and_then(DataType::of)
 }
 
-/// The operation that a program names.
+/// The operation with this number.
 pub(super) fn operation(number: c_int) -> Option<Op> {
     u8::try_from(number).ok().and_then(Op::of)
 }

@@ -1,12 +1,12 @@
-//! What an endpoint has in flight, for inspection (`rkey ls PID`): which operations wait for which peer. The
-//! description contains numbers and tags, but no contents of messages and no keys.
+//! Describes what an endpoint has in flight (`rkey ls PID`): which operations wait for which peer. The
+//! description contains numbers and tags, but no message contents and no keys.
 
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
 use rkey_rdm::peers::Route;
 use std::time::Instant;
 
-/// A peer, while the description is made.
+/// A peer, while the description is built.
 #[derive(Default)]
 struct Tally {
     route: &'static str,
@@ -166,7 +166,7 @@ fn tally(rdm: &Rdm) -> Tallies {
         match peer.route {
             Route::None => {}
             Route::Connecting => it.route = CONNECTING,
-            // If there is a connection in each direction, this is the one that we send on.
+            // If there is a connection in each direction, this is the one on which we send.
             Route::Open(connection) => {
                 let connection = &rdm.connections()[connection];
                 it.route = OPEN;

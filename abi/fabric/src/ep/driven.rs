@@ -1,4 +1,4 @@
-//! What queues and counters make an endpoint do: progress, and preparing a thread to wait.
+//! What queues and counters call on an endpoint: making progress, and preparing a thread to wait.
 
 use super::*;
 use crate::attached::{Armed, CqId, Driven};
@@ -11,8 +11,8 @@ impl Driven for Endpoint {
         Self::progress(self);
     }
 
-    fn give_answers(&self) {
-        Self::give_answers(self);
+    fn send_deferred_answers(&self) {
+        Self::send_deferred_answers(self);
     }
 
     /// Makes the descriptor readable when more work arrives, then handles what has arrived before. Only a thread that waits
@@ -34,10 +34,10 @@ impl Driven for Endpoint {
             armed.may_retry = state
                 .rdm
                 .may_retry(std::thread::current().id(), time::now());
-            armed.needs_looks = state.rdm.has_retrying();
+            armed.needs_polling = state.rdm.has_retrying();
         }
-        // No descriptor signals that a peer has released memory, or that a member of a group has ended.
-        armed.needs_looks |= state.rdm.needs_looks();
+        // No descriptor signals that a peer has released memory, or that a member of a group has exited.
+        armed.needs_polling |= state.rdm.needs_looks();
         Ok(armed)
     }
 
@@ -54,9 +54,8 @@ impl Driven for Endpoint {
         Ok(())
     }
 
-    /// Like [`Endpoint::progress`], for a thread that reads an event queue and perhaps nothing else; returns whether there
-    /// was any work.
-    fn look_for_end(&self) -> bool {
+    /// Like [`Endpoint::progress`], for a thread that may read only an event queue. Returns whether there was any work.
+    fn check_for_end(&self) -> bool {
         let Some(live) = self.live.get() else {
             return false;
         };

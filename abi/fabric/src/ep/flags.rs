@@ -34,7 +34,7 @@ impl OpFlags {
         self.receive.load(Ordering::Relaxed)
     }
 
-    /// The flags of the side (transmit or receive) that `sides` names, and those that the program may set.
+    /// The flags of the side (transmit or receive) that `sides` selects, and those that the program may set.
     fn of(&self, sides: u64) -> Result<(&AtomicU64, u64)> {
         match sides & (FI_SEND | FI_RECV) {
             FI_SEND => Ok((&self.transmit, TX_OP_FLAGS)),
@@ -43,7 +43,7 @@ impl OpFlags {
         }
     }
 
-    /// Sets the flags of the side that `flags` names.
+    /// Sets the flags of the side that `flags` selects.
     pub(super) fn set(&self, flags: u64) -> Result<()> {
         let (place, known) = self.of(flags)?;
         let flags = flags & !(FI_SEND | FI_RECV);
@@ -55,7 +55,7 @@ impl OpFlags {
     }
 }
 
-/// `FI_GETOPSFLAG`: the argument names the side, and is replaced by its flags.
+/// `FI_GETOPSFLAG`: the argument selects the side, and is replaced by its flags.
 ///
 /// # Safety
 /// `arg` is null, or points to flags of the program that may be written.

@@ -1,4 +1,4 @@
-//! Collective groups: how an endpoint joins and leaves them.
+//! Collective groups: joining and leaving them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -39,8 +39,8 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Reports that all members have joined, or why they will not.
-    pub(super) fn tell(&self, eq: &Eq, result: Result<()>) {
+    /// Reports that all members have joined, or why the join failed.
+    pub(super) fn report(&self, eq: &Eq, result: Result<()>) {
         let (fid, context) = (self.fid, self.context);
         match result {
             Ok(()) => eq.completed(FI_JOIN_COMPLETE, fid, context, 0),
@@ -83,14 +83,16 @@ pub(super) unsafe extern "C" fn join(
             );
             return Err(FiError::OPNOTSUPP);
         }
-        // SAFETY: with this flag the address is that of a collective, as the caller promises.
+        // SAFETY: with this flag the address is that of a collective, as the caller guarantees.
         let addr = unsafe { input(addr.cast::<CollectiveAddr>())? };
         // SAFETY: `find` validates the handle.
         let set = unsafe { find::<AvSetObject, _>(addr.set)? };
         check(ep.ep_type, ep.caps)?;
         let live = ep.live()?;
         let Some(eq) = &live.host.eq else {
-            tracing::warn!("an endpoint needs an event queue to join a collective group");
+            tracing::warn!(
+                "to join a collective group, bind the endpoint to an event queue (fi_ep_bind)"
+            );
             return Err(FiError::NOEQ);
         };
         let members = ep.members(live, &set.inner)?;
@@ -109,7 +111,7 @@ pub(super) unsafe extern "C" fn join(
             eq: Arc::clone(eq),
             address,
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         let fid = handle_of(unsafe { publish(object, mc)? }) as usize;
         let joined = Joined {
             fid,
@@ -178,8 +180,8 @@ impl Endpoint {
         Ok(Members { addresses, rank })
     }
 
-    /// Joins a group. Unless it joins `by_itself`, the group is complete when the other members have joined: a thread drives
-    /// the endpoint until then, if the domain has no automatic progress.
+    /// Joins a group. Unless it joins `by_itself`, the group is complete when all other members have joined. Until then, a thread drives
+    /// the endpoint, if the domain has no automatic progress.
     fn enter(
         self: &Arc<Self>,
         live: &Live,
@@ -196,7 +198,7 @@ impl Endpoint {
             let ep = Arc::clone(self);
             let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));
             if let Err(error) = spawned {
-                tracing::debug!(%error, "the program must make progress while it joins");
+                tracing::debug!(%error, "cannot start a thread: the program must make progress until it has joined");
             }
         }
     }

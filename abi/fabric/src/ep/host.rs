@@ -18,7 +18,7 @@ use rkey_rdm::header::{Atomic, Header};
 use rkey_rdm::operation_id::Plain;
 use send::Exposed;
 
-/// What an enabled endpoint runs on.
+/// The host of an enabled endpoint.
 pub(crate) struct EpHost {
     /// The endpoint that runs on this host.
     pub(super) this: std::sync::Weak<Endpoint>,
@@ -41,7 +41,7 @@ pub(crate) struct EpHost {
     pub(super) min_multi_recv: Arc<AtomicUsize>,
 }
 
-/// A peer's endpoint, for log messages.
+/// Describes a peer's endpoint for log messages.
 fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
     match av.map(|av| av.number(&peer)) {
         None | Some(FI_ADDR_NOTAVAIL) => to_text(peer),
@@ -49,7 +49,7 @@ fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
     }
 }
 
-/// What to do about a refusal.
+/// Advice for a refusal.
 fn advice(denial: &Denial) -> String {
     if denial.key == NamedKey::Remote(WireKey::Requested(FI_KEY_NOTAVAIL)) {
         return "The key is FI_KEY_NOTAVAIL: fi_mr_key returns it for a region that has no remote rights or is not enabled yet.".to_owned();
@@ -58,7 +58,7 @@ fn advice(denial: &Denial) -> String {
 }
 
 impl EpHost {
-    /// The sender of a message, as completions name it, if the endpoint has `FI_SOURCE`.
+    /// The sender of a message, as completions report it, if the endpoint has `FI_SOURCE`.
     pub(super) fn number_of(&self, source: &SocketAddr) -> u64 {
         match &self.av {
             Some(av) if self.caps & FI_SOURCE != 0 => av.reported(source),
@@ -66,11 +66,11 @@ impl EpHost {
         }
     }
 
-    /// Calls `tell` with the endpoint's event queue and handle, unless the endpoint is being closed or has no event queue.
-    fn tell_events(&self, tell: impl FnOnce(&Eq, usize)) {
+    /// Calls `report` with the endpoint's event queue and handle, unless the endpoint is being closed or has no event queue.
+    fn with_events(&self, report: impl FnOnce(&Eq, usize)) {
         if let (Some(eq), Some(ep)) = (&self.eq, self.this.upgrade()) {
             let fid = ep.handle.load(Ordering::Relaxed);
-            eq.unless_closing(&ep.closing, || tell(eq, fid));
+            eq.unless_closing(&ep.closing, || report(eq, fid));
         }
     }
 }
@@ -198,7 +198,7 @@ impl Host for EpHost {
             let peer = name_of(self.av.as_deref(), to.peer);
             let advice = advice(denial);
             let detail = format!("{denial} (endpoint {here} to {peer}; denial {id}). {advice}");
-            self.domain.device.tell_own_denial(&detail);
+            self.domain.device.log_own_denial(&detail);
             detail
         });
         Failure {
@@ -286,7 +286,7 @@ impl Host for EpHost {
 
     fn joined(&self, group: &group::Joined, result: Result<()>) {
         if let Some(eq) = &self.eq {
-            group.tell(eq, result.map_err(FiError::from));
+            group.report(eq, result.map_err(FiError::from));
         }
     }
 
@@ -295,7 +295,7 @@ impl Host for EpHost {
     }
 
     fn shut(&self) {
-        self.tell_events(|eq, fid| {
+        self.with_events(|eq, fid| {
             eq.connection(FI_SHUTDOWN, fid, std::ptr::null_mut(), &[]);
         });
     }
@@ -310,7 +310,7 @@ impl Host for EpHost {
             Note::Violation { .. } | Note::Lost { .. } => rkey_endpoint::complaint::log(note),
             Note::MemberGone(member) => {
                 let member = to_text(member);
-                tracing::warn!("{member}, a member of a collective group, has ended");
+                tracing::warn!("{member}, a member of a collective group, has exited");
             }
             Note::OtherCall(rank) => tracing::warn!(
                 "member {rank} of a collective group called a different operation or passed different arguments"
@@ -351,8 +351,8 @@ pub(super) fn identity_of(from: &Connection) -> Option<u32> {
     from.identity.as_ref().map(|identity| identity.number)
 }
 
-/// Records that a message requested a denied access; returns the error for the peer. A peer that must not learn the
-/// reason gets the same error for every reason.
+/// Records that a message requested a denied access, and returns the error for the peer. A peer that must not learn the
+/// reason gets the same error in all cases.
 #[cold]
 pub(super) fn refuse(from: &Connection, denial: Box<Denial>) -> FiError {
     let error = of_status(Status::RemoteAccess, Some(&denial));

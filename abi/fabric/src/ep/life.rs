@@ -1,4 +1,4 @@
-//! The life of an endpoint, from its start to its end.
+//! Enabling and closing an endpoint.
 
 use super::wake::Fds;
 use super::*;
@@ -16,7 +16,7 @@ fn unbound(error: FiError, to: &str) -> FiError {
 }
 
 /// The slot of a counter, which may be empty.
-fn settled(counter: Option<Arc<Counter>>) -> OnceLock<Arc<Counter>> {
+fn filled_slot(counter: Option<Arc<Counter>>) -> OnceLock<Arc<Counter>> {
     counter.map_or_else(OnceLock::new, OnceLock::from)
 }
 
@@ -30,7 +30,7 @@ fn service(ep_type: c_int) -> Service {
 }
 
 impl Endpoint {
-    /// What decides whether a peer may connect to this endpoint.
+    /// Decides whether a peer may connect to this endpoint.
     fn admission(&self) -> Admission {
         Admission {
             ep_type: self.ep_type as u8,
@@ -69,7 +69,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the state machine of the endpoint calls.
+    /// Creates the host that the endpoint's state machine calls.
     fn host(self: &Arc<Self>, setup: &Setup) -> EpHost {
         EpHost {
             this: Arc::downgrade(self),
@@ -84,13 +84,13 @@ impl Endpoint {
             srx: setup.srx.clone(),
             av: setup.av.clone(),
             eq: setup.eq.clone(),
-            counters: setup.counters.clone().map(settled),
-            remote: setup.remote.clone().map(settled),
+            counters: setup.counters.clone().map(filled_slot),
+            remote: setup.remote.clone().map(filled_slot),
             min_multi_recv: Arc::clone(&self.min_multi_recv),
         }
     }
 
-    /// Makes the endpoint usable. A second call has no effect.
+    /// Enables the endpoint. A second call has no effect.
     pub(super) fn enable(self: &Arc<Self>) -> Result<()> {
         let mut setup = self.setup.lock();
         if setup.enabled {
@@ -157,7 +157,7 @@ impl Endpoint {
             counter.attach(self);
         }
         if let Some(begins) = begins {
-            // Fails only if the thread has ended.
+            // Fails only if the thread has exited.
             let _ = begins.send(());
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Endpoint {
         };
         let pd = self.domain.pd(&key.bytes)?;
         if self.pd.found.get_or_init(|| Arc::clone(&pd)).id != pd.id {
-            // An earlier attempt took another key.
+            // An earlier attempt to enable the endpoint took another key.
             return Err(FiError::OPBADSTATE);
         }
         Ok(Some(Arc::clone(key)))
@@ -232,7 +232,7 @@ impl Endpoint {
         self.setup.lock().av.clone()
     }
 
-    /// Ends the endpoint: notifies the peers and tears everything down.
+    /// Closes the endpoint: notifies the peers, and tears everything down.
     pub(super) fn shut(self: &Arc<Self>) {
         self.closing.store(true, Ordering::Release);
         if let Some(context) = &self.context {

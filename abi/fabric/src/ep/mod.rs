@@ -9,25 +9,25 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and what is set through it |
+//! | [`object`], [`binding`], [`name`], [`options`], [`flags`] | the handle, and the settings made through it |
 //! | [`life`] | enabling and closing |
-//! | [`host`] | what the state machine ([`rkey_rdm::endpoint`]) runs on: the device, and the program's objects |
+//! | [`host`] | the host of the state machine ([`rkey_rdm::endpoint`]): the device, and the program's objects |
 //! | [`backlog`] | progress for peers while the program does not poll |
 //! | [`peer_connection`] | the connection to a peer of the address vector |
 //! | [`report`] | reports to the program about its operations |
 //! | [`room`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
 //! | [`payload`] | copies from and to the program's memory |
-//! | [`shared`], [`stx`] | receives and room to transmit that several endpoints share |
-//! | [`scalable`], [`context`] | several contexts with one address |
-//! | [`driven`], [`wake`] | what queues make an endpoint do; what wakes a program that waits |
+//! | [`shared`], [`stx`] | shared receive contexts and shared transmit contexts |
+//! | [`scalable`], [`context`] | scalable endpoints and their contexts |
+//! | [`driven`], [`wake`] | what queues call on an endpoint; what wakes a waiting program |
 //! | [`rma`], [`atomic`], [`datatype`] | one-sided operations, and the types of atomics |
-//! | [`collective`], [`group`] | operations of groups of endpoints |
-//! | [`caps`] | the capabilities that calls need |
+//! | [`collective`], [`group`] | collective operations and groups |
+//! | [`caps`] | the capabilities that calls require |
 //! | [`commit`] | durable writes |
 //! | [`describe`] | what is in flight, for inspection |
 //! | [`connect`] | connection management of `FI_EP_MSG` |
-//! | [`foreign`] | messages of other processes, for fuzz targets and tests |
+//! | [`peer_messages`] | messages of peers, for fuzz targets and tests |
 //! | [`tables`] | on top of these: the function tables, and the calls of transfers |
 
 mod atomic;
@@ -42,7 +42,6 @@ pub(crate) mod datatype;
 mod describe;
 mod driven;
 mod flags;
-pub(crate) mod foreign;
 mod group;
 mod host;
 mod life;
@@ -52,6 +51,7 @@ mod options;
 mod payload;
 mod peek;
 mod peer_connection;
+pub(crate) mod peer_messages;
 mod receive;
 mod report;
 mod rma;
@@ -287,7 +287,7 @@ impl Endpoint {
     /// Called when the program has read entries of a full queue: sends peers the responses that they wait for, even if the
     /// program does not poll again.
     #[cold]
-    pub(crate) fn give_answers(&self) {
+    pub(crate) fn send_deferred_answers(&self) {
         let Some(live) = self.live.get() else { return };
         live.state.lock().rdm.send_owed(&live.host);
     }

@@ -1,11 +1,11 @@
-//! The name of an endpoint: the address under which peers find it.
+//! The name of an endpoint: the address at which peers find it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
 use super::object::EpObject;
 use super::*;
-use crate::object::{find, give_name, status};
+use crate::object::{find, status, write_name};
 use std::ffi::c_void;
 
 /// `fi_setname`: reserves an address for an endpoint that is not enabled yet.
@@ -53,7 +53,7 @@ pub(super) unsafe extern "C" fn getname(
             None => ep.name_before(&mut ep.setup.lock())?,
         };
         // SAFETY: the caller guarantees the room.
-        unsafe { give_name(&ep.domain.format.encode(name), addr, len) }
+        unsafe { write_name(&ep.domain.format.encode(name), addr, len) }
     })
 }
 

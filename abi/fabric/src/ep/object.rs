@@ -15,7 +15,7 @@ pub(crate) struct EpObject {
     pub(super) fid: UnsafeCell<FidEp>,
     pub(crate) inner: Arc<Endpoint>,
     pub(super) flags: OpFlags,
-    /// Whether `fi_ep_alias` made the handle: closing an alias does not end the endpoint.
+    /// Whether `fi_ep_alias` created the handle: closing an alias does not close the endpoint.
     pub(super) is_alias: bool,
 }
 object!(EpObject, FidEp, 65536);

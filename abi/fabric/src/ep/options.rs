@@ -140,14 +140,14 @@ pub(super) unsafe extern "C" fn getopt(
                 CM_DATA_SIZE
             }
             FI_OPT_FI_HMEM_P2P => {
-                let wish = match hmem::is_p2p_disabled() {
+                let requested = match hmem::is_p2p_disabled() {
                     true => FI_HMEM_P2P_DISABLED,
                     false => target.endpoint()?.hmem_p2p.load(Ordering::Relaxed),
                 };
                 // SAFETY: the program promises a length and room for as many bytes.
-                return unsafe { give(wish, value, len) };
+                return unsafe { write_option(requested, value, len) };
             }
-            // No device triggers operations.
+            // The device does not trigger operations.
             FI_OPT_XPU_TRIGGER => {
                 target.endpoint()?;
                 return Err(FiError::OPNOTSUPP);
@@ -159,19 +159,19 @@ pub(super) unsafe extern "C" fn getopt(
             }
         };
         // SAFETY: the program promises a length and room for as many bytes.
-        unsafe { give(number, value, len) }
+        unsafe { write_option(number, value, len) }
     })
 }
 
-/// Passes the value of an option to the program; returns `FI_ETOOSMALL` and the required length if it does not fit.
+/// Stores the value of an option for the program. If it does not fit, returns `FI_ETOOSMALL` and stores the required length.
 ///
 /// # Safety
-/// `len` is null or a number, and `value` null or room for `len` bytes.
-unsafe fn give<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
+/// `len` is null or points to a length, and `value` is null or valid for writes of that many bytes.
+unsafe fn write_option<T>(it: T, value: *mut c_void, len: *mut usize) -> Result<()> {
     if len.is_null() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: not null, so it is a number; room for `len` bytes, as it says.
+    // SAFETY: not null, so it points to a length, and `value` is valid for writes of that many bytes.
     unsafe {
         let room = len.replace(size_of::<T>());
         if room < size_of::<T>() || value.is_null() {
@@ -190,7 +190,7 @@ unsafe fn take<T>(value: *const c_void, len: usize) -> Result<T> {
     if value.is_null() || len != size_of::<T>() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: the caller promises this number of bytes.
+    // SAFETY: the caller guarantees this number of bytes.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn setopt(
                     let hmem = target.endpoint()?.domain.hmem;
                     // A C boolean: one byte.
                     let permitted = take::<u8>(value, len)? != 0;
-                    let there = is_cuda_there() || hmem && Kind::Cuda.load().is_ok();
+                    let there = has_cuda() || hmem && Kind::Cuda.load().is_ok();
                     if !there {
                         Err(FiError::INVAL.because(format_args!("this host has no CUDA device")))
                     } else if hmem && !permitted {
@@ -244,11 +244,11 @@ pub(super) unsafe extern "C" fn setopt(
                 _ => {
                     let limits = &target.endpoint()?.limits;
                     let place = Limits::place(option).ok_or(NO_SUCH)?;
-                    let wish = take::<usize>(value, len)?;
-                    if wish > limits.most[place] {
+                    let requested = take::<usize>(value, len)?;
+                    if requested > limits.most[place] {
                         return Err(FiError::INVAL);
                     }
-                    limits.now[place].store(wish, Ordering::Relaxed);
+                    limits.now[place].store(requested, Ordering::Relaxed);
                     Ok(())
                 }
             }
@@ -256,12 +256,12 @@ pub(super) unsafe extern "C" fn setopt(
     })
 }
 
-/// FI-I27: runtimes always copy the memory of their own devices, and there are no peer-to-peer transfers. So forbidding
-/// such transfers changes nothing, and requiring them is impossible.
-fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
-    match wish {
+/// FI-I27: runtimes always copy the memory of their own devices, so there are no peer-to-peer transfers. Forbidding
+/// them has no effect, and requiring them is impossible.
+fn set_p2p(place: &AtomicI32, requested: c_int) -> Result<()> {
+    match requested {
         FI_HMEM_P2P_ENABLED | FI_HMEM_P2P_PREFERRED | FI_HMEM_P2P_DISABLED => {
-            place.store(wish, Ordering::Relaxed);
+            place.store(requested, Ordering::Relaxed);
             Ok(())
         }
         _ => Err(FiError::OPNOTSUPP.because(format_args!(
@@ -271,7 +271,7 @@ fn set_p2p(place: &AtomicI32, wish: c_int) -> Result<()> {
 }
 
 /// Whether the CUDA library and a device exist (fi_endpoint(3), `FI_OPT_CUDA_API_PERMITTED`).
-fn is_cuda_there() -> bool {
+fn has_cuda() -> bool {
     const LIBRARY: &CStr = c"libcuda.so.1";
     if !std::path::Path::new("/dev/nvidiactl").exists() {
         return false;
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_at_their_options() {
+    fn limits_have_the_indexes_of_their_options() {
         assert_eq!(Limits::place(FI_OPT_MAX_MSG_SIZE), Some(Limits::MESSAGE));
         assert_eq!(Limits::place(FI_OPT_MAX_ATOMIC_SIZE), Some(Limits::ATOMIC));
         let injected = Limits::place(FI_OPT_INJECT_MSG_SIZE);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_injected_has_a_limit_of_its_own() {
+    fn injected_transfers_have_a_limit_of_their_own() {
         let limits = Limits::of(FI_EP_RDM);
         assert!(limits.check(Limits::RMA, 0, INJECT_SIZE + 1).is_ok());
         assert!(limits.check(Limits::RMA, FI_INJECT, INJECT_SIZE).is_ok());

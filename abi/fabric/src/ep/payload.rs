@@ -1,4 +1,4 @@
-//! Copies to and from the program's memory, buffer by buffer.
+//! Copies to and from the program's buffers.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads and writes memory that the program passed.
@@ -59,7 +59,7 @@ pub(super) fn gather(domain: &Domain, iov: &[iovec], mut into: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Logs that the program's own memory does not allow this use: its region may have been closed since the operation was
+/// Logs that the program's own memory does not allow this use, for example because its region was closed after the operation was
 /// posted. Returns the error.
 #[cold]
 pub(super) fn not_allowed(denial: &Denial) -> FiError {

@@ -7,22 +7,22 @@ use rkey_rdm::header::Header;
 use rkey_rdm::matching::Pattern;
 
 impl Endpoint {
-    /// Peeks at, claims, discards or receives a message, as the flags request; reports it if there is none.
+    /// Peeks at, claims, discards or receives a message, as the flags request. If there is none, reports that.
     pub(super) fn peek(
         &self,
         live: &Live,
         wanted: &Wanted<'_>,
         pattern: &Pattern<SocketAddr>,
     ) -> Result<()> {
-        match self.try_look(live, wanted, pattern)? {
+        match self.try_peek(live, wanted, pattern)? {
             true => Ok(()),
-            false => Self::nothing_there(live, wanted),
+            false => Self::report_no_message(live, wanted),
         }
     }
 
-    /// Does what the flags request, if a message matches (or was claimed with this context, without `FI_PEEK`). Returns
+    /// Does what the flags request, if a message matches (or, without `FI_PEEK`, was claimed with this context). Returns
     /// whether there was such a message.
-    pub(super) fn try_look(
+    pub(super) fn try_peek(
         &self,
         live: &Live,
         wanted: &Wanted<'_>,
@@ -42,7 +42,7 @@ impl Endpoint {
         if !has(FI_CLAIM | FI_DISCARD) {
             let seen = rdm.peek(tagged, pattern);
             if let Some((source, header)) = &seen {
-                Self::tell(live, context, source, header);
+                Self::report(live, context, source, header);
             }
             return Ok(seen.is_some());
         }
@@ -54,7 +54,7 @@ impl Endpoint {
             true => rdm.claim(context, found),
             false => rdm.discard(host, &found),
         }
-        Self::tell(live, context, &source, &header);
+        Self::report(live, context, &source, &header);
         Ok(true)
     }
 
@@ -67,7 +67,7 @@ impl Endpoint {
         };
         if wanted.flags & FI_DISCARD != 0 {
             rdm.discard(&live.host, &found);
-            Self::tell(live, context, found.source(), found.header());
+            Self::report(live, context, found.source(), found.header());
             return Ok(true);
         }
         match prepare(&self.domain, &self.pd, self.caps, wanted) {
@@ -82,8 +82,8 @@ impl Endpoint {
         }
     }
 
-    /// Reports that no message was found: with an error entry for `FI_PEEK`, otherwise with an error of the call.
-    pub(super) fn nothing_there(live: &Live, wanted: &Wanted<'_>) -> Result<()> {
+    /// Reports that no message was found: for `FI_PEEK` by an error entry, otherwise by an error of the call.
+    pub(super) fn report_no_message(live: &Live, wanted: &Wanted<'_>) -> Result<()> {
         if wanted.flags & FI_PEEK == 0 {
             return Err(FiError::INVAL);
         }
@@ -104,7 +104,7 @@ impl Endpoint {
     }
 
     /// Completes a call that peeked at, claimed or discarded a message.
-    fn tell(live: &Live, context: usize, source: &SocketAddr, header: &Header) {
+    fn report(live: &Live, context: usize, source: &SocketAddr, header: &Header) {
         let source = live.host.number_of(source);
         if let Some(rx) = &live.host.rx {
             rx.cq.push(Entry {

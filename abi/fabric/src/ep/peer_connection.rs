@@ -11,12 +11,12 @@ use rkey_rdm::address::Destination;
 #[cold]
 pub(super) fn no_peer(number: u64) -> FiError {
     FiError::INVAL.because(format_args!(
-        "fi_addr {number:#x} is not in the address vector of the endpoint, has another authorization key, or names a receive context that no endpoint can have"
+        "fi_addr {number:#x} is not in the endpoint's address vector, has another authorization key, or selects a receive context that no endpoint can have"
     ))
 }
 
 impl Endpoint {
-    /// Locks the endpoint's state and finds the connection to a peer, by the number that the program passed; `flags` are
+    /// Locks the endpoint's state, and finds the connection to a peer by the number that the program passed. `flags` are
     /// the operation's.
     #[inline]
     pub(super) fn connection_to<'a>(

@@ -15,7 +15,7 @@ use rkey_rdm::header::Header;
 use rkey_rdm::matching::Pattern;
 use std::ffi::c_void;
 
-/// A receive that waits for a message.
+/// A receive that is waiting for a message.
 pub(super) type Receive = rkey_rdm::endpoint::Receive<EpHost>;
 
 /// The data of a receive.
@@ -84,7 +84,7 @@ impl Wanted<'_> {
             FI_ADDR_UNSPEC => None,
             _ if caps & FI_DIRECTED_RECV == 0 => None,
             number if self.flags & FI_AUTH_KEY != 0 => {
-                // Every peer of an endpoint has the endpoint's key, because the endpoint refuses other peers.
+                // All peers of an endpoint have its key, because the endpoint refuses others.
                 let key = av.and_then(|av| av.auth_key(number));
                 key.filter(|key| key.bytes == pd.key)
                     .ok_or(FiError::INVAL)?;

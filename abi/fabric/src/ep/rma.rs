@@ -1,6 +1,6 @@
 //! `fi_rma`: reads and writes of a peer's memory.
 //!
-//! They are work requests of the connection, which the peer's device executes.
+//! They are work requests on the connection, which the peer's device executes.
 
 use super::options::Limits;
 use super::payload::{elements, gather};

@@ -1,10 +1,10 @@
-//! Room for the program's requests: on the connection, for the completion, and in a shared transmit context.
+//! Checks for room for the program's requests: on the connection, in the completion queue, and in a shared transmit context.
 
 use super::*;
 
 impl Endpoint {
-    /// Checks for room for this many requests and, if reported, for their completion, then calls `post`. Returns
-    /// `FI_EAGAIN` if there is no room. If `post` fails, the slot of a shared transmit context is released.
+    /// Checks for room for this many requests and, if reported, for their completion, and then calls `post`. Returns
+    /// `FI_EAGAIN` if there is no room. If `post` fails, releases the slot of a shared transmit context.
     #[inline]
     pub(super) fn with_room(
         &self,
@@ -32,7 +32,7 @@ impl Endpoint {
         let Some(shared) = &live.stx else {
             return self.find_room(live, state, connection, requests, report);
         };
-        // This check must be first: it may handle completions, which take room in the completion queue.
+        // This check must come first: it may handle completions, which use room in the completion queue.
         self.take_shared_slot(live, state, shared, connection)?;
         let room = self.find_room(live, state, connection, requests, report);
         if room.is_err() {

@@ -2,9 +2,9 @@
 //!
 //! Each context is a separate [`Endpoint`] ([`context`]) with its own queue pairs, matching, credit and
 //! completion queue, so that contexts share no lock of this provider. Messages are ordered only between one transmit
-//! context and one receive context. The scalable endpoint has what they have in common: the address, and the listener,
-//! which passes a peer on to the receive context that the peer names when it connects. Transmit contexts only connect; no
-//! peer sends to them.
+//! context and one receive context. The scalable endpoint holds what they share: the address, and the listener, which
+//! passes a peer on to the receive context that the peer requests. Transmit contexts only connect; peers never
+//! send to them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: declares a kind of handle.
@@ -114,7 +114,7 @@ impl Sep {
             }
             None => {
                 return Err(FiError::INVAL.because(format_args!(
-                    "there is no {direction} {index}: the scalable endpoint was made with {count} (tx_ctx_cnt, rx_ctx_cnt)"
+                    "there is no {direction} {index}: the scalable endpoint was opened with {count} (tx_ctx_cnt, rx_ctx_cnt)"
                 )));
             }
         }
@@ -140,8 +140,8 @@ impl Sep {
         context.ok_or(Absent::NotReady)
     }
 
-    /// Puts the address into service: peers find the receive contexts that are enabled. Returns the address. A second call has
-    /// no other effect.
+    /// Starts listening, so that peers find the enabled receive contexts. Returns the address. A second call only returns
+    /// the address.
     pub(super) fn enable(self: &Arc<Self>) -> Result<SocketAddr> {
         let mut shared = self.shared.lock();
         if shared.serving.is_none() {
@@ -166,7 +166,7 @@ impl Sep {
         Ok(shared.local_address.name())
     }
 
-    /// Reserves an address before the endpoint is in service.
+    /// Reserves an address before the endpoint is enabled.
     pub(super) fn set_name(&self, address: SocketAddr) -> Result<()> {
         let mut shared = self.shared.lock();
         if shared.serving.is_some() {
@@ -213,7 +213,7 @@ impl Sep {
         Ok(())
     }
 
-    /// Ends the endpoint after its contexts have ended. The address is free when this returns.
+    /// Closes the endpoint after its contexts. The address is free when this returns.
     pub(super) fn end(&self) {
         // Dropping `serving` waits for the listeners' thread: not with `shared` locked.
         let Shared {

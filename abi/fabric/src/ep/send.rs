@@ -1,4 +1,4 @@
-//! Sending messages: checks the program's requests, and exposes its memory to peers.
+//! Sending messages: checking the program's requests, and exposing its memory to peers.
 
 #![allow(unsafe_code)]
 // UNSAFETY: registers memory that the program passes.
@@ -52,10 +52,10 @@ impl Descriptors<'_> {
 /// Set for the program's inject calls, and for deferred work without `FI_COMPLETION`: they never report success.
 pub(super) const QUIET: u64 = 1 << 63;
 /// Set for operations that the work queue starts. The queue retries them itself, so a thread that happens to start one
-/// must not be told to retry a call of its own.
+/// must not be told to retry its own call.
 pub(super) const QUEUED: u64 = 1 << 62;
 
-/// A payload that a peer reads, under its own key.
+/// A payload that a peer reads, under a key of its own.
 pub(crate) struct Exposed {
     region: Region,
     /// The scatter/gather entries of the payload whose memory is in regions of the program.
@@ -125,9 +125,9 @@ impl Exposed {
         Ok((exposed, key))
     }
 
-    /// Call it after the RTS with the key has been posted, as [`ExposedMessages::add`] requires: an earlier check could miss
-    /// a region that is closed meanwhile. If a region of the program no longer allows sends, withdraws the key: the peer
-    /// does not find it and reports that.
+    /// Must be called after the RTS with the key has been posted, as [`ExposedMessages::add`] requires: an earlier check could miss
+    /// a region that is closed in between. If a region of the program no longer allows sends, revokes the key, so that the peer's
+    /// read fails.
     ///
     /// [`ExposedMessages::add`]: crate::mr::exposed::ExposedMessages::add
     pub(super) fn recheck(&self, domain: &Domain, pd: &ProtectionDomain) {
@@ -143,7 +143,7 @@ impl Exposed {
         }
     }
 
-    /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
+    /// Revokes the key if no peer is using it. Never waits; returns whether the key is revoked.
     pub(super) fn try_withdraw(&self, domain: &Domain) -> bool {
         match domain.device.try_deregister(self.region) {
             Ok(false) => return false,
@@ -154,7 +154,7 @@ impl Exposed {
         true
     }
 
-    /// Withdraws a key; waits until no peer uses it.
+    /// Revokes the key, and waits until no peer uses it.
     pub(super) fn withdraw(&self, domain: &Domain) {
         self.forget(domain);
         let _ = domain.device.deregister(self.region);
@@ -260,7 +260,7 @@ impl Endpoint {
         };
         self.limits.check(limit, message.flags, len)?;
         let inject = message.flags & FI_INJECT != 0;
-        // Bytes that are copied at once need no registration (fi_msg(3)); their descriptors are ignored.
+        // Bytes that are copied at once need no registration (fi_msg(3)), so their descriptors are ignored.
         let (iov, desc) = (message.iov, message.desc);
         let mut held = Held::default();
         let sges = match inject {

@@ -1,8 +1,8 @@
 //! Shared receive contexts: receives that any of several endpoints may use.
 //!
-//! The receives are in a separate pool. Messages without a receive remain at the endpoint where they arrived; when a
-//! receive is posted while messages wait, the endpoints offer their messages again. A thread that holds an endpoint's
-//! state may lock the pool; a thread that holds the pool must not lock an endpoint.
+//! The receives are in a separate pool. Unexpected messages stay at the endpoint where they arrived; when a receive is posted,
+//! the endpoints offer them again. Lock order: a thread that holds an endpoint's state may lock the pool; a thread that holds
+//! the pool must not lock an endpoint.
 
 #![allow(unsafe_code)]
 // UNSAFETY: declares a kind of handle.
@@ -32,10 +32,10 @@ pub(crate) struct Srx {
     caps: u64,
     pub(super) flags: u64,
     pub(super) min_multi_recv: AtomicUsize,
-    /// The address vector of its endpoints, set by the first one that has one; all must use the same.
+    /// The address vector of its endpoints, set by the first endpoint that has one. All must use the same one.
     av: OnceLock<Arc<Av>>,
     endpoints: RwLock<Vec<Arc<Endpoint>>>,
-    /// How many receives were ever posted; changes under the lock of the pool.
+    /// The number of receives posted so far. Changes only under the lock of the pool.
     posts: AtomicU64,
     pool: Mutex<Pool>,
     pub(super) users: Users,
@@ -68,7 +68,7 @@ impl Srx {
         with(&mut self.pool.lock())
     }
 
-    /// How many receives were ever posted.
+    /// The number of receives posted so far.
     #[inline]
     pub(super) fn posts(&self) -> u64 {
         self.posts.load(Ordering::Acquire)
@@ -81,7 +81,7 @@ impl Srx {
         }
         if self.domain.av_keys || self.pd.id != ep.pd.id {
             tracing::warn!(
-                "a shared receive context has the authorization key of its domain, and this endpoint has another"
+                "a shared receive context has the authorization key of its domain, but this endpoint has another one"
             );
             return Err(FiError::INVAL);
         }
@@ -151,7 +151,7 @@ impl Srx {
         Ok(())
     }
 
-    /// Looks for a message at one endpoint after the other.
+    /// Looks for a message at each endpoint in turn.
     fn peek(&self, wanted: &Wanted<'_>, pattern: &Pattern<SocketAddr>) -> Result<()> {
         let endpoints = self.endpoints.read();
         let live = endpoints
@@ -159,12 +159,12 @@ impl Srx {
             .filter_map(|ep| Some((ep, ep.live.get()?)))
             .collect::<Vec<_>>();
         for (ep, live) in &live {
-            if ep.try_look(live, wanted, pattern)? {
+            if ep.try_peek(live, wanted, pattern)? {
                 return Ok(());
             }
         }
         let (_, first) = live.first().ok_or(FiError::OPBADSTATE)?;
-        Endpoint::nothing_there(first, wanted)
+        Endpoint::report_no_message(first, wanted)
     }
 
     /// Cancels a waiting receive. Its completion goes to the queue of an enabled endpoint, if there is one.

@@ -1,8 +1,8 @@
 //! Shared transmit contexts: one limit for the operations of several endpoints.
 //!
-//! Operations are posted to the endpoints, and complete in their queues. Together they have at most
-//! as many operations in flight as the context has slots; a post beyond that gets `-FI_EAGAIN`. A slot is free
-//! again when its endpoint has handled the completion.
+//! Operations are posted to the endpoints, and complete in their queues. Together, the endpoints have at most as many operations
+//! in flight as the context has slots; further posts fail with `-FI_EAGAIN`. A slot is free again when its endpoint has
+//! handled the completion.
 
 #![allow(unsafe_code)]
 // UNSAFETY: declares a kind of handle.
@@ -30,11 +30,11 @@ pub(crate) struct Stx {
     pub(super) users: Users,
 }
 
-/// Capabilities that concern transmitting.
+/// The capabilities that concern transmitting.
 const TRANSMITS: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE | FI_SEND | FI_READ | FI_WRITE;
 
-/// The slots of a shared context that one endpoint has. Changes under the lock of the endpoint's state.
+/// The slots of a shared context that one endpoint holds. Changes only under the lock of the endpoint's state.
 pub(super) struct SharedSlots {
     stx: Arc<Stx>,
     slots: AtomicUsize,

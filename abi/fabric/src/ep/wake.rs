@@ -1,4 +1,4 @@
-//! What wakes a program that waits for a completion queue or an event queue, and how it prepares to wait.
+//! The descriptors that wake a program that waits for a completion queue or an event queue.
 //!
 //! An endpoint has up to two channels of the device. The descriptor of the first, for all completions, is in the sets of the
 //! completion queues that a program can wait for. The descriptor of the second is in the set of the event queue; it

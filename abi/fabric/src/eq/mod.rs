@@ -26,7 +26,7 @@ pub(crate) struct EqObject {
 }
 object!(EqObject, FidEq, 4096);
 
-/// An event queue. Its descriptor is readable while it has events, and when a connection may have ended.
+/// An event queue. Its descriptor is readable while there are events, and when a connection may have ended.
 pub(crate) struct Eq {
     pub(crate) fabric: Arc<Fabric>,
     queue: Mutex<Queue>,
@@ -47,7 +47,7 @@ pub(crate) struct Eq {
 #[derive(Default)]
 struct Queue {
     events: VecDeque<Event>,
-    /// Data of the last error, valid until the next read.
+    /// The data of the last error, valid until the next read.
     error_data: Vec<u8>,
 }
 
@@ -121,8 +121,8 @@ impl Eq {
     /// Checks whether connections have ended. Returns whether there was any work.
     fn progress(&self) -> bool {
         let endpoints = self.endpoints.all();
-        // All of them, so that a busy one does not delay the others.
-        endpoints.iter().filter(|it| it.look_for_end()).count() > 0
+        // Check all of them, so that a busy one does not delay the others.
+        endpoints.iter().filter(|it| it.check_for_end()).count() > 0
     }
 
     /// Prepares to wait. Returns `FI_EAGAIN` if there is something to read.
@@ -168,12 +168,12 @@ impl Eq {
         self.push(Event::Failed(failure));
     }
 
-    /// Runs `tell`, which may report on an object, unless the object is being closed: after [`Eq::forget`] there are no
+    /// Runs `report`, which may report on an object, unless the object is being closed: after [`Eq::forget`] there are no
     /// more reports on it.
-    pub(crate) fn unless_closing(&self, closing: &AtomicBool, tell: impl FnOnce()) {
+    pub(crate) fn unless_closing(&self, closing: &AtomicBool, report: impl FnOnce()) {
         let _telling = self.telling.lock();
         if !closing.load(Ordering::Acquire) {
-            tell();
+            report();
         }
     }
 
@@ -187,14 +187,14 @@ impl Eq {
         self.take_out(about);
     }
 
-    /// Removes connection requests that were dropped because their clients have ended, except one that the program has
-    /// peeked at: it may be using that request.
-    pub(crate) fn forget_gone_requests(&self) {
+    /// Removes connection requests that were dropped because their clients have exited, except one that the program has
+    /// peeked at, because the program may be using it.
+    pub(crate) fn forget_ended_requests(&self) {
         self.take_out(|event| {
             let unseen = matches!(event, Event::Plain { seen: false, .. });
             let info = event.request().filter(|_| unseen);
             // SAFETY: the information of a request that the program has not read.
-            info.is_some_and(|info| unsafe { crate::connect_request::is_gone(info) })
+            info.is_some_and(|info| unsafe { crate::connect_request::has_ended(info) })
         });
     }
 
@@ -249,7 +249,7 @@ pub(crate) unsafe extern "C" fn eq_open(
     status(|| {
         // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<FabricObject, _>(fabric)? };
-        // SAFETY: the caller promises null or attributes.
+        // SAFETY: the caller guarantees null or attributes.
         let (flags, wait_obj) = match unsafe { attr.as_ref() } {
             None => (0, FI_WAIT_NONE),
             Some(attr) => (attr.flags, attr.wait_obj),
@@ -283,7 +283,7 @@ pub(crate) unsafe extern "C" fn eq_open(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, eq)? };
         owner.inner.users.add();
         Ok(())
@@ -355,7 +355,7 @@ unsafe fn take(
             event, bytes, seen, ..
         }) => (*event, bytes, seen),
     };
-    // Connection data is cut to fit; everything else must fit, or the event stays in the queue (fi_eq(3)).
+    // Connection data is truncated. Everything else must fit, or the event stays in the queue (fi_eq(3)).
     let least = match number {
         FI_CONNREQ | FI_CONNECTED | FI_SHUTDOWN => size_of::<EqCmEntry>(),
         _ => bytes.len(),
@@ -364,7 +364,7 @@ unsafe fn take(
         return Err(FiError::TOOSMALL);
     }
     let len = len.min(bytes.len());
-    // SAFETY: the caller promises this length.
+    // SAFETY: the caller guarantees this length.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), len) };
     if !event.is_null() {
         // SAFETY: not null, so it is writable.
@@ -407,7 +407,7 @@ unsafe extern "C" fn read(
     count(|| {
         // SAFETY: `find` validates the handle.
         let eq = &unsafe { find::<EqObject, _>(eq)? }.inner;
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         unsafe { poll(eq, event, buf, len, flags) }
     })
 }
@@ -427,7 +427,7 @@ unsafe extern "C" fn sread(
         let set = eq.set.as_ref().ok_or(FiError::INVAL)?;
         let deadline = Deadline::of(timeout);
         loop {
-            // SAFETY: the caller promises this length.
+            // SAFETY: the caller guarantees this length.
             match unsafe { poll(eq, event, buf, len, flags) } {
                 Err(FiError::AGAIN) if deadline.passed() => return Err(FiError::AGAIN),
                 Err(FiError::AGAIN) => {}
@@ -469,7 +469,7 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) 
         entry.prov_errno = error.0;
         // SAFETY: the entry gives the length of the program's buffer.
         unsafe {
-            give_error_data(
+            write_error_data(
                 &queue.error_data,
                 &mut entry.err_data,
                 &mut entry.err_data_size,
@@ -479,14 +479,14 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, into: *mut EqErrEntry, flags: u64) 
     })
 }
 
-/// Passes the data of an error to the program: in its buffer if it passed one, otherwise in ours.
+/// Passes the data of an error to the program: in the program's buffer if there is one, otherwise in ours.
 ///
 /// # Safety
 /// `room` has `size` bytes.
-pub(crate) unsafe fn give_error_data(data: &[u8], room: &mut *mut c_void, size: &mut usize) {
+pub(crate) unsafe fn write_error_data(data: &[u8], room: &mut *mut c_void, size: &mut usize) {
     if *size > 0 && !room.is_null() {
         let len = data.len().min(*size);
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.cast::<u8>(), len) };
         *size = len;
     } else {
@@ -509,7 +509,7 @@ unsafe extern "C" fn write(
         if !eq.writable || flags != 0 {
             return Err(FiError::INVAL);
         }
-        // SAFETY: the caller promises this length.
+        // SAFETY: the caller guarantees this length.
         let bytes = unsafe { crate::object::list(buf.cast::<u8>(), len)? }.to_vec();
         eq.push(Event::plain(event, bytes));
         Ok(len)
@@ -524,24 +524,24 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    // SAFETY: the caller promises null, or room of this length.
-    unsafe { give_text(prov_errno, buf, len) }
+    // SAFETY: the caller guarantees null, or room of this length.
+    unsafe { write_text(prov_errno, buf, len) }
 }
 
-/// The text for an error number: in the program's buffer if it passed one.
+/// Returns the text for an error number, in the program's buffer if there is one.
 ///
 /// # Safety
 /// `buf` is null or has `len` bytes.
-pub(crate) unsafe fn give_text(number: c_int, buf: *mut c_char, len: usize) -> *const c_char {
+pub(crate) unsafe fn write_text(number: c_int, buf: *mut c_char, len: usize) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    unsafe { give_words(errno::text(number).into_owned(), buf, len) }
+    unsafe { write_string(errno::text(number).into_owned(), buf, len) }
 }
 
-/// A text: in the program's buffer if it passed one, otherwise in a buffer of the thread.
+/// Returns a text: in the program's buffer if there is one, otherwise in a thread-local buffer.
 ///
 /// # Safety
 /// `buf` is null or has `len` bytes.
-pub(crate) unsafe fn give_words(text: CString, buf: *mut c_char, len: usize) -> *const c_char {
+pub(crate) unsafe fn write_string(text: CString, buf: *mut c_char, len: usize) -> *const c_char {
     thread_local! {
         static TEXT: std::cell::RefCell<CString> = std::cell::RefCell::default();
     }
@@ -553,7 +553,7 @@ pub(crate) unsafe fn give_words(text: CString, buf: *mut c_char, len: usize) -> 
     }
     let bytes = text.as_bytes();
     let cut = bytes.len().min(len - 1);
-    // SAFETY: the caller promises `len` bytes, and `cut` is less.
+    // SAFETY: the caller guarantees `len` bytes, and `cut` is less.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), cut);
         *buf.add(cut) = 0;

@@ -96,7 +96,7 @@ fn string(from: &CStr) -> Result<*mut c_char> {
     Ok(bytes(from.to_bytes_with_nul())?.cast())
 }
 
-/// Makes one entry.
+/// Creates one entry.
 pub(crate) fn new_info(
     offer: &Offer,
     format: Format,
@@ -220,10 +220,10 @@ fn domain(domain: &mut DomainAttr, offer: &Offer) -> Result<()> {
     Ok(())
 }
 
-/// Frees a list that was never handed out.
+/// Frees a list that was not passed to libfabric.
 ///
 /// # Safety
-/// The list was made here and is no longer used.
+/// The list was created here, and must not be used afterwards.
 pub(crate) unsafe fn free(mut info: *mut Info) {
     while !info.is_null() {
         // SAFETY: our own entry: its pointers are null or from the C allocator.

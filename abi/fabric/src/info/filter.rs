@@ -1,4 +1,4 @@
-//! Which offers match the hints, and how an offer is narrowed down to them.
+//! Matches offers with hints, and narrows an offer down to them.
 
 #![allow(unsafe_code)]
 // UNSAFETY: reads the program's structures.
@@ -33,17 +33,17 @@ impl Hints<'_> {
     /// # Safety
     /// `info` is null, or a complete `fi_info` from libfabric's core, which does not change while the result is used.
     pub(crate) unsafe fn read<'a>(info: *const Info) -> Hints<'a> {
-        // SAFETY: the caller promises null or a valid structure.
+        // SAFETY: the caller guarantees null or a valid structure.
         let Some(info) = (unsafe { info.as_ref() }) else {
             return Hints::default();
         };
         let bytes = |at: *const std::ffi::c_void, len: usize| {
-            // SAFETY: the caller promises an address of this length, or null.
+            // SAFETY: the caller guarantees an address of this length, or null.
             unsafe { list(at.cast::<u8>(), len) }
                 .ok()
                 .filter(|bytes| !bytes.is_empty())
         };
-        // SAFETY: the caller promises that attributes are null or valid.
+        // SAFETY: the caller guarantees that attributes are null or valid.
         unsafe {
             Hints {
                 caps: info.caps,
@@ -81,7 +81,7 @@ fn choice(
     }
 }
 
-/// Checks a name of the program, if it passed one, against ours.
+/// Compares a name that the program passed, if any, with ours.
 fn named(what: &'static str, given: *const c_char, ours: &CStr) -> Result<(), &'static str> {
     // SAFETY: null or a C string: names in attributes are.
     if given.is_null() || unsafe { CStr::from_ptr(given) } == ours {

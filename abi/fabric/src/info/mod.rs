@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         if info.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: the caller promises C strings and hints.
+        // SAFETY: the caller guarantees C strings and hints.
         let (node, service) = unsafe { (text(node)?, text(service)?) };
         // SAFETY: as above.
         let hints = unsafe { Hints::read(hints) };
@@ -63,7 +63,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<Option<&'a str>>
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, so the caller promises a C string.
+    // SAFETY: not null, so the caller guarantees a C string.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map(Some).map_err(|_| FiError::NODATA)
 }
@@ -79,7 +79,7 @@ fn find(
     let (source, dest) = addresses(node, service, flags, hints, format)?;
     for address in [source, dest].into_iter().flatten() {
         if !rkey_device::names::is_of_this_host(address.ip()) {
-            tell_of_stranger(address.ip());
+            warn_unreachable(address.ip());
             return Err(FiError::NODATA);
         }
     }
@@ -100,13 +100,13 @@ fn find(
     list.finish()
 }
 
-/// Warns, once for each address, that another host cannot be reached: programs ask for the same peer
+/// Warns that another host cannot be reached, once for each address, because programs request the same peer
 /// repeatedly.
-fn tell_of_stranger(address: IpAddr) {
+fn warn_unreachable(address: IpAddr) {
     /// The maximum number of addresses to warn about.
     const MOST: usize = 64;
-    static TOLD: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
-    let mut told = TOLD.lock();
+    static REPORTED: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
+    let mut told = REPORTED.lock();
     if told.len() < MOST && told.insert(address) {
         tracing::warn!(
             "no match: {address} is not an address of this host, and rkey reaches only processes on this host"

@@ -1,4 +1,4 @@
-//! What each kind of endpoint offers.
+//! The attributes that the provider offers for each kind of endpoint.
 
 use crate::sys::*;
 use std::ffi::{CString, c_int};
@@ -12,7 +12,7 @@ pub(crate) const INJECT_SIZE: usize = 4096;
 /// The capacity of an endpoint's transmit and receive contexts.
 pub(crate) const TX_SIZE: usize = 1024;
 pub(crate) const RX_SIZE: usize = 4096;
-/// The maximum message size: what one work request can move.
+/// The maximum message size: that of one work request.
 pub(crate) const MAX_MSG_SIZE: usize = 1 << 31;
 /// The maximum datagram size.
 pub(crate) const MAX_DGRAM_SIZE: usize = 4096;

@@ -131,7 +131,7 @@ pub(crate) unsafe fn register_with(
     unsafe { register(domain, attr, tail, flags, ops, mr) }
 }
 
-/// Checks a request and makes the region, with `ops` as the table of its handle.
+/// Checks a request and creates the region, with `ops` as the table of its handle.
 ///
 /// # Safety
 /// The attributes are the program's; `mr` is null or has room for a handle.
@@ -165,19 +165,19 @@ pub(crate) unsafe fn register(
         tail.check()?;
     }
     let memory = if flags & FI_MR_DMABUF != 0 {
-        // SAFETY: with this flag, the caller promises the description of a DMA-buf.
+        // SAFETY: with this flag, the caller guarantees the description of a DMA-buf.
         Memory::Dmabuf(unsafe { dmabuf(attr)? })
     } else {
-        // SAFETY: the caller promises a list of this length.
+        // SAFETY: the caller guarantees a list of this length.
         Memory::List(unsafe { list(attr.mr_iov, attr.iov_count)? })
     };
     // FI-118: authorization keys have existed since 1.5.
     let (mut keys, mut auth_key): (_, &[u8]) = (None, &[]);
     if domain.av_keys {
-        // SAFETY: in such a domain, the caller promises that the key is a structure.
+        // SAFETY: in such a domain, the caller guarantees that the key is a structure.
         keys = Some(unsafe { av_keys(domain, attr, by_attributes, flags)? });
     } else if domain.version >= version(1, 5) {
-        // SAFETY: the caller promises null or this length.
+        // SAFETY: the caller guarantees null or this length.
         auth_key = unsafe { list(attr.auth_key, attr.auth_key_size)? };
     }
     let request = Request {
@@ -193,7 +193,7 @@ pub(crate) unsafe fn register(
         keys,
         flags,
     };
-    // SAFETY: not null, and the caller promises room for a handle.
+    // SAFETY: not null, and the caller guarantees room for a handle.
     unsafe { region::make(domain, request, ops, mr) }
 }
 
@@ -235,7 +235,7 @@ unsafe fn av_keys(
     if attr.auth_key_size != size_of::<MrAuthKey>() {
         return Err(FiError::INVAL);
     }
-    // SAFETY: `input` refuses null; `find` validates the address vector; the caller promises the rest.
+    // SAFETY: `input` refuses null; `find` validates the address vector; the caller guarantees the rest.
     let (key, av) = unsafe {
         let key = input(attr.auth_key.cast::<MrAuthKey>())?;
         (key, &find::<AvObject, _>(key.av)?.inner)
@@ -262,7 +262,7 @@ unsafe fn av_keys(
     })
 }
 
-/// The ranges of a list. None may be empty or pass the end of the address space (FI-015, FI-I34).
+/// The ranges of a list. None may be empty or extend past the end of the address space (FI-015, FI-I34).
 ///
 /// Programs register all present and future memory as `UINTPTR_MAX` bytes from 0 (dynamic windows of MPI): such
 /// a range ends at the end of user memory.
@@ -300,7 +300,7 @@ unsafe fn dmabuf(attr: &MrAttr) -> Result<Dmabuf> {
     if attr.iov_count != 1 {
         return Err(FiError::INVAL);
     }
-    // SAFETY: the caller promises a description.
+    // SAFETY: the caller guarantees a description.
     let buf = unsafe { input(attr.mr_iov.cast::<MrDmabuf>())? };
     let page = page_size() as u64;
     if buf.fd < 0 || buf.len == 0 || !(buf.base_addr as u64).is_multiple_of(page) {

@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// The caches of a domain whose buffers the provider registers.
 pub(crate) struct Buffers {
     system: Described,
-    /// Accelerator memory, in a domain with `FI_HMEM`. It has a cache of its own, so addresses need not be unified (FI-232).
+    /// The cache for accelerator memory, in a domain with `FI_HMEM`. It is a separate one, so addresses need not be unified (FI-232).
     devices: Option<Described>,
 }
 
 impl Buffers {
-    /// The caches for a domain; `hmem`: it has accelerator memory too.
+    /// Opens the caches for a domain. `hmem`: it also has accelerator memory.
     pub(crate) fn open(place: &Place, hmem: bool) -> Result<Self> {
         let watch = match Use::begin() {
             Some(imported) => Watch::Imported(imported),
@@ -75,21 +75,21 @@ impl Buffers {
     }
 }
 
-/// Whether the environment allows to cache memory of a kind (FI-244, FI-245, FI-246).
+/// Whether the environment allows caching memory of a kind (FI-244, FI-245, FI-246).
 fn may_cache(kind: Kind) -> bool {
     let settings = monitor::settings();
     let enabled = match kind {
         Kind::Cuda => settings.cuda,
         Kind::Rocr => settings.rocr,
         Kind::LevelZero => settings.level_zero,
-        // These runtimes cannot say which memory is theirs.
+        // These runtimes cannot report which memory is theirs.
         Kind::Neuron | Kind::SynapseAi => Some(false),
     };
     enabled.unwrap_or(true)
 }
 
-/// The registrations of an operation's buffers, which end with the operation. The engine may hold its lock then: the caches defer what
-/// would wait for it.
+/// The registrations of an operation's buffers, which end with the operation. The engine may hold its lock at that time, so the caches
+/// defer what would wait for the lock.
 #[derive(Clone, Default)]
 pub(crate) struct Held(Option<Arc<Link>>);
 

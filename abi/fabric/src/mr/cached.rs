@@ -1,8 +1,8 @@
 //! The registration caches of a domain.
 //!
-//! * Regions without remote rights: a program that registers a buffer for each transfer and then closes the region finds the
-//!   registration again the next time. Peers have no key of such a region, so none outlives it. A domain has such a cache if the
-//!   program had imported a memory monitor when it opened the domain, and the domain's regions need no further calls.
+//! * Regions without remote rights: a program that registers a buffer for each transfer, and then closes the region, gets the
+//!   same registration the next time. Peers have no keys of such regions, so no key outlives its region. A domain has such a cache
+//!   if the program had imported a memory monitor when it opened the domain, and the domain's regions need no further calls.
 //! * Buffers of transfers, where the provider [registers them itself](super::buffers).
 
 #![allow(unsafe_code)]
@@ -38,15 +38,16 @@ pub(crate) struct Place {
 pub(crate) struct Local {
     place: Place,
     follows: Follows,
-    /// Whether registrations may end while the engine delivers a message. Deregistering waits for the engine, so it is deferred then.
+    /// Whether registrations may end while the engine delivers a message. Deregistering waits for the engine, so it is deferred in that
+    /// case.
     defers: bool,
-    /// Registrations that have ended: nothing names them any more.
+    /// Registrations that have ended, and to which no request refers.
     ended: Mutex<Vec<Region>>,
 }
 
 impl Local {
-    /// Deregisters what has ended. The caller is not called by the engine.
-    fn settle(&self) {
+    /// Deregisters what has ended. Must not be called from the engine.
+    fn deregister_ended(&self) {
         // Most calls find nothing, and none waits for another.
         let ended = self.ended.try_lock().map(|mut it| std::mem::take(&mut *it));
         for region in ended.into_iter().flatten() {
@@ -64,11 +65,11 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.settle();
+        self.deregister_ended();
     }
 }
 
-/// A registration, and who copies its memory.
+/// A registration, and the copier of its memory.
 pub(crate) struct Registered {
     region: Region,
     copier: Copier,
@@ -78,7 +79,7 @@ pub(crate) struct Registered {
 pub(crate) enum Refused {
     /// The device refused it.
     Device(DeviceError),
-    /// It is not in one allocation of a runtime.
+    /// It is not within one allocation of a runtime.
     Memory(FiError),
 }
 
@@ -111,7 +112,7 @@ impl Registrar for Local {
             ..RegionSpec::new(self.place.pd, &ranges, rights)
         };
         // The device may have reached its limit of regions.
-        self.settle();
+        self.deregister_ended();
         let copier = match self.follows {
             Follows::Allocation => runtimes::hold_found(request.range).map_err(Refused::Memory)?,
             _ => None,
@@ -149,7 +150,7 @@ impl Registrar for Local {
     }
 }
 
-/// What ends the entries of a cache.
+/// What invalidates the entries of a cache.
 pub(super) enum Watch {
     /// The monitor that the program imported.
     Imported(Use),
@@ -157,7 +158,7 @@ pub(super) enum Watch {
     Chosen(&'static Chosen),
     /// Nothing is cached.
     Off,
-    /// The ids of accelerator memory.
+    /// The buffer ids of accelerator memory.
     Allocations,
 }
 
@@ -233,8 +234,8 @@ impl LocalCache {
         Ok(Cached(kept))
     }
 
-    /// A registration of this memory with exactly these rights. With `once`, it neither is an entry nor becomes one. The caller is not
-    /// called by the engine.
+    /// A registration of this memory with exactly these rights. With `once`, it is not an entry of the cache, and does not become one.
+    /// Must not be called from the engine.
     pub(super) fn find(
         self: &Arc<Self>,
         range: VaRange,
@@ -243,7 +244,7 @@ impl LocalCache {
         once: bool,
     ) -> Result<Kept> {
         let cache = Arc::clone(self);
-        cache.cache.registrar().settle();
+        cache.cache.registrar().deregister_ended();
         let rights = Rights(access.bits());
         let guard = match once {
             false => cache.cache.get(range, rights, kind),
@@ -257,7 +258,7 @@ impl LocalCache {
         Ok(Kept { guard, cache })
     }
 
-    /// How many regions of the program use it.
+    /// The number of the program's regions that use it.
     pub(crate) fn open_regions(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }

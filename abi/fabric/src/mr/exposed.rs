@@ -28,7 +28,7 @@ impl ExposedMessages {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Call it when the message has been read or has failed.
+    /// Must be called when the message has been read or has failed.
     pub(crate) fn remove(&self, owner: LocalKey, message: Region) {
         let mut by_region = self.by_region.lock();
         let Some(list) = by_region.get_mut(&owner) else {
@@ -64,7 +64,7 @@ impl ExposedMessages {
             ));
         }
         for message in list {
-            // The peer may have read it meanwhile.
+            // The peer may have read it in the meantime.
             let _ = device.deregister(message);
         }
     }

@@ -1,4 +1,4 @@
-//! Accelerator memory and DMA-bufs (`FI_HMEM`): who copies the bytes of a registration, and of a buffer that the program
+//! Accelerator memory and DMA-bufs (`FI_HMEM`): determines who copies the bytes of a registration, or of a buffer that the program
 //! passes without one.
 //!
 //! In a domain without `FI_HMEM`, all memory counts as system memory (FI-123), which the processor copies.
@@ -33,7 +33,7 @@ pub(crate) struct Interface {
 pub(crate) struct Foreign {
     /// One for each segment; empty if the processor copies all.
     pub(crate) copiers: Vec<Copier>,
-    /// Our mapping of a file.
+    /// Our mapping of the file.
     _mapping: Option<Arc<Mapping>>,
 }
 
@@ -152,7 +152,7 @@ pub(super) fn copiers(
             return Err(denied(
                 FiError::INVAL,
                 format_args!(
-                    "FI_HMEM_DEVICE_ONLY needs the interface of a device: the processor reaches FI_HMEM_SYSTEM memory"
+                    "FI_HMEM_DEVICE_ONLY needs the interface of a device: FI_HMEM_SYSTEM memory is accessible to the processor"
                 ),
             ));
         }
@@ -227,7 +227,7 @@ pub(super) unsafe fn register(
     spec: &RegionSpec<'_>,
     foreign: Option<&Foreign>,
 ) -> std::result::Result<Region, DeviceError> {
-    // SAFETY: the caller promises it.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match foreign {
             Some(foreign) if foreign.has_copiers() => {
@@ -238,7 +238,7 @@ pub(super) unsafe fn register(
     }
 }
 
-/// Whether the environment forbids peer-to-peer transfers (FI-218). There are none: this only changes what an endpoint
+/// Whether the environment forbids peer-to-peer transfers (FI-218). There are none, so this only changes what an endpoint
 /// reports.
 pub(crate) fn is_p2p_disabled() -> bool {
     static DISABLED: LazyLock<bool> = LazyLock::new(|| match DISABLE_P2P.value() {

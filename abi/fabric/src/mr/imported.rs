@@ -1,5 +1,5 @@
-//! The memory monitor that a program imports into the registration cache (`fi_import_fid`, FI-248, FI-I45). There is at most one in a
-//! process. Domains that are opened while there is one have a cache.
+//! The memory monitor that a program imports into the registration cache (`fi_import_fid`, FI-248, FI-I45). A process has at most
+//! one. Domains opened while there is one have a cache.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls functions of the program, and writes to its structure.
@@ -22,7 +22,7 @@ pub(crate) type ProgramMonitor = Imported<Program>;
 static MONITOR: LazyLock<Arc<ProgramMonitor>> =
     LazyLock::new(|| Arc::new(Imported::new(Program::default(), Timing::Loose)));
 
-/// The functions of a program's monitor. They may be called while `fi_close` of the monitor has not returned.
+/// The functions of a program's monitor. They may be called until `fi_close` of the monitor returns.
 #[derive(Clone, Copy)]
 struct Functions {
     fid: NonNull<FidMemMonitor>,
@@ -42,14 +42,15 @@ unsafe impl Sync for Functions {}
 /// The program's part of the monitor, if it has imported one.
 #[derive(Default)]
 pub(crate) struct Program {
-    /// Read while a function of the program runs, so that closing the monitor waits for it.
+    /// Locked for reading while a function of the program runs, so that closing the monitor waits for it.
     functions: RwLock<Option<Functions>>,
     /// How many caches use the monitor.
     caches: Mutex<usize>,
 }
 
 impl Program {
-    /// Calls a function of the program; `None` if it has closed its monitor. The call may recurse: the functions may register memory.
+    /// Calls a function of the program. Returns `None` if the program has closed its monitor. The call may recurse, because the functions
+    /// may register memory.
     fn call<T>(&self, call: impl FnOnce(&Functions) -> T) -> Option<T> {
         self.functions.read_recursive().as_ref().map(call)
     }
@@ -97,11 +98,11 @@ pub(crate) fn exists() -> bool {
     MONITOR.source().functions.read().is_some()
 }
 
-/// The use of the program's monitor by a cache. The first use starts the monitor, and the end of the last one stops it.
+/// A cache's use of the program's monitor. The first use starts the monitor, and the end of the last use stops it.
 pub(crate) struct Use(Arc<ProgramMonitor>);
 
 impl Use {
-    /// Starts to use the monitor, if the program has imported one and can start it.
+    /// Starts using the monitor, if the program has imported one and can start it.
     pub(crate) fn begin() -> Option<Self> {
         let program = MONITOR.source();
         let mut caches = program.caches.lock();
@@ -113,7 +114,7 @@ impl Use {
         let code = program.call(start)?;
         if code != 0 {
             tracing::warn!(
-                "the imported memory monitor did not start: {:?}; memory is not cached",
+                "the imported memory monitor did not start ({:?}); registrations are not cached",
                 FiError(code.wrapping_neg())
             );
             return None;
@@ -154,7 +155,7 @@ static FID_OPS: Ops = Ops {
 /// # Safety
 /// `fid` is null or the beginning of an object of libfabric; a monitor stays valid until the program has closed it.
 pub(crate) unsafe fn import(fid: *mut Fid) -> Result<()> {
-    // SAFETY: the caller promises an object, which begins with a `fid`.
+    // SAFETY: the caller guarantees an object, which begins with a `fid`.
     if unsafe { input(fid.cast_const())? }.fclass != FI_CLASS_MEM_MONITOR {
         return Err(FiError::NOSYS.because(format_args!(
             "the cache imports objects of the class FI_CLASS_MEM_MONITOR only"
@@ -181,7 +182,7 @@ pub(crate) unsafe fn import(fid: *mut Fid) -> Result<()> {
 }
 
 /// # Safety
-/// A monitor of the program.
+/// `fid` is a monitor of the program.
 unsafe fn functions(fid: NonNull<FidMemMonitor>) -> Result<Functions> {
     // SAFETY: guaranteed by the caller. A table that says that it is shorter is not read beyond its size.
     let ops = unsafe {
@@ -220,8 +221,8 @@ unsafe extern "C" fn notify(_: *mut FidMemMonitor, addr: *const c_void, len: usi
     });
 }
 
-/// `fi_close` of a monitor: no function of it runs when this returns, so the program must not call this from one of them. Every
-/// entry of the caches ends.
+/// `fi_close` of a monitor. When this returns, none of its functions is running, so the program must not call this from one of them.
+/// Invalidates all entries of the caches.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         let program = MONITOR.source();

@@ -1,4 +1,4 @@
-//! Regions whose authorization keys are in an address vector: the memory is registered once more for each key, so that
+//! Regions whose authorization keys are in an address vector: the memory is registered again for each key, so that
 //! endpoints with that key can reach it. Peers use only these copies.
 
 #![allow(unsafe_code)]
@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Copies {
     pub(super) keys: AvKeys,
     pub(super) shape: Shape,
-    /// The copies are made when the region is enabled.
+    /// Creates no copies yet: they are created when the region is enabled.
     pub(super) regions: OnceLock<Vec<Keyed>>,
 }
 
@@ -54,7 +54,7 @@ impl Mr {
     pub(super) fn everywhere(&self) -> impl Iterator<Item = Region> {
         let copies = self.copies.as_ref().and_then(|copies| copies.regions.get());
         let keyed = copies.into_iter().flatten();
-        // A cached registration is also that of other regions.
+        // Other regions may share a cached registration.
         let own = self.cached.is_none().then_some(self.region);
         keyed.map(|keyed| keyed.region).chain(own)
     }
@@ -72,7 +72,7 @@ impl Mr {
         };
         if copies.shape.requested_key.is_none() && keys.len() > 1 {
             tracing::warn!(
-                "a region has one key for peers: with FI_MR_PROV_KEY it takes one authorization key, and the address vector has {}",
+                "a region has one key for peers: with FI_MR_PROV_KEY it can have only one authorization key, but the address vector has {}",
                 keys.len()
             );
             return Err(FiError::OPNOTSUPP);

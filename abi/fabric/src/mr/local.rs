@@ -66,7 +66,7 @@ pub(crate) fn element(
 struct Buffer {
     addr: u64,
     len: u32,
-    /// The processor must not touch it.
+    /// Whether the processor must not touch it.
     foreign: bool,
 }
 
@@ -91,7 +91,7 @@ fn undescribed(
     Ok(Sge { addr, len, key })
 }
 
-/// The fast path for the usual case of a descriptor; returns the same entry as [`described`].
+/// The fast path for a valid descriptor. Returns the same entry as [`described`].
 #[inline]
 fn usual(
     domain: &Domain,
@@ -185,7 +185,7 @@ fn described(
     if mr.pd != pd.id && !domain.av_keys {
         return refuse("the region has another authorization key");
     }
-    // A region's addresses may have a meaning only for the runtime that owns its memory.
+    // A region's addresses may be meaningful only to the runtime that owns its memory.
     let foreign = mr.foreign.as_ref().is_some_and(|it| it.has_copiers());
     let optional = needs.is_none() && !foreign;
     let Some(inside) = place_in(mr, addr, len) else {
@@ -216,7 +216,7 @@ fn described(
     }
 }
 
-/// The address by which a request names a buffer in a region; `None` if no segment contains the buffer.
+/// The address by which a request accesses a buffer in a region, or `None` if no segment contains the buffer.
 fn place_in(mr: &Mr, addr: u64, len: u32) -> Option<u64> {
     let asked = VaRange::new(addr, u64::from(len))?;
     if mr.domain.has(FI_MR_VIRT_ADDR) && mr.ranges.len() > 1 {

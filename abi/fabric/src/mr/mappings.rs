@@ -1,7 +1,7 @@
-//! The mappings of the process, from the kernel.
+//! Queries the kernel for the mappings of the process.
 
 #![allow(unsafe_code)]
-// UNSAFETY: asks the kernel about one address.
+// UNSAFETY: a system call with a structure.
 
 use crate::errno::{FiError, Result};
 use rkey_device::base::VaRange;
@@ -67,7 +67,7 @@ pub(super) fn back(ranges: &[VaRange]) -> Result<bool> {
         match backs(&maps, range) {
             Some(true) => {}
             Some(false) => return Ok(false),
-            // A fallback for kernels without the query: the kernel takes long to produce the whole list.
+            // A fallback for kernels without the query: producing the whole list takes long.
             None => return cover(ranges, |it| it.rights.contains(['r', 'w'])),
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel_are_parsed() {
+    fn lines_of_proc_self_maps_are_parsed() {
         let it = Mapping::read("7f00-8000 rw-s 00001000 fe:00 77                 /a b (deleted)");
         let it = it.unwrap();
         assert_eq!((it.start, it.end), (0x7f00, 0x8000));

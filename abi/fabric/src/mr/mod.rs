@@ -8,7 +8,7 @@
 //! | [`refresh`] | `fi_mr_refresh`: pages that have changed |
 //! | [`keyed`] | authorization keys from address vectors |
 //! | [`hmem`] | accelerator memory, and DMA-bufs |
-//! | [`runtimes`] | what the runtimes of accelerators say about memory |
+//! | [`runtimes`] | what the runtimes of accelerators report about memory |
 //! | [`mappings`] | the mappings of the process |
 //! | [`persistent`] | memory that outlives the process |
 //! | [`exposed`] | rendezvous messages that peers read from regions |
@@ -19,8 +19,8 @@
 //! | [`imported`] | the memory monitor that a program imports into the caches |
 //! | [`monitor`] | the variables of the caches, and the monitor that they choose |
 //!
-//! The protection table of the device decides what a region allows, and to whom. This module decides what concerns
-//! libfabric alone: which requests the mode in force allows, and which error a call returns.
+//! The device's protection table decides what a region allows, and to whom. This module decides only what is specific to
+//! libfabric: which requests the mode in force allows, and which error a call returns.
 
 pub(crate) mod attr;
 pub(crate) mod bind;

@@ -16,8 +16,8 @@ pub(crate) fn settings() -> &'static Settings {
     &SETTINGS
 }
 
-/// The monitor that `FI_MR_CACHE_MONITOR` names, started at the first call. If it is unset there is none, because the device reads what
-/// is mapped at the time of a transfer.
+/// The monitor that `FI_MR_CACHE_MONITOR` names, which the first call starts. If the variable is unset, there is none, because the
+/// device reads what is mapped at the time of a transfer.
 pub(crate) fn chosen() -> &'static Chosen {
     static CHOSEN: LazyLock<Chosen> = LazyLock::new(|| {
         let settings = settings();
@@ -29,14 +29,14 @@ pub(crate) fn chosen() -> &'static Chosen {
             // Dropping the reader stops the monitor, and then nothing is cached.
             if let Err(error) = threads::spawn("rkey-memory", move || reader.run()) {
                 tracing::warn!(
-                    "memory is not cached: the thread of the monitor did not start: {error}"
+                    "registrations are not cached: the monitor's thread did not start: {error}"
                 );
             }
         }
         tracing::info!("registration cache: monitor {chosen}");
         if let (Some(wanted), Some(reason)) = (settings.monitor, &chosen.refused) {
             tracing::warn!(
-                "FI_MR_CACHE_MONITOR={wanted} cannot be used, so memory is not cached: {reason}"
+                "FI_MR_CACHE_MONITOR={wanted} cannot be used, so registrations are not cached: {reason}"
             );
         }
         chosen

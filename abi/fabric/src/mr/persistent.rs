@@ -1,4 +1,4 @@
-//! Memory that outlives the process (`FI_RMA_PMEM`): shared mappings of files, and making their bytes durable.
+//! Memory that outlives the process (`FI_RMA_PMEM`): checking for shared mappings of files, and making their bytes durable.
 
 #![allow(unsafe_code)]
 // UNSAFETY: asks the kernel to write pages to their file.
@@ -22,7 +22,7 @@ fn is_stored(path: &str) -> bool {
     let Ok(path) = std::ffi::CString::new(path) else {
         return false;
     };
-    // SAFETY: a C string, and room for the answer.
+    // SAFETY: a C string, and a result that is valid for writes.
     unsafe {
         let mut about: libc::statfs = std::mem::zeroed();
         libc::statfs(path.as_ptr(), &raw mut about) == 0 && !IN_MEMORY.contains(&about.f_type)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_and_file_systems_in_memory_do_not_store() {
+    fn devices_and_file_systems_in_memory_are_not_storage() {
         assert!(!is_stored("/dev/null") && !is_stored("/there/is/no/such/file"));
     }
 

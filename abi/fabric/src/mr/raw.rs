@@ -1,7 +1,7 @@
 //! Raw keys: `fi_mr_raw_attr`, `fi_mr_map_raw`, `fi_mr_unmap_key`.
 //!
-//! With `FI_MR_RAW` a raw key is 40 bytes that describe the whole region, and a mapped key is a number that
-//! stands for it. Without it a raw key is the 8 bytes of the key, and mapping returns the key itself (FI-172,
+//! With `FI_MR_RAW`, a raw key is 40 bytes that describe the whole region, and a mapped key is a number that
+//! refers to it. Without `FI_MR_RAW`, a raw key is the 8 bytes of the key, and mapping returns the key itself (FI-172,
 //! FI-173, FI-216).
 
 #![allow(unsafe_code)]
@@ -129,14 +129,14 @@ fn forget(domain: &Domain, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// The remote key that a data transfer's key stands for. `provider_keys` says whether the peer's device chose its keys.
+/// The remote key for the key of a data transfer. `provider_keys`: the peer's device has chosen its keys.
 #[inline]
 pub(crate) fn resolve(domain: &Domain, key: u64, provider_keys: bool) -> Option<WireKey> {
     if domain.has(FI_MR_RAW) {
         return domain.raw_keys.get(key).map(|raw| raw.key);
     }
     if provider_keys {
-        // The device issues no such number. It is sent as a requested key, which the peer refuses with an explanation.
+        // The device never issues such a number. It is sent as a requested key, which the peer refuses with an explanation.
         return Some(match u32::try_from(key) {
             Ok(key) => WireKey::Device(Key(key)),
             Err(_) => WireKey::Requested(key),

@@ -1,6 +1,6 @@
-//! Whether pages back the memory, and `fi_mr_refresh`.
+//! Checks whether memory is backed by pages; `fi_mr_refresh`.
 //!
-//! The device accesses memory by its virtual address, so a region follows every change of its pages. This module only
+//! The device accesses memory by virtual address, so a region follows every change of its pages. This module only
 //! enforces what the mode in force requires of the program.
 
 #![allow(unsafe_code)]
@@ -25,7 +25,7 @@ pub(super) fn check_backed(domain: &Domain, ranges: &[VaRange]) -> Result<bool> 
     }
     if allocated {
         rkey_device::denials::refused(
-            "the memory of a region is not fully mapped, or only reserved: an FI_MR_ALLOCATED domain needs it mapped at registration",
+            "the memory of the region is not fully mapped, or only reserved: an FI_MR_ALLOCATED domain requires it to be mapped at registration",
         );
         return Err(FiError::FAULT);
     }
@@ -48,7 +48,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
     if mr.domain.has(FI_MR_ALLOCATED) && !notify {
         return Err(FiError::NOSYS);
     }
-    // SAFETY: the caller promises a list of this length.
+    // SAFETY: the caller guarantees a list of this length.
     let iov = unsafe { list(modify.attr.mr_iov, modify.attr.iov_count)? };
     let mut asked = if iov.is_empty() {
         mr.ranges.clone()
@@ -62,7 +62,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
         }
     }
     if let Some(foreign) = &mr.foreign {
-        // A runtime that copies memory notices by itself when the memory ends.
+        // A runtime that copies memory notices by itself when the memory is freed.
         let own = foreign.of_processor(&mr.ranges);
         asked.retain(|range| own.iter().any(|own| own.contains(range)));
     }

@@ -1,4 +1,4 @@
-//! The object of a registration: how it is created, enabled and closed, and its key.
+//! The object of a registration: creating, enabling and closing it, and its key.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions; registers memory that the program keeps valid.
@@ -42,14 +42,14 @@ pub(crate) struct Mr {
     pub(crate) pd: DomainId,
     /// Registered in `pd`.
     pub(crate) region: Region,
-    /// Where `region` comes from, if that is the domain's cache; `None` in it: the region is being closed.
+    /// The cache entry of `region`, if it comes from the domain's cache; contains `None` while the region is being closed.
     pub(super) cached: Option<Box<Mutex<Option<Cached>>>>,
     pub(super) copies: Option<Box<Copies>>,
     /// Registered with `FI_RMA_PMEM`.
     pub(super) durable: bool,
     /// Its segments in this process, in order.
     pub(crate) ranges: Ranges,
-    /// The address by which peers name its first byte.
+    /// The address by which peers access its first byte.
     pub(crate) base: u64,
     pub(crate) access: Access,
     /// Registered with `FI_RMA_EVENT`.
@@ -63,7 +63,7 @@ pub(crate) struct Mr {
     _pd: Option<Arc<ProtectionDomain>>,
 }
 
-/// The common properties of a registration's regions.
+/// The properties that all regions of a registration share.
 pub(super) struct Shape {
     addressing: Addressing,
     /// `None` if the provider chooses.
@@ -155,7 +155,7 @@ fn memory(
     }
 }
 
-/// The first address that peers name in a region.
+/// The first address of a region, as peers address it.
 fn base(addressing: Addressing, ranges: &Ranges) -> u64 {
     match addressing {
         Addressing::Virtual => ranges.first().map_or(0, VaRange::start),
@@ -259,7 +259,7 @@ pub(super) unsafe fn make(
         // SAFETY: the object was created just now, and the program does not run in between.
         unsafe { (*object.fid.get()).key = object.inner.key() };
     }
-    // SAFETY: the caller promises room for a handle.
+    // SAFETY: the caller guarantees room for a handle.
     unsafe { *mr = handle };
     if let Some((eq, true)) = domain.eq.get() {
         // The handle is already written: the program finds it when it reads the event (FI-202).
@@ -268,8 +268,8 @@ pub(super) unsafe fn make(
     Ok(())
 }
 
-/// A registration from the domain's cache, if the request is for one range without remote rights, and nothing else. Registrations
-/// with remote rights are not cached, because peers would keep their keys.
+/// Takes a registration from the domain's cache, if the request is for one range without remote rights, and has no other properties.
+/// Registrations with remote rights are not cached, because peers would keep their keys.
 #[cold]
 fn from_cache(
     cache: &Arc<LocalCache>,
@@ -286,7 +286,7 @@ fn from_cache(
     }
 }
 
-/// Deregisters a region that the program does not get, and its copies.
+/// Deregisters a region that is not passed to the program, and its copies.
 fn withdraw(mr: &Mr) {
     bind::unwatch(mr);
     for region in mr.everywhere() {

@@ -1,4 +1,4 @@
-//! What the runtimes of accelerators say about memory, and the errors of the memory that they refuse.
+//! What the runtimes of accelerators report about memory, and the errors for memory that they refuse.
 
 use crate::errno::{FiError, Result};
 use rkey_device::base::{Copier, VaRange};

@@ -1,11 +1,11 @@
-//! The structures and numbers of libfabric's headers, as C programs were compiled against them.
+//! The structures and constants of libfabric's headers, as C programs were compiled against them.
 //!
 //! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of 1.17, including fields that later
 //! versions appended (up to API 2.6): operation tables have their full length, and an older program reads only their
 //! beginning. A structure that a program passes may be as short as in 1.17: the later fields are in separate structures
 //! (`Long…`), which are read only when the version that the program requested has them. The compiler checks sizes and
 //! offsets when it builds this crate, and a test checks them against the installed headers. Values of C enumerations are
-//! plain integers, because a C program can put anything there. The manual pages describe the fields. [`ext`] has the
+//! plain integers, because a C program can store anything in them. The manual pages describe the fields. [`ext`] has the
 //! structures of `fi_ext.h`.
 #![allow(missing_docs)]
 

@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn domain_open(
             mr: &super::mr::OPS,
         };
         let object = DomainObject::new(fid, inner);
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, domain)? };
         owner.inner.users.add();
         Ok(())
@@ -209,7 +209,7 @@ unsafe extern "C" fn query_atomic(
             _ => return Err(FiError::BADFLAGS),
         };
         let (count, size) = limits(kind, datatype, op)?;
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { store(attr, AtomicAttr { count, size }) }
     })
 }

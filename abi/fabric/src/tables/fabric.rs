@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn fabric(
 ) -> c_int {
     status(|| {
         rkey_kit::log::start();
-        // SAFETY: the caller promises null or attributes.
+        // SAFETY: the caller guarantees null or attributes.
         let name = unsafe { attr.as_ref() }.map_or(std::ptr::null_mut(), |attr| attr.name);
         // SAFETY: the name is null or a C string.
         if !name.is_null() && unsafe { CStr::from_ptr(name) } != FABRIC_NAME {
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn fabric(
             ops: &OPS,
             api_version: 0,
         });
-        // SAFETY: the caller promises room for a handle.
+        // SAFETY: the caller guarantees room for a handle.
         unsafe { publish(object, fabric) }.map(drop)
     })
 }
@@ -93,7 +93,7 @@ unsafe extern "C" fn trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count:
         // SAFETY: `find` validates the handle.
         unsafe { find::<FabricObject, _>(fabric)? };
         let count = usize::try_from(count).map_err(|_| FiError::INVAL)?;
-        // SAFETY: the caller promises a list of this length.
+        // SAFETY: the caller guarantees a list of this length.
         for &fid in unsafe { crate::object::list(fids.cast_const(), count)? } {
             // SAFETY: the program's handles: each begins with a `fid`.
             match unsafe { crate::object::input(fid.cast_const())? }.fclass {

@@ -55,7 +55,7 @@ unsafe extern "C" fn reg(
         let owner = unsafe { find::<DomainObject, _>(domain)? };
         let listed = (&raw const iov, 1);
         let attr = attributes(listed, access, offset, requested_key, flags, context)?;
-        // SAFETY: our own attributes; the caller promises what they point to.
+        // SAFETY: our own attributes; the caller guarantees what they point to.
         unsafe { register(&owner.inner, &attr, None, flags, &FID_OPS, mr) }
     })
 }
@@ -76,7 +76,7 @@ unsafe extern "C" fn regv(
         // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<DomainObject, _>(domain)? };
         let attr = attributes((iov, count), access, offset, requested_key, flags, context)?;
-        // SAFETY: our own attributes; the caller promises what they point to.
+        // SAFETY: our own attributes; the caller guarantees what they point to.
         unsafe { register_with(&owner.inner, &attr, None, flags, &FID_OPS, mr) }
     })
 }
@@ -121,10 +121,10 @@ unsafe extern "C" fn regattr(
     status(|| {
         // SAFETY: `find` validates the handle.
         let owner = unsafe { find::<DomainObject, _>(domain)? };
-        // SAFETY: the caller promises valid attributes.
+        // SAFETY: the caller guarantees valid attributes.
         let known = unsafe { input(attr)? };
         let tail = Tail::read(attr, owner.inner.version);
-        // SAFETY: the caller promises valid attributes and what they point to.
+        // SAFETY: the caller guarantees valid attributes and what they point to.
         unsafe { register_with(&owner.inner, known, Some(tail), flags, &FID_OPS, mr) }
     })
 }
@@ -148,7 +148,7 @@ fn check_endpoint(mr: &Mr, domain: &Arc<Domain>, av: Option<Arc<Av>>) -> Result<
 /// `fi_mr_bind`.
 unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     status(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest; every handle
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest; every handle
         // begins with a `fid`.
         let (object, class) =
             unsafe { (find::<MrObject, _>(fid)?, input(bound.cast_const())?.fclass) };

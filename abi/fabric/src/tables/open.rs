@@ -1,4 +1,4 @@
-//! `fi_open`: the objects that belong to no fabric. There is one, `mr_cache`, into which programs import a memory monitor.
+//! `fi_open`: objects that do not belong to a fabric. There is only one, `mr_cache`, into which programs import a memory monitor.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -42,11 +42,11 @@ pub unsafe extern "C" fn open(
         if name.is_null() {
             return Err(FiError::INVAL);
         }
-        // SAFETY: not null, so the caller promises a C string.
+        // SAFETY: not null, so the caller guarantees a C string.
         let name = unsafe { CStr::from_ptr(name) };
         if name != c"mr_cache" {
             return Err(FiError::NOSYS.because(format_args!(
-                "fi_open knows only the object mr_cache, not {}",
+                "fi_open supports only the object mr_cache, not {}",
                 name.to_string_lossy()
             )));
         }
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn open(
         let object = CacheObject {
             fid: UnsafeCell::new(Fid::new(FI_CLASS_MR_CACHE, context, &OPS)),
         };
-        // SAFETY: the caller promises null or room for a handle.
+        // SAFETY: the caller guarantees null or room for a handle.
         unsafe { publish(object, fid) }.map(drop)
     })
 }
@@ -79,7 +79,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-/// `fi_close`. An imported monitor stays until the program closes it.
+/// `fi_close`. An imported monitor remains in use until the program closes it.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     // SAFETY: the program no longer uses the handle.
     status(|| unsafe { remove::<CacheObject, _>(fid) }.map(drop))

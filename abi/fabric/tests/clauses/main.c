@@ -1,4 +1,4 @@
-/* Tests the clauses of fi_mr(3) with a provider of an installed libfabric: each check runs in its own process, with
+/* Tests the clauses of fi_mr(3) with a provider, through an installed libfabric: each check runs in its own process, with
  * a time limit. Prints a line for each: its name, its verdict, and the result if it differs.
  *
  *     clauses [--api 1.17] [--together 4] PROVIDER [CHECK...]
@@ -39,8 +39,8 @@ static time_t seconds(void) {
     return now.tv_sec;
 }
 
-/* The provider shm names its files after the process, and a process that ends without closing everything leaves them:
- * a later process with the same PID could not use them. */
+/* The provider shm names its files after the process. A process that exits without closing everything leaves them behind, and
+ * a later process with the same PID cannot use them. */
 static void remove_files_of(pid_t pid) {
     char pattern[64];
     glob_t found = {0};
@@ -100,7 +100,7 @@ static struct child start(const struct check *check, const char *provider, uint3
     return (struct child){check, pid, pipes[0], seconds()};
 }
 
-/* Prints the result of a check that has ended or is killed now. */
+/* Prints the result of a check that has exited, or kills it and prints that. */
 static void report(struct child *child, bool hangs) {
     char text[600] = "";
     int status = 0;

@@ -1,4 +1,4 @@
-/* The parts that the checks share: two sides of a transfer, regions prepared as the mode bits require, and verdicts.
+/* Shared by the checks: the two sides of a transfer, regions prepared as the mode bits require, and verdicts.
  *
  * A check is a function that runs in its own process, once for each mode of registration and API version. It ends
  * by returning (the clauses are met), by `differs`, or by `does_not_apply`. */
@@ -26,7 +26,7 @@ struct world;
 
 struct check {
     const char *name;
-    /* The clauses that it shows, by their numbers in docs/spec/clauses.md. */
+    /* The clauses that it proves, by their numbers in docs/spec/clauses.md. */
     const char *clauses;
     /* Its requirement, in one sentence. */
     const char *what;

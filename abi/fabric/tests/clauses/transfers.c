@@ -1,4 +1,4 @@
-/* Transfers between the two sides; each call waits for the end of its transfer. */
+/* Transfers between the two sides. Each call waits until its transfer has completed. */
 
 #include "suite.h"
 #include <time.h>
@@ -28,7 +28,7 @@ static bool late(struct timespec since) {
     return now.tv_sec - since.tv_sec > PATIENCE_S;
 }
 
-/* Pauses between two polls: it first yields, and later sleeps. */
+/* Pauses between two polls: yields at first, and later sleeps. */
 static void pause_after(unsigned looks) {
     struct timespec moment = {.tv_nsec = looks < 200 ? 0 : 500000};
     nanosleep(&moment, NULL);

@@ -109,7 +109,7 @@ static struct fid_mc *join(struct fi_av_set_attr *attr)
 	CHECK(fi_join_collective(ep, address, set, 0, &mc, &numbers));
 	uint32_t event;
 	struct fi_eq_entry entry;
-	/* No thread reads the completion queue meanwhile. */
+	/* No thread reads the completion queue in the meantime. */
 	long got;
 	do
 		got = fi_eq_sread(eq, &event, &entry, sizeof entry, -1, 0);
@@ -258,12 +258,12 @@ static int member(int killed)
 		while ((code = fi_allreduce(ep, source, MOST, descs[0], result, descs[1], fi_mc_addr(mc), FI_UINT64,
 					    FI_SUM, 0, &numbers)) == -FI_EAGAIN)
 			fi_cq_read(cq, NULL, 0);
-		/* The group may have ended before. */
+		/* The group may already have failed. */
 		if (code == 0)
 			code = -wait_for(&numbers, me % 2);
 		ASSERT(code < 0);
 		ASSERT(fi_barrier(ep, fi_mc_addr(mc), NULL) < 0);
-		/* Waits until all members know; then this one may also exit. */
+		/* Waits until all members have noticed; then this one may also exit. */
 		meet(&table->done, RANKS - 1);
 	} else {
 		query();

@@ -9,7 +9,7 @@
 
 extern int rank, ranks;
 
-/* Ends all ranks, because the received data differs from the data sent. */
+/* Aborts all ranks, because the received data differs from the data sent. */
 #define CHECK(condition)                                                                       \
     do {                                                                                       \
         if (!(condition)) {                                                                    \
@@ -35,7 +35,7 @@ static inline int holds(const void *from, size_t length, unsigned seed) {
     return 1;
 }
 
-/* Memory without any expected contents. */
+/* Allocates memory, filled with 0xEE. */
 static inline void *room(size_t length) {
     void *memory = malloc(length + 1);
     CHECK(memory);

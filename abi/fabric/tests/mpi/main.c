@@ -1,4 +1,4 @@
-/* Everything that MPI programs do with a network: messages, collectives and one-sided access, with the data checked.
+/* What MPI programs do over a network: messages, collectives and one-sided access, with all data checked.
  * Arguments: the parts to run; without any, all of them. */
 
 #include "check.h"

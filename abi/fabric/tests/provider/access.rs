@@ -1,4 +1,4 @@
-//! Accesses without the right, outside the range or with an unknown key.
+//! Accesses without the required right, outside the range, or with an unknown key.
 
 use crate::harness::*;
 use crate::registration::pair;

@@ -6,7 +6,7 @@ use crate::peer::{is_peer, rerun};
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
 
-/// How many times an address is closed and opened again.
+/// How many times an endpoint at the same address is closed and opened again.
 const ROUNDS: usize = 1000;
 
 /// A name that no other process of this host uses.
@@ -42,9 +42,8 @@ fn passive(fabric: *mut FidFabric, eq: *mut FidEq, name: &[u8]) -> *mut FidPep {
     pep
 }
 
-/// Whether this process runs only this test. Otherwise runs such a process and waits for it: in a process
-/// shared with other tests, one of them may be starting a program, which for a moment holds copies of all
-/// sockets.
+/// Whether this process runs only this test. If not, runs such a process and waits for it: in a process that runs other tests, too,
+/// one of them may be starting a program, which briefly holds copies of all sockets.
 fn is_alone(test: &str) -> bool {
     if !is_peer() {
         let output = rerun(test).output().unwrap();
@@ -197,8 +196,8 @@ fn peer_of(ep: *mut FidEp) -> Vec<u8> {
     name
 }
 
-/// This is for programs that learn late which side they are (fi_endpoint(3)): a passive endpoint reserves the address,
-/// and an endpoint made with its handle connects from there.
+/// For programs that do not know initially which side they are (fi_endpoint(3)): a passive endpoint reserves the address,
+/// and an endpoint opened with its handle connects from there.
 #[test]
 fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     if !is_alone("addresses::an_endpoint_takes_over_the_address_of_a_passive_one") {
@@ -230,7 +229,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
     assert_eq!(name_of_pep(pep), name, "nothing has changed");
 
     let ep = made(wish().info(), pep.cast()).unwrap();
-    // The passive endpoint is unusable from here on, and bound to nothing.
+    // From now on, the passive endpoint is unusable, and bound to nothing.
     assert_eq!(made(wish().info(), pep.cast()), Err(BAD_STATE));
     // SAFETY: the handle is live.
     assert_eq!(unsafe { ((*(*pep).cm).listen)(pep) }, BAD_STATE);

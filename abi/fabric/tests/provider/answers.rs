@@ -1,5 +1,5 @@
-//! Calls every entry of every operation table. A list names the entries that may return `-FI_ENOSYS`, with the limit or
-//! manual page that says so.
+//! Calls every entry of every operation table. A list has the entries that may return `-FI_ENOSYS`, with the limit or
+//! manual page that permits it.
 
 use crate::harness::*;
 use rkey_fi::sys::*;

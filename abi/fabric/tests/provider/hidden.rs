@@ -324,7 +324,7 @@ fn a_monitor_that_does_not_start_means_no_cache() {
     }
     let test = "hidden::a_monitor_that_does_not_start_means_no_cache";
     let log = run(test, &[LOCAL, (MONITOR, "userfaultfd")]);
-    let said = "FI_MR_CACHE_MONITOR=userfaultfd cannot be used, so memory is not cached: ";
+    let said = "FI_MR_CACHE_MONITOR=userfaultfd cannot be used, so registrations are not cached: ";
     assert_eq!(log.matches(said).count(), 1, "{log}");
 }
 

@@ -1,4 +1,4 @@
-//! A peer that is not a libfabric program: it connects like one and then sends arbitrary bytes.
+//! A peer that is not a libfabric program: it connects like one, and then sends arbitrary bytes.
 
 use crate::harness::*;
 use crate::messages::trecv;
@@ -45,7 +45,7 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
     assert_eq!(into, bytes);
 }
 
-/// A peer that requests more and more and takes no response is cut off once some megabytes of responses wait
+/// A peer that keeps sending requests, but receives no responses, is disconnected once a few megabytes of responses are pending
 /// for it.
 #[test]
 fn a_peer_that_takes_no_responses_is_cut_off() {
@@ -62,15 +62,15 @@ fn a_peer_that_takes_no_responses_is_cut_off() {
         let _ = poll(b.cq);
     }) {
         bytes += asked.len() * shown.len();
-        assert!(bytes < 2 * MOST, "{bytes} B wait for a peer");
+        assert!(bytes < 2 * MOST, "{bytes} B are pending for a peer");
     }
     assert!(bytes > 0, "no response was prepared");
     assert_eq!(mr.close(), 0);
     assert_eq!(close(b.ep.cast()), 0);
 }
 
-/// Whatever a peer sends, it changes no byte without the right, others are served, and the worst result is that it is
-/// cut off.
+/// Whatever a peer sends, it changes no byte without the right, and other peers are served. At worst, the peer is
+/// disconnected.
 #[test]
 fn a_peer_that_sends_anything_does_no_harm() {
     // Collectives exist only on request; here the endpoint processes every message that a peer may send.

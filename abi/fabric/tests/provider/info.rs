@@ -102,7 +102,7 @@ fn the_number_of_regions_is_no_limit() {
         let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
         assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");
     }
-    // The provider's own number is not a limit, either.
+    // The number that the provider reports is not a limit, either.
     let wish = Wish::default();
     // SAFETY: the provider's `fi_info`.
     let count = unsafe { (*(*wish.info()).domain_attr).mr_cnt };

@@ -32,7 +32,7 @@ fn a_counter_counts_what_peers_write() {
     assert_eq!((close(counted.cast()), mr.close()), (0, 0));
 }
 
-/// Counting needs the capability: without it, a bind is refused, and nothing else changes.
+/// Counting requires the capability: without it, a bind is refused, and nothing else changes.
 ///
 /// Proves: FI-183, FI-227
 /// Proves partly: FI-181 (an endpoint without the capability in a domain that has it is counted as well)

@@ -141,7 +141,7 @@ fn invalid_descriptors_were_ignored_before_1_22() {
     }
 }
 
-/// Unmapped memory is an error of the operation, not the end of the program.
+/// Unmapped memory makes the operation fail, but does not crash the program.
 #[test]
 fn buffers_that_are_not_mapped_are_an_error() {
     let (a, b, peer) = pair(&Wish::default());
@@ -162,7 +162,7 @@ fn buffers_that_are_not_mapped_are_an_error() {
         ((*(*a.ep).rma).write)(a.ep, at, 8192, null_mut(), peer, 0, 1, null_mut())
     });
     assert_eq!(error(code), libc::EFAULT);
-    // A registered hole gives the same error.
+    // A registered range without pages gives the same error.
     let mr = a.reg_at(hole, 8192, FI_WRITE, 0, 0).unwrap();
     assert_eq!(a.write_with(peer, bytes, mr.desc(), 0, 1), libc::EFAULT);
     assert_eq!(mr.close(), 0);

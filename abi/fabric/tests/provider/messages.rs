@@ -124,12 +124,12 @@ fn completion_from(side: &Side, peer: &Side) -> u64 {
             return from;
         }
         assert_eq!(code, -(libc::EAGAIN as isize));
-        assert!(started.elapsed().as_secs() < 30, "no completion came");
+        assert!(started.elapsed().as_secs() < 30, "no completion arrived");
         std::thread::yield_now();
     }
 }
 
-/// Sends from one side to the other. Returns how the receiver's completion names the sender.
+/// Sends from one side to the other. Returns the sender that the receiver's completion reports.
 fn named_as(from: &Side, to: &Side, peer: u64) -> u64 {
     let mut into = [0u8; 1];
     trecv(to, FI_ADDR_UNSPEC, &mut into, 1, 0, 1);
@@ -488,7 +488,7 @@ fn messages_match_in_order_whichever_path_they_take() {
     }
 }
 
-/// Messages that fail at their sender use no credit: later ones still arrive.
+/// Messages that fail at their sender consume no credit: later ones still arrive.
 #[test]
 fn failed_sends_use_no_credit() {
     let (a, b, peer) = pair(&Wish::default());

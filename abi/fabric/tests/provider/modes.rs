@@ -1,4 +1,4 @@
-//! A program that takes exactly the steps of the mode bits in force works in every mode.
+//! A program that takes exactly the steps that the mode bits in force require works in every mode.
 
 use crate::harness::*;
 use crate::keys::{map, unmap_key};

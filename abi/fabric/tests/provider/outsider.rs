@@ -1,4 +1,4 @@
-//! A device without a provider, with which tests connect to endpoints like a peer and then send arbitrary bytes.
+//! A device without a provider, with which tests connect to endpoints like a peer, and then send arbitrary bytes.
 
 use crate::harness::*;
 use rkey_device::base::VaRange;
@@ -34,7 +34,7 @@ pub(crate) struct Line {
 impl Outsider {
     pub(crate) fn open() -> Self {
         let mut config = Config::from_env().unwrap();
-        // A peer that no longer answers is noticed soon, after six times 34 ms.
+        // An unresponsive peer is noticed after six times 34 ms.
         config.set("RKEY_TIMEOUT", "13").unwrap();
         config.set("RKEY_MAX_INLINE", &LONGEST.to_string()).unwrap();
         let device = Device::open(config).unwrap();
@@ -130,7 +130,7 @@ impl Outsider {
             key: self.key,
         }];
         for id in 0..receives {
-            // A connection that is cut off at once receives none.
+            // A connection that is closed at once receives none.
             let _ = line.qp.post_recv(&RecvRequest { id, sges: &sges });
         }
     }

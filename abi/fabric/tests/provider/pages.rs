@@ -247,7 +247,7 @@ fn without_notification_a_refresh_is_atomic_for_peers() {
                 // At least one whole read happens while refreshes continue.
                 while during.load(Ordering::SeqCst) < before + 2 {
                     assert_eq!(mr.refresh(&[]), 0);
-                    assert!(started.elapsed() < PATIENCE, "the reader has stopped");
+                    assert!(started.elapsed() < PATIENCE, "the reader makes no progress");
                 }
             }
         });

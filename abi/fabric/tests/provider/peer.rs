@@ -1,4 +1,4 @@
-//! A side in another process: a test runs its own program again, for only this test, in another role.
+//! A side in another process: a test runs its own program again, with only this test, in another role.
 
 use crate::harness::*;
 use std::io::{BufRead, BufReader, Write};
@@ -171,7 +171,7 @@ fn has_stopped(pid: u32) -> bool {
     };
     let process = std::path::Path::new("/proc").join(pid.to_string());
     let tasks = std::fs::read_dir(process.join("task")).unwrap();
-    // A thread that ends meanwhile no longer has a state, which shortens the list.
+    // A thread that exits in the meantime no longer has a state, and is skipped.
     let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
     let threads = fields(process).unwrap()[17].parse();
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")

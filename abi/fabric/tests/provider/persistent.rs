@@ -34,7 +34,7 @@ impl Mapped {
         Self { path, at, len }
     }
 
-    /// Kilobytes of the mapping that the kernel has not written to the file yet.
+    /// How many KiB of the mapping the kernel has not written to the file yet.
     fn dirty(&self) -> u64 {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let head = format!("{:x}-", self.at);
@@ -49,7 +49,7 @@ impl Mapped {
     }
 }
 
-/// A directory on a file system with storage: one in memory has nowhere to write pages to, so a commit there would show
+/// A directory on a file system with storage. A file system in memory writes no pages, so a commit there would prove
 /// nothing.
 fn storage() -> PathBuf {
     let here = std::env::current_dir().ok();
@@ -139,7 +139,7 @@ fn a_committed_write_is_in_the_file_when_it_completes() {
     let (a, b, peer) = pair(&Wish::default());
     let file = Mapped::new("committed", 3, libc::MAP_SHARED);
     let mr = b.reg_at(file.at, file.len, REMOTE, 1, FI_RMA_PMEM).unwrap();
-    // Without a commit the kernel delays writing the pages, so the check below means something.
+    // Without a commit, the kernel delays writing the pages, so the check below is meaningful.
     assert_eq!(write_ranges(&a, &b, peer, &[1; 16], &[(0, 1)], 0), 0);
     assert_ne!(file.dirty(), 0);
     let bytes: Vec<u8> = (0..2 * PAGE).map(|n| n as u8 | 1).collect();

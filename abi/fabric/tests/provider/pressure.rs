@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// This is more than any endpoint accepts unexpected.
+/// More unexpected messages than any endpoint accepts.
 const MANY: u64 = 100_000;
-/// If no post succeeds for this long, none will. The time counts from the first success, when the peers are connected.
+/// If no post succeeds for this long, none will. Measured from the first success, when the peers are connected.
 const CALM: Duration = Duration::from_secs(1);
 const AGAIN: isize = -(libc::EAGAIN as isize);
 

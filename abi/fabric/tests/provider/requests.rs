@@ -1,4 +1,4 @@
-//! Connection requests: their contents on the passive side, and their order.
+//! Connection requests: their contents at the passive side, and their order.
 
 use crate::connected::*;
 use crate::harness::*;

@@ -1,4 +1,4 @@
-//! Deferred work that becomes due while a program sleeps: the program wakes to start it, and for nothing else.
+//! Deferred work that becomes due while a program sleeps: the program is woken to start it, and for no other reason.
 
 use crate::deferred::{Work, add, rma};
 use crate::harness::*;
@@ -111,7 +111,7 @@ impl Sleeper {
                     looks + 1
                 }
             };
-            assert!(looks < 100, "fi_trywait asks to poll again and again");
+            assert!(looks < 100, "fi_trywait keeps returning FI_EAGAIN");
         }
     }
 }

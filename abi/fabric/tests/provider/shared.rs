@@ -347,7 +347,7 @@ fn endpoints_close_while_their_shared_receives_are_used() {
                 while poll(first as *mut FidCq).is_some() {}
             }
         });
-        // Threads that wait for each other cannot be ended, but the process can.
+        // Deadlocked threads cannot be stopped, but the process can.
         scope.spawn(|| {
             let (mut last, mut since) = (usize::MAX, Instant::now());
             while !over.load(Ordering::Relaxed) {

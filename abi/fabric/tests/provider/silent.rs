@@ -1,4 +1,4 @@
-//! Clients that begin to connect and then send nothing, like a stopped client.
+//! Clients that begin to connect, and then send nothing, like a stopped process.
 
 use crate::harness::*;
 use crate::peer::{self, Peer, is_peer, until, word_of_name};
@@ -152,7 +152,7 @@ fn incomplete_connections_of_one_process_are_bounded() {
     assert_eq!(refused(), MANY - BOUND);
 }
 
-/// A call does not wait for an absent peer; a repeated call reports the failure.
+/// A call does not wait for an absent peer. A repeated call reports the failure.
 #[test]
 fn a_call_to_an_absent_peer_returns_at_once() {
     let a = Side::open(&Wish::default());

@@ -35,7 +35,7 @@ fn target() {
         });
         assert_eq!(code, 0);
     }
-    // Gives the interrupted access time to continue, if anything lets it.
+    // Gives the interrupted access time to continue, if it incorrectly can.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
 }

@@ -206,7 +206,7 @@ fn send_from(
     )
 }
 
-/// A payload that is not stored is an error, whether it travels with the message or is read from the sender.
+/// A payload that cannot be stored is an error, whether it travels with the message or is read from the sender.
 ///
 /// Proves: FI-I08
 #[test]

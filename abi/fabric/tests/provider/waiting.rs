@@ -204,7 +204,7 @@ fn nothing_is_missed_while_other_calls_are_in_progress() {
         done.store(true, Ordering::Relaxed);
         // SAFETY: the handle is live.
         assert_eq!(unsafe { ((*(*b.cq).ops).signal)(b.cq) }, 0);
-        assert!(woken, "a message arrived, and nothing woke");
+        assert!(woken, "a message arrived, but did not wake the thread");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Deferred work that is withdrawn while another thread tries to start it.
+//! Deferred work that is canceled while another thread tries to start it.
 
 use crate::deferred::{Work, add, rma};
 use crate::harness::*;

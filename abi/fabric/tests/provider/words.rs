@@ -1,4 +1,4 @@
-//! The messages for a program's author: one line for each refusal, in libfabric's terms.
+//! The messages for the author of a program: one line for each refusal, in libfabric's terms.
 
 use crate::harness::*;
 use crate::peer::{hear, is_peer, rerun};
@@ -156,7 +156,7 @@ fn at_level_info_the_log_explains_failed_calls() {
         "the endpoint is not enabled (fi_enable)",
         "the endpoint is not enabled (fi_enable)",
         "the endpoint is not bound to an address vector (fi_ep_bind)",
-        "fi_addr 0x4d is not in the address vector",
+        "fi_addr 0x4d is not in the endpoint's address vector",
         "an injected transfer (inject_size) may have at most 4096 B",
         "cannot register 0 B from 0x1000",
         "still in use by 1 endpoint, 1 completion queue, 1 address vector, 1 memory region; close",

@@ -39,7 +39,7 @@ fn only_live_objects_are_found() {
 /// An object that a search passes to its closure stays alive until the closure returns, even if its slot would become a
 /// spare one.
 #[test]
-fn nothing_is_freed_under_the_eyes_of_a_search() {
+fn a_search_keeps_the_object_it_inspects_alive() {
     static WORDS: Pool<String> = Pool::new(4);
     let word = WORDS.put("word".to_owned()).unwrap().as_ptr() as usize;
     freed_after_the_search(&WORDS, word, |address| {
@@ -66,10 +66,10 @@ fn freed_after_the_search(
                 free(word as *const String);
                 taken.store(1, Ordering::Release);
             });
-            // Gives a faulty pool time to free the object; a correct one passes however long this is.
+            // Gives a faulty pool time to free the object. A correct one passes, however long this takes.
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert_eq!(taken.load(Ordering::Acquire), 0);
-            assert!(words.contains(word as *const String), "it is live");
+            assert!(words.contains(word as *const String), "the object is live");
             Some(s.clone())
         });
         assert_eq!(found.as_deref(), Some("word"));
@@ -81,7 +81,7 @@ fn freed_after_the_search(
 /// Threads add and remove objects without a lock while another one searches. A search that saw a destroyed object would
 /// find other words, or a sanitizer would report it.
 #[test]
-fn searches_see_whole_objects_while_others_come_and_go() {
+fn searches_see_valid_objects_while_others_are_added_and_removed() {
     static WORDS: Pool<String> = Pool::new(64);
     const ROUNDS: usize = if cfg!(miri) { 30 } else { 3000 };
     let searching = &AtomicU32::new(1);
@@ -116,7 +116,7 @@ fn searches_see_whole_objects_while_others_come_and_go() {
 }
 
 #[test]
-fn a_full_pool_says_so_and_has_room_again_later() {
+fn a_full_pool_refuses_objects_until_one_is_removed() {
     static NUMBERS: Pool<u64> = Pool::new(2);
     let first = NUMBERS.put(1).unwrap().as_ptr().cast_const();
     assert!(NUMBERS.put(2).is_some());
@@ -126,9 +126,9 @@ fn a_full_pool_says_so_and_has_room_again_later() {
     assert!(NUMBERS.put(4).is_some());
 }
 
-/// Slots that a thread keeps are not lost: the thread reuses them, and once it has ended, other threads do.
+/// Spare slots are not lost: their thread reuses them, and after it has exited, other threads do.
 #[test]
-fn spare_slots_are_used_and_returned() {
+fn spare_slots_are_reused_and_returned() {
     const MANY: u32 = 3 * SPARES as u32;
     static WORDS: Pool<String> = Pool::new(MANY);
     fn words() -> &'static Pool<String> {
@@ -147,7 +147,7 @@ fn spare_slots_are_used_and_returned() {
     let spares = Some(&Spares::new(words));
     for turn in 0..3 {
         let all: Vec<_> = std::iter::from_fn(|| put(spares)).collect();
-        // The slots that this thread has kept since the round before are available, too.
+        // The slots that this thread has kept since the last round are also available.
         assert_eq!(all.len(), MANY as usize, "{turn}");
         for address in all {
             // SAFETY: it is live, and no other thread destroys it meanwhile.
@@ -172,7 +172,7 @@ fn spare_slots_are_used_and_returned() {
 }
 
 #[test]
-fn many_objects_cross_the_steps() {
+fn a_pool_grows_beyond_its_first_step() {
     static BLOCKS: Pool<[u64; 16]> = Pool::new(10_000);
     let all: Vec<_> = (0..10_000)
         .map(|n| BLOCKS.put([n; 16]).unwrap().as_ptr())

@@ -4,7 +4,7 @@
 // UNSAFETY: C functions.
 
 use super::socket::{Phase, Socket};
-use super::stream::How;
+use super::stream::Shutdown;
 use super::table::{self, Any};
 use super::waiting::Progress;
 use rkey_kit::{Errno, fence, fence_or_minus_one};
@@ -12,16 +12,17 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long `rclose` waits until what was sent has reached the peer's memory. That takes microseconds, unless the peer is stopped.
+/// How long `rclose` waits, by default, for sent data to reach the peer's memory. That takes microseconds, unless the peer is
+/// stopped.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// `rshutdown`.
 pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
     fence_or_minus_one(|| {
         let how = match how {
-            libc::SHUT_RD => How::Read,
-            libc::SHUT_WR => How::Write,
-            libc::SHUT_RDWR => How::Both,
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
             _ => return Err(Errno::INVAL),
         };
         let socket = match table::find(number)? {
@@ -35,25 +36,25 @@ pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
         state.progress();
         state.connection()?.shut(how);
         drop(state);
-        // Other threads that wait for it look again.
-        socket.waiting.bell.signal();
+        // Other threads that wait for the socket must check again.
+        socket.waiting.wake_fd.signal();
         Ok(0)
     })
 }
 
-/// Ends a socket that programs no longer know, once what was sent has reached the peer.
+/// Closes a socket whose number is already invalid, once what was sent has reached the peer.
 fn close(socket: &Arc<Socket>) {
     linger(socket);
     end(socket);
 }
 
-/// Says the last words, and waits until what was sent has reached the peer, as long as the program permits.
+/// Disconnects, and waits until what was sent has reached the peer, as long as the program permits.
 fn linger(socket: &Arc<Socket>) {
     let linger = {
         let mut state = socket.state.lock();
         state.progress();
         if let Phase::Open(connection) = &mut state.phase {
-            connection.shut(How::Both);
+            connection.shut(Shutdown::Both);
         }
         state.options.linger.unwrap_or(LINGER)
     };
@@ -76,24 +77,24 @@ fn end(socket: &Arc<Socket>) {
         (id, phase, iomaps)
     };
     if let Some(Ok(key)) = id.as_ref().map(|id| id.key()) {
-        table::forget(key);
+        table::unregister(key);
     }
-    // In this order: the connection manager uses the queue pair until the identifier has ended.
+    // The identifier first: the connection manager uses the queue pair until it has ended.
     drop(id);
     if let Phase::Listening(listening) = phase {
-        // The program has sent nothing to them, so there is nothing to wait for: peers that are stopped do not delay this.
-        let begun = listening.begun.into_iter().map(|(_, socket)| socket);
-        for socket in listening.ready.into_iter().chain(begun) {
+        // The program has sent nothing on them, so there is nothing to wait for. Stopped peers do not delay this.
+        let pending = listening.pending.into_iter().map(|(_, socket)| socket);
+        for socket in listening.ready.into_iter().chain(pending) {
             end(&socket);
         }
     } else {
         drop(phase);
     }
     drop(iomaps);
-    socket.waiting.bell.signal();
+    socket.waiting.wake_fd.signal();
 }
 
-/// `rclose`. Like the stock library's, it returns `EBADF` itself for a number that is not a socket's.
+/// `rclose`. Like the stock library, returns the error number `EBADF` itself, not -1, if the number is not that of a socket.
 pub extern "C" fn rclose(number: c_int) -> c_int {
     fence(|| {
         crate::front::service()?;

@@ -1,7 +1,7 @@
-//! Identifiers of the connection manager, as rsockets use them: all on one event channel, which one thread serves.
+//! Identifiers of the connection manager, as rsockets use them: all on one event channel, whose events one thread handles.
 
 #![allow(unsafe_code)]
-// UNSAFETY: calls of this library's C functions, and reads the events that it has made.
+// UNSAFETY: calls this library's C functions, and reads its events.
 
 use crate::address;
 use crate::bind::{bind, listen_at};
@@ -22,11 +22,12 @@ use std::ptr::null_mut;
 
 /// The timeout for [`find_route`], which only refuses 0.
 const TIMEOUT_MS: c_int = 2000;
-/// RDMA reads are not used.
+/// Streams use no RDMA reads.
 const READS: u8 = 0;
-/// Retries without end, as the device's own limits say.
+/// The retry count, and the RNR retry count, for which 7 means without limit.
 const RETRIES: u8 = 7;
-/// The backlog of the connection manager's listener. Requests are taken at once.
+/// The backlog of a listening identifier. The event thread handles requests immediately; [`super::open`] limits accepted
+/// connections.
 const BACKLOG: c_int = 1024;
 
 /// The event channel of all rsockets.
@@ -40,21 +41,21 @@ unsafe impl Sync for Channel {}
 
 /// An event.
 #[derive(Debug)]
-pub struct Note {
+pub struct Event {
     /// Its type.
     pub kind: rdma_cm_event_type,
     /// Its status.
     pub status: c_int,
-    /// The identifier that it is about; for a request, the listener.
+    /// The key of its identifier; for a request, of the listener.
     pub about: IdKey,
-    /// The identifier of a request.
+    /// The new identifier, for a request.
     pub child: Option<Id>,
-    /// The private data of a request or an answer.
+    /// The private data of a REQ or a REP.
     pub data: Vec<u8>,
 }
 
 impl Channel {
-    /// A new one.
+    /// Creates the channel.
     ///
     /// # Errors
     /// No descriptor or memory is available, or the connection manager cannot be used.
@@ -66,8 +67,8 @@ impl Channel {
     ///
     /// # Errors
     /// The connection manager has failed. `ENOMEM`: an event was lost.
-    pub fn next(&self) -> Result<Note, Errno> {
-        // SAFETY: the channel lives as long as the process, and this is the only thread that knows the event.
+    pub fn next(&self) -> Result<Event, Errno> {
+        // SAFETY: the channel lives as long as the process, and no other thread has seen the event.
         unsafe {
             let event = fetch_from(self.0)?;
             let (kind, status) = kind(event)?;
@@ -83,11 +84,11 @@ impl Channel {
             };
             let about = find::<IdObject>(about)?.key;
             ack(event)?;
-            Ok(Note {
+            Ok(Event {
                 kind,
                 status,
                 about,
-                // Not `then_some`: an `Id` that is made and dropped ends its identifier.
+                // Not `then_some`, which would create an `Id` in any case, and destroy the identifier when it drops it.
                 child: is_request.then(|| Id(id)),
                 data,
             })
@@ -95,15 +96,15 @@ impl Channel {
     }
 }
 
-/// An identifier. Its end ends its connection.
+/// An identifier. Dropping it destroys the identifier, and ends its connection.
 #[derive(Debug)]
 pub struct Id(*mut CmId);
 
-// SAFETY: a handle; the socket's lock keeps other threads out.
+// SAFETY: a handle; the socket's lock excludes other threads.
 unsafe impl Send for Id {}
 
 impl Id {
-    /// A new one.
+    /// Creates an identifier.
     ///
     /// # Errors
     /// `ENOMEM`, or the connection manager cannot be used.
@@ -117,15 +118,15 @@ impl Id {
         unsafe { find::<IdObject>(self.0) }
     }
 
-    /// Its name in the hub.
+    /// Its key in the hub.
     ///
     /// # Errors
-    /// None; `EINVAL` if there is a bug.
+    /// `EINVAL`: a bug.
     pub fn key(&self) -> Result<IdKey, Errno> {
         Ok(self.object()?.key)
     }
 
-    /// Gives it an address.
+    /// Binds it to an address.
     ///
     /// # Errors
     /// Those of [`bind`].
@@ -133,10 +134,10 @@ impl Id {
         bind(self.object()?, to)
     }
 
-    /// Lets it share its address and port with others that allow it too; lets it exclude IPv4.
+    /// Sets `RDMA_OPTION_ID_REUSEADDR` and `RDMA_OPTION_ID_AFONLY`.
     ///
     /// # Errors
-    /// None; `EINVAL` if there is a bug.
+    /// `EINVAL`: a bug.
     pub fn set_options(&self, reuse_address: bool, one_family: Option<bool>) -> Result<(), Errno> {
         with_entry(self.key()?, |own| {
             own.options.reuse_address = reuse_address;
@@ -145,7 +146,7 @@ impl Id {
         })
     }
 
-    /// Makes it listen.
+    /// Starts listening.
     ///
     /// # Errors
     /// Those of [`listen_at`].
@@ -153,7 +154,7 @@ impl Id {
         listen_at(self.object()?, BACKLOG)
     }
 
-    /// Begins to resolve an address. An event follows.
+    /// Starts resolving an address. An event follows.
     ///
     /// # Errors
     /// Those of [`resolve`].
@@ -161,7 +162,7 @@ impl Id {
         resolve(self.object()?, None, to)
     }
 
-    /// Begins to find the path. An event follows.
+    /// Starts resolving the route. An event follows.
     ///
     /// # Errors
     /// Those of [`find_route`].
@@ -169,7 +170,7 @@ impl Id {
         find_route(self.object()?, TIMEOUT_MS)
     }
 
-    /// Makes its queue pair. The caller destroys it, after the identifier.
+    /// Creates its queue pair. The caller must destroy the queue pair, after the identifier.
     ///
     /// # Errors
     /// Those of [`qp::create_plain`].
@@ -201,7 +202,7 @@ impl Id {
         }
     }
 
-    /// Asks the peer for a connection. An event follows.
+    /// Requests a connection. An event follows.
     ///
     /// # Errors
     /// Those of `rdma_connect`.
@@ -219,16 +220,16 @@ impl Id {
         Self::called(unsafe { crate::accept::accept(self.0, &mut Self::param(data)) })
     }
 
-    /// Tells the peer that the connection has ended.
+    /// Disconnects.
     pub fn disconnect(&self) {
-        // SAFETY: a live identifier. An error means that it has ended already.
+        // SAFETY: a live identifier. An error means that the connection has already ended.
         unsafe { crate::connect::disconnect(self.0) };
     }
 
     /// Its own address and its peer's.
     ///
     /// # Errors
-    /// None; `EINVAL` if there is a bug.
+    /// `EINVAL`: a bug.
     pub fn addresses(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), Errno> {
         with_entry(self.key()?, |own| Ok((own.local, own.peer)))
     }

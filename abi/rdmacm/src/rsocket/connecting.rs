@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use super::names::taken;
-use super::open::identify;
+use super::names::read_address;
+use super::open::ensure_id;
 use super::socket::{Phase, Socket, State};
 use super::table::{self, Any};
 use crate::address::{is_any, is_ours};
@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a call that does not block waits for the answer. Peers are on this host and answer at once, unless they are stopped;
-/// a program that is moved onto RDMA falls back to ordinary sockets if it gets a refusal from this call.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a non-blocking call waits for the peer's answer. Peers are on this host and answer at once, unless they are stopped.
+/// librspreload falls back to an ordinary socket only if this call itself reports a refusal.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 const EALREADY: Errno = Errno::from_raw(libc::EALREADY);
 const EINPROGRESS: Errno = Errno::from_raw(libc::EINPROGRESS);
@@ -32,12 +32,12 @@ fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<(), 
     }
     if !is_any(to.ip()) && !is_ours(to.ip()) {
         tracing::info!(
-            "an rsocket reaches only peers on this host, and {} is not",
+            "rsockets reach only peers on this host; {} is not an address of this host",
             to.ip()
         );
         return Err(Errno::NETUNREACH);
     }
-    identify(socket, state)?;
+    ensure_id(socket, state)?;
     state.is_reported = false;
     let id = state.id.as_ref().ok_or(Errno::BADF)?;
     id.resolve(to)?;
@@ -60,7 +60,7 @@ fn answer(state: &mut State) -> Option<Result<(), Errno>> {
 /// `rconnect`.
 ///
 /// # Safety
-/// `address` is null or has `len` bytes.
+/// `address` is null or points to `len` bytes.
 pub unsafe extern "C" fn rconnect(
     number: c_int,
     address: *const libc::sockaddr,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn rconnect(
     fence_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
-        let to = unsafe { taken(address, len) }?;
+        let to = unsafe { read_address(address, len) }?;
         let socket = match socket {
             Any::Stream(socket) => socket,
             Any::Datagram(socket) => {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn rconnect(
             begin(&socket, &mut state, to)?;
         }
         let deadline = match socket.waiting.is_nonblocking() {
-            true => Some(rkey_device::time::now() + PATIENCE),
+            true => Some(rkey_device::time::now() + ANSWER_TIMEOUT),
             false => socket.deadline(|options| options.send_timeout),
         };
         socket

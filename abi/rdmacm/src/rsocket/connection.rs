@@ -1,10 +1,10 @@
-//! A connected stream: the state machine and its queue pair.
+//! A connected stream: the state machine and the queue pair.
 
 use super::complaint::{complain, mention};
-use super::link::{Done, Link};
+use super::link::{Completion, Link};
 use super::memory::Buffers;
-use super::stream::{How, Stream, Write};
-use super::wire::{Iomap, Offer, Piece};
+use super::stream::{Shutdown, Stream, Write};
+use super::wire::{Iomap, Offer, RemoteSge};
 use rkey_kit::Errno;
 
 /// `ECONNRESET`.
@@ -17,12 +17,12 @@ const PROTOCOL: Errno = Errno::from_raw(libc::EPROTO);
 pub struct Connection {
     link: Link,
     stream: Stream,
-    /// Why it failed, until the program has asked (`SO_ERROR`).
+    /// Why it failed, until a call or `SO_ERROR` has reported it.
     pub error: Option<Errno>,
 }
 
 impl Connection {
-    /// From a queue pair and what the peer offers.
+    /// Creates the state machine for a queue pair and the peer's offer.
     #[must_use]
     pub fn new(link: Link, offer: &Offer) -> Self {
         let stream = Stream::new(&link.sizes, link.ring(), offer);
@@ -45,30 +45,30 @@ impl Connection {
         &self.link
     }
 
-    /// Takes what has arrived, and sends what is due.
+    /// Processes what has arrived, and sends what is due.
     pub fn progress(&mut self) {
-        let (mut receives, mut trouble) = (0, None);
+        let (mut receives, mut failure) = (0, None);
         let (link, stream) = (&self.link, &mut self.stream);
-        link.poll(|done| match done {
-            Done::Arrived(immediate) => {
+        link.poll(|completion| match completion {
+            Completion::Arrived(immediate) => {
                 receives += 1;
                 let taken = stream.received(immediate, |slot| link.take_target(slot));
                 if let Err(violation) = taken {
                     complain(format_args!(
                         "rsocket peer violated the protocol; closing the connection: {violation}"
                     ));
-                    trouble = Some(PROTOCOL);
+                    failure = Some(PROTOCOL);
                     stream.end();
                 }
             }
-            Done::NoReceive => {}
-            Done::Sent(work) => stream.completed(work),
-            Done::Failed(work) => {
+            Completion::NoReceive => {}
+            Completion::Sent(work) => stream.completed(work),
+            Completion::Failed(work) => {
                 stream.completed(work);
-                trouble = trouble.or(Some(RESET));
+                failure = failure.or(Some(RESET));
             }
         });
-        if let Some(error) = trouble {
+        if let Some(error) = failure {
             self.fail(error);
         }
         if self.stream.has_ended() {
@@ -82,10 +82,10 @@ impl Connection {
         }
     }
 
-    /// Ends it with an error, unless it has ended already.
+    /// Ends the connection with an error. Keeps an earlier end, unless the peer violated the protocol.
     fn fail(&mut self, error: Errno) {
         if error == PROTOCOL || !self.stream.has_ended() {
-            mention(format_args!("an rsocket's connection fails: {error}"));
+            mention(format_args!("the connection of an rsocket failed: {error}"));
             self.error = Some(error);
         }
         self.stream.end();
@@ -94,15 +94,17 @@ impl Connection {
 
     fn post(&mut self, write: &Write) {
         if let Err(error) = self.link.post(write) {
-            mention(format_args!("an rsocket cannot write to its peer: {error}"));
+            mention(format_args!(
+                "an rsocket cannot post a write to its peer: {error}"
+            ));
             self.stream.completed(write.work);
             self.fail(RESET);
         }
     }
 
-    /// The connection manager says that the peer has ended.
-    pub fn peer_is_gone(&mut self) {
-        // What it sent before is in the completion queue.
+    /// Ends the connection after the connection manager has reported a disconnection.
+    pub fn disconnected(&mut self) {
+        // What the peer sent before is in the completion queue.
         self.progress();
         self.stream.end();
         self.link.fail();
@@ -133,7 +135,7 @@ impl Connection {
     pub fn send_to(
         &mut self,
         from: &mut Buffers<'_>,
-        to: Piece,
+        to: RemoteSge,
         done: &mut usize,
     ) -> Result<(), Errno> {
         let mut to = to;
@@ -141,7 +143,7 @@ impl Connection {
             && let Some((at, len)) = self.stream.direct_room(to.len)
         {
             self.link.fill(from, at, len)?;
-            let Some(write) = self.stream.send_to(Piece { len, ..to }) else {
+            let Some(write) = self.stream.send_to(RemoteSge { len, ..to }) else {
                 break;
             };
             self.post(&write);
@@ -152,7 +154,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the peer of a mapped area. Returns whether there was room.
+    /// Sends the record of a mapped area to the peer. Returns whether there was room.
     pub fn map(&mut self, index: u16, area: Iomap) -> bool {
         let write = self.stream.map(index, area);
         if let Some(write) = &write {
@@ -161,25 +163,25 @@ impl Connection {
         write.is_some()
     }
 
-    /// The memory that the peer has mapped at an offset, from there to its end.
+    /// The memory that the peer has mapped at an offset, from there to the end of the area.
     #[must_use]
-    pub fn mapped(&self, offset: u64) -> Option<Piece> {
+    pub fn mapped(&self, offset: u64) -> Option<RemoteSge> {
         (0..self.link.sizes.iomaps).find_map(|index| {
             let area = self.link.iomap(index);
             let into = offset.checked_sub(area.offset)?;
-            let len = u64::from(area.piece.len).checked_sub(into)?;
-            (len > 0).then_some(Piece {
-                addr: area.piece.addr.wrapping_add(into),
-                key: area.piece.key,
+            let len = u64::from(area.memory.len).checked_sub(into)?;
+            (len > 0).then_some(RemoteSge {
+                addr: area.memory.addr.wrapping_add(into),
+                key: area.memory.key,
                 len: len as u32,
             })
         })
     }
 
-    /// Copies what has arrived, after the first `skip` bytes. Returns how many bytes.
+    /// Copies received bytes after the first `skip`, without consuming them. Returns their number.
     ///
     /// # Errors
-    /// `EFAULT`: there is no memory for it.
+    /// `EFAULT`: the buffers cannot be written.
     pub fn peek(&self, to: &mut Buffers<'_>, skip: u32) -> Result<u32, Errno> {
         let mut done = 0;
         while !to.is_empty()
@@ -191,10 +193,10 @@ impl Connection {
         Ok(done)
     }
 
-    /// Takes what has arrived. Returns how many bytes.
+    /// Copies and consumes received bytes. Returns their number.
     ///
     /// # Errors
-    /// Those of [`peek`](Self::peek). Then nothing is taken.
+    /// Those of [`peek`](Self::peek). Then nothing is consumed.
     pub fn receive(&mut self, to: &mut Buffers<'_>) -> Result<usize, Errno> {
         let done = self.peek(to, 0)?;
         self.stream.consume(done);
@@ -208,8 +210,8 @@ impl Connection {
         }
     }
 
-    /// Shuts one or both halves.
-    pub fn shut(&mut self, how: How) {
+    /// Shuts down one or both directions.
+    pub fn shut(&mut self, how: Shutdown) {
         self.stream.shut(how);
         self.progress_credits();
     }

@@ -1,4 +1,4 @@
-//! `riomap`, `riounmap`, `riowrite`: memory that a peer writes by offset.
+//! `riomap`, `riounmap`, `riowrite`: memory that a peer addresses by an offset.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -6,9 +6,9 @@
 use super::connection::{Connection, RESET};
 use super::memory::{Access, Buffers, Registration};
 use super::table;
-use super::transfer::{counted, one};
+use super::transfer::{count_or_minus_one, single};
 use super::waiting::Progress;
-use super::wire::{Iomap, Piece};
+use super::wire::{Iomap, RemoteSge};
 use rkey_kit::{Errno, contained, fence_or_minus_one};
 use std::ffi::{c_int, c_void};
 
@@ -19,32 +19,32 @@ struct Mapped {
     offset: u64,
     addr: u64,
     len: u32,
-    /// Its record at the peer. An area that the peer may not write has none.
+    /// The index of its record at the peer. `None` if the peer may not write to the area.
     index: Option<u16>,
-    is_announced: bool,
+    is_sent: bool,
 }
 
 /// The areas of a socket.
 #[derive(Debug, Default)]
 pub struct Iomaps {
     areas: Vec<Mapped>,
-    /// Records that the peer still has, of areas that are gone.
-    gone: Vec<u16>,
+    /// The indexes of records that the peer still has, but whose areas are unmapped.
+    stale: Vec<u16>,
 }
 
 impl Iomaps {
-    /// Tells the peer what it does not know yet, as far as there is room.
-    pub fn announce(&mut self, connection: &mut Connection) {
-        while let Some(index) = self.gone.last() {
+    /// Sends changed records to the peer, as far as there is room.
+    pub fn send_records(&mut self, connection: &mut Connection) {
+        while let Some(index) = self.stale.last() {
             if !connection.map(*index, Iomap::default()) {
                 return;
             }
-            self.gone.pop();
+            self.stale.pop();
         }
-        for area in self.areas.iter_mut().filter(|area| !area.is_announced) {
+        for area in self.areas.iter_mut().filter(|area| !area.is_sent) {
             let record = Iomap {
                 offset: area.offset,
-                piece: Piece {
+                memory: RemoteSge {
                     addr: area.addr,
                     key: area.registration.keys().1,
                     len: area.len,
@@ -56,15 +56,15 @@ impl Iomaps {
             if !connection.map(index, record) {
                 return;
             }
-            area.is_announced = true;
+            area.is_sent = true;
         }
     }
 
-    /// A record that nothing uses.
+    /// Finds an unused index.
     fn free_index(&self, count: u16) -> Result<u16, Errno> {
         let used = |index: &u16| {
             let mut areas = self.areas.iter();
-            self.gone.contains(index) || areas.any(|area| area.index == Some(*index))
+            self.stale.contains(index) || areas.any(|area| area.index == Some(*index))
         };
         (0..count)
             .find(|index| !used(index))
@@ -95,13 +95,13 @@ unsafe fn map(
     let addr = at.expose_provenance() as u64;
     let offset = if offset == -1 { addr as i64 } else { offset };
     state.iomaps.areas.push(Mapped {
-        // SAFETY: the program keeps the memory until `riounmap` or `rclose`.
+        // SAFETY: the caller guarantees that the memory stays valid until `riounmap` or `rclose`.
         registration: unsafe { Registration::new(pd, at, len, access) }?,
         offset: offset as u64,
         addr,
         len: short,
         index,
-        is_announced: false,
+        is_sent: false,
     });
     state.progress();
     Ok(offset)
@@ -110,7 +110,7 @@ unsafe fn map(
 /// `riomap`.
 ///
 /// # Safety
-/// There are `len` bytes at `at`, until `riounmap` or `rclose`.
+/// `at` points to `len` bytes, which stay valid until `riounmap` or `rclose`.
 pub unsafe extern "C" fn riomap(
     number: c_int,
     at: *mut c_void,
@@ -140,8 +140,8 @@ pub extern "C" fn riounmap(number: c_int, at: *mut c_void, len: usize) -> c_int 
             .iter()
             .position(|area| area.addr == addr && area.len as usize == len);
         let area = areas.swap_remove(found.ok_or(Errno::INVAL)?);
-        if area.is_announced {
-            state.iomaps.gone.extend(area.index);
+        if area.is_sent {
+            state.iomaps.stale.extend(area.index);
         }
         state.progress();
         drop(state);
@@ -153,7 +153,7 @@ pub extern "C" fn riounmap(number: c_int, at: *mut c_void, len: usize) -> c_int 
 /// `riowrite`.
 ///
 /// # Safety
-/// There are `len` readable bytes at `data`.
+/// `data` points to `len` readable bytes.
 pub unsafe extern "C" fn riowrite(
     number: c_int,
     data: *const c_void,
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn riowrite(
     offset: i64,
     flags: c_int,
 ) -> usize {
-    let buffers = one(data.cast_mut(), len);
-    let written = counted(|| {
+    let buffers = single(data.cast_mut(), len);
+    let written = count_or_minus_one(|| {
         let socket = table::stream(number)?;
         // SAFETY: guaranteed by the caller.
         let mut from = unsafe { Buffers::new(&buffers) }?;

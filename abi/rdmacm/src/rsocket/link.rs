@@ -1,13 +1,13 @@
-//! The queue pair of an rsocket, with its completion queue and its memory.
+//! The queue pair of a stream socket, with its completion queue and its memory.
 
 #![allow(unsafe_code)]
-// UNSAFETY: calls of verbs.
+// UNSAFETY: verbs calls.
 
 use super::cm::Id;
 use super::completions::{Completions, code};
 use super::memory::{Access, Area, Buffers};
 use super::stream::{CONTROLS, Sizes, Source, TARGETS, Work, Write};
-use super::wire::{Iomap, Offer, Piece};
+use super::wire::{Iomap, Offer, RemoteSge};
 use crate::verbs;
 use ibverbs::sys::*;
 use rkey_kit::Errno;
@@ -15,39 +15,39 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 
-/// Receives beyond the credits, for the peer's controls: it never has as many under way.
+/// Receives beyond the credits, for the peer's control messages: it never has as many outstanding.
 const SPARE_RECEIVES: u32 = 16;
-/// The longest record that is sent from the work request itself.
+/// The maximum length of inline data, which is enough for every record.
 const INLINE: u32 = 32;
-/// The most completions that one poll takes.
+/// The maximum number of completions per poll.
 const BATCH: usize = 32;
 
 const RECEIVE: u64 = 1 << 33;
 const CONTROL: u64 = 1 << 32;
 
-/// What a completion reports.
+/// A completion.
 #[derive(Clone, Copy, Debug)]
-pub enum Done {
+pub enum Completion {
     /// An immediate value arrived.
     Arrived(u32),
-    /// A receive is gone without a message: the queue pair has failed.
+    /// A receive completed with an error: the queue pair has failed.
     NoReceive,
-    /// A write is done.
+    /// A write completed.
     Sent(Work),
-    /// A write has failed.
+    /// A write failed.
     Failed(Work),
 }
 
-/// A queue pair with all that it needs.
+/// A queue pair with its completion queue and memory.
 #[derive(Debug)]
 pub struct Link {
     qp: *mut Qp,
     completions: Completions,
-    /// The data to be sent.
+    /// The send ring.
     out: Area,
-    /// The data that the peer writes.
+    /// The receive ring, which the peer writes.
     ring: Area,
-    /// The records that the peer writes.
+    /// The records of targets and mapped areas, which the peer writes.
     records: Area,
     /// Its sizes.
     pub sizes: Sizes,
@@ -57,13 +57,13 @@ pub struct Link {
 unsafe impl Send for Link {}
 
 impl Link {
-    /// Makes the queue pair of an identifier that has a device, and posts its receives.
+    /// Creates the queue pair of an identifier that has a device, and posts its receives.
     ///
     /// # Errors
     /// No memory, descriptor or queue pair is available.
     pub fn new(id: &Id, sizes: Sizes) -> Result<Self, Errno> {
         let (_, pd) = verbs::device()?;
-        let records = TARGETS as usize * Piece::SIZE + usize::from(sizes.iomaps) * Iomap::SIZE;
+        let records = TARGETS as usize * RemoteSge::SIZE + usize::from(sizes.iomaps) * Iomap::SIZE;
         let out = Area::new(pd, sizes.send_bytes as usize, Access::Local)?;
         let ring = Area::new(pd, sizes.receive_bytes as usize, Access::Remote)?;
         let records = Area::new(pd, records, Access::Remote)?;
@@ -84,13 +84,13 @@ impl Link {
         Ok(link)
     }
 
-    /// The descriptor that is readable after a completion.
+    /// The descriptor that becomes readable after a completion.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.completions.fd()
     }
 
-    /// What the peer is told.
+    /// The offer for the peer.
     #[must_use]
     pub fn offer(&self) -> Offer {
         Offer {
@@ -101,13 +101,13 @@ impl Link {
         }
     }
 
-    /// The ring as the peer names it.
+    /// The receive ring, as the peer addresses it.
     #[must_use]
-    pub fn ring(&self) -> Piece {
+    pub fn ring(&self) -> RemoteSge {
         self.ring.remote(self.sizes.receive_bytes)
     }
 
-    /// Copies a program's bytes into the ring with data to be sent.
+    /// Copies a program's bytes into the send ring.
     ///
     /// # Errors
     /// `EFAULT`: they cannot be read.
@@ -115,21 +115,21 @@ impl Link {
         from.fill(&self.out, at, len)
     }
 
-    /// Copies arrived bytes to a program.
+    /// Copies received bytes to a program.
     ///
     /// # Errors
-    /// `EFAULT`: they cannot be written there.
+    /// `EFAULT`: the buffers cannot be written.
     pub fn read(&self, to: &mut Buffers<'_>, at: u32, len: u32) -> Result<(), Errno> {
         to.read(&self.ring, at, len)
     }
 
-    /// Takes the target in a slot, and clears the slot.
+    /// Reads the target in a slot, and clears the slot.
     #[must_use]
-    pub fn take_target(&self, slot: u32) -> Piece {
+    pub fn take_target(&self, slot: u32) -> RemoteSge {
         self.records.take_target(slot)
     }
 
-    /// What the peer has mapped.
+    /// The record of an area that the peer has mapped.
     #[must_use]
     pub fn iomap(&self, index: u16) -> Iomap {
         self.records.iomap(TARGETS, index)
@@ -169,7 +169,7 @@ impl Link {
             Source::Nothing => (0, 0, 0, 0),
         };
         let mut sge = Sge { addr, length, lkey };
-        // SAFETY: all fields are numbers or pointers, for which zeros are values.
+        // SAFETY: all fields are numbers or pointers, which may be all zeros.
         let mut wr: SendWr = unsafe { std::mem::zeroed() };
         wr.wr_id = match write.work {
             Work::Data(len) => len.into(),
@@ -189,16 +189,16 @@ impl Link {
             remote_addr: write.to,
             rkey: write.key,
         };
-        // SAFETY: our live queue pair; the request and its memory are valid: an area of ours, or bytes that are copied now.
+        // SAFETY: our live queue pair, and a valid request. Its memory is an area of ours, or inline data that the call copies.
         code(unsafe { ibverbs::post::post_send(self.qp, &mut wr, &mut null_mut()) })
     }
 
-    /// Takes completions, until there are none.
-    pub fn poll(&self, mut each: impl FnMut(Done)) {
+    /// Polls all completions.
+    pub fn poll(&self, mut each: impl FnMut(Completion)) {
         loop {
             let (batch, got) = self.completions.take::<BATCH>();
             for wc in &batch[..got] {
-                each(done(wc));
+                each(completion(wc));
             }
             if got < BATCH {
                 return;
@@ -211,7 +211,7 @@ impl Link {
         self.completions.rearm();
     }
 
-    /// Ends all requests of the queue pair, and those of the peer.
+    /// Moves the queue pair to the error state, which flushes its requests and fails those of the peer.
     pub fn fail(&self) {
         // SAFETY: our live queue pair.
         unsafe { verbs::fail_qp(self.qp) };
@@ -227,19 +227,19 @@ impl Drop for Link {
     }
 }
 
-fn done(wc: &Wc) -> Done {
+fn completion(wc: &Wc) -> Completion {
     let succeeded = wc.status == WC_SUCCESS;
     match wc.wr_id {
-        RECEIVE if succeeded => Done::Arrived(u32::from_be(wc.imm_data)),
-        RECEIVE => Done::NoReceive,
+        RECEIVE if succeeded => Completion::Arrived(u32::from_be(wc.imm_data)),
+        RECEIVE => Completion::NoReceive,
         id => {
             let work = match id & CONTROL {
                 0 => Work::Data(id as u32),
                 _ => Work::Control,
             };
             match succeeded {
-                true => Done::Sent(work),
-                false => Done::Failed(work),
+                true => Completion::Sent(work),
+                false => Completion::Failed(work),
             }
         }
     }

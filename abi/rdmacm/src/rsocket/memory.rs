@@ -1,10 +1,10 @@
-//! Memory that peers write, and the memory of programs.
+//! Registered memory, which peers may write, and the buffers of programs.
 
 #![allow(unsafe_code)]
 // UNSAFETY: maps memory, and copies between it and the addresses that programs pass. Peers write it, and programs may pass any address,
 // so all copies are those of `rkey_device::base::copy`.
 
-use super::wire::{Iomap, Piece};
+use super::wire::{Iomap, RemoteSge};
 use crate::sys::Pd;
 use ibverbs::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Mr};
 use rkey_kit::Errno;
@@ -12,12 +12,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether a peer may write to an area.
+/// Who may write to an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only we do.
+    /// Only this process.
     Local,
-    /// It may.
+    /// This process and the peer.
     Remote,
 }
 
@@ -59,7 +59,7 @@ impl Registration {
     /// Those of `ibv_reg_mr`.
     ///
     /// # Safety
-    /// The memory stays valid until the registration is dropped.
+    /// The memory must stay valid until the registration is dropped.
     pub unsafe fn new(
         pd: *mut Pd,
         at: *mut c_void,
@@ -84,12 +84,12 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: nothing uses it any more. When the call returns, no peer accesses the memory.
+        // SAFETY: nothing uses it any more. When the call returns, peers no longer access the memory.
         unsafe { ibverbs::mr::dereg_mr(self.mr) };
     }
 }
 
-/// Registered memory of our own.
+/// Registered memory that this library has mapped.
 #[derive(Debug)]
 pub struct Area {
     at: *mut u8,
@@ -97,7 +97,7 @@ pub struct Area {
     registration: Option<Registration>,
 }
 
-// SAFETY: the memory belongs to the area; it is accessed by copies and atomics only.
+// SAFETY: the area owns the memory, which is accessed only by copies and atomics.
 unsafe impl Send for Area {}
 
 impl Area {
@@ -130,7 +130,7 @@ impl Area {
             .map_or((0, 0), Registration::keys)
     }
 
-    /// A part of it as the device names it here: address and local key.
+    /// The address and local key for our own work requests, from an offset on.
     #[must_use]
     pub fn local(&self, at: u32) -> (u64, u32) {
         (
@@ -139,17 +139,17 @@ impl Area {
         )
     }
 
-    /// The whole as peers name it, with another length.
+    /// The address and remote key for the peer, with a length.
     #[must_use]
-    pub fn remote(&self, len: u32) -> Piece {
-        Piece {
+    pub fn remote(&self, len: u32) -> RemoteSge {
+        RemoteSge {
             addr: self.at.expose_provenance() as u64,
             key: self.keys().1,
             len,
         }
     }
 
-    /// Copies a program's bytes into it.
+    /// Copies a program's bytes into the area.
     ///
     /// # Errors
     /// `EFAULT`: the program's memory is not readable.
@@ -184,53 +184,53 @@ impl Area {
             at.is_multiple_of(8) && at + 8 <= self.len,
             "a word is inside its area"
         );
-        // SAFETY: inside the area and aligned, as a page is. Peers write it at any time, so it is accessed atomically.
+        // SAFETY: inside the area, and aligned, as the area begins at a page. Peers may write it at any time, so access is atomic.
         unsafe { AtomicU64::from_ptr(self.at.add(at).cast()) }
     }
 
-    /// Takes the target in a slot, and clears the slot.
+    /// Reads the target in a slot, and clears the slot.
     #[must_use]
-    pub fn take_target(&self, slot: u32) -> Piece {
-        let at = slot as usize * Piece::SIZE;
+    pub fn take_target(&self, slot: u32) -> RemoteSge {
+        let at = slot as usize * RemoteSge::SIZE;
         let addr = self.word(at).load(Ordering::Acquire);
         let rest = self.word(at + 8).swap(0, Ordering::AcqRel);
-        Piece::from_words([addr, rest])
+        RemoteSge::from_words([addr, rest])
     }
 
-    /// The record of a mapped area that a peer has written. Records follow `targets` slots.
+    /// Reads the record of a mapped area that the peer has written. The records follow the slots of the targets.
     #[must_use]
     pub fn iomap(&self, targets: u32, index: u16) -> Iomap {
-        let at = targets as usize * Piece::SIZE + usize::from(index) * Iomap::SIZE;
+        let at = targets as usize * RemoteSge::SIZE + usize::from(index) * Iomap::SIZE;
         let load = |at: usize| self.word(at).load(Ordering::Acquire);
         Iomap {
             offset: load(at),
-            piece: Piece::from_words([load(at + 8), load(at + 16)]),
+            memory: RemoteSge::from_words([load(at + 8), load(at + 16)]),
         }
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // First the registration, so that no peer writes what is no longer ours.
+        // Deregister first, so that the peer cannot write to memory that is no longer ours.
         self.registration = None;
         // SAFETY: our own mapping, which nothing uses any more. It cannot fail with these arguments.
         let _ = unsafe { munmap(self.at.cast(), self.len) };
     }
 }
 
-/// The buffers that a program passes, from the first byte that is left.
+/// A cursor over the buffers that a program passes.
 #[derive(Debug)]
 pub struct Buffers<'a> {
     left: &'a [libc::iovec],
-    /// Bytes of the first buffer that are done.
+    /// How many bytes of the first buffer have been copied.
     skip: usize,
 }
 
 impl<'a> Buffers<'a> {
-    /// From a list of buffers.
+    /// Creates a cursor at the first byte of a list of buffers.
     ///
     /// # Errors
-    /// `EINVAL`: the lengths are too large together. `EFAULT`: a buffer is null.
+    /// `EINVAL`: the total length is too large. `EFAULT`: a buffer is null.
     ///
     /// # Safety
     /// The buffers may be overwritten, if the call does that. They need not exist.

@@ -1,18 +1,18 @@
-//! rsockets: the calls of sockets over RDMA (`rdma/rsocket.h`).
+//! rsockets: the socket calls over RDMA (`rdma/rsocket.h`).
 //!
-//! A stream is a queue pair whose two ends write to each other's rings ([`stream`]); what they tell each other is in [`wire`]. A thread
-//! takes the connection manager's events for all sockets ([`service`]), so connections come about and end without the program's help.
-//! Data moves in the calls of the program. A socket's number is a descriptor of its own, which is readable when something may
-//! have happened; only `rpoll` knows what.
+//! A stream is a reliable connection whose two ends write to each other's rings ([`stream`]); [`wire`] defines the protocol. One
+//! thread handles the connection manager's events for all sockets ([`service`]), so connections are established and end without
+//! calls of the program. Data moves only in the program's calls. A socket's number is a real descriptor, which becomes readable
+//! when something may have happened; `rpoll` finds out what.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`wire`], [`stream`] | the protocol, and one end of a stream as a state machine |
-//! | [`memory`], [`completions`], [`link`], [`connection`] | memory that peers write; completion queues; the queue pair; all with a state machine |
-//! | [`cm`], [`service`] | identifiers of the connection manager; the thread that serves them |
+//! | [`wire`], [`stream`] | the protocol; one end of a stream as a state machine |
+//! | [`memory`], [`completions`], [`link`], [`connection`] | memory that peers write; the completion queue; the queue pair; the queue pair with the state machine |
+//! | [`cm`], [`service`] | identifiers of the connection manager; the thread that handles their events |
 //! | [`socket`], [`datagram`] | stream sockets, datagram sockets |
-//! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; their numbers and their settings; what peers did wrong, in the log |
-//! | [`open`], [`connecting`], [`closing`] | the calls that make, connect and end sockets |
+//! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; the numbers and the options of sockets; log lines about peers |
+//! | [`open`], [`connecting`], [`closing`] | the calls that create, connect and close sockets |
 //! | [`transfer`], [`iomap`] | the calls that move data |
 //! | [`names`], [`setting`], [`polling`] | addresses; options; waiting for many sockets |
 

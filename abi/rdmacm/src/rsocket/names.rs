@@ -1,4 +1,4 @@
-//! `rgetpeername` and `rgetsockname`, and addresses that programs pass.
+//! `rgetpeername` and `rgetsockname`; reading and writing addresses in the memory of programs.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -12,14 +12,14 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// An address that a program passes with its length.
+/// Reads an address that a program passes with its length.
 ///
 /// # Errors
-/// `EINVAL`: null, too short, or neither IPv4 nor IPv6.
+/// `EINVAL`: null, or too short. `EAFNOSUPPORT`: neither IPv4 nor IPv6.
 ///
 /// # Safety
-/// If it is not null, it has `len` bytes.
-pub unsafe fn taken(
+/// If not null, it points to `len` bytes.
+pub unsafe fn read_address(
     address: *const libc::sockaddr,
     len: libc::socklen_t,
 ) -> Result<SocketAddr, Errno> {
@@ -41,14 +41,14 @@ pub unsafe fn taken(
     unsafe { address::read(address) }
 }
 
-/// Writes an address where a program wants it, as far as there is room, and its whole length.
+/// Writes an address to the memory of a program, truncated to the length there, and then its full length.
 ///
 /// # Errors
-/// `EFAULT`: no room was passed. `EINVAL`: the length is misaligned.
+/// `EFAULT`: a pointer is null. `EINVAL`: `len` is misaligned.
 ///
 /// # Safety
-/// `into` and `len` are null, or room for an address and its length.
-pub unsafe fn give(
+/// `into` and `len` are null or valid for writes of an address and its length.
+pub unsafe fn write_address(
     address: SocketAddr,
     into: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
@@ -57,7 +57,7 @@ pub unsafe fn give(
         return Err(Errno::FAULT);
     }
     let (storage, whole) = (address::storage(address), address::length(address));
-    // SAFETY: not null, and the caller promises the room.
+    // SAFETY: not null, and the caller guarantees that it is valid for writes.
     unsafe {
         let len = output(len)?;
         let here = whole.min(*len as usize);
@@ -67,7 +67,7 @@ pub unsafe fn give(
     Ok(())
 }
 
-unsafe fn tell(
+unsafe fn get_name(
     number: c_int,
     into: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
@@ -82,7 +82,7 @@ unsafe fn tell(
                 false => state.local()?,
             };
             // SAFETY: guaranteed by the caller.
-            unsafe { give(address, into, len) }?;
+            unsafe { write_address(address, into, len) }?;
             return Ok(0);
         }
     };
@@ -102,32 +102,32 @@ unsafe fn tell(
     };
     let address = address.ok_or(Errno::from_raw(libc::ENOTCONN))?;
     // SAFETY: guaranteed by the caller.
-    unsafe { give(address, into, len) }?;
+    unsafe { write_address(address, into, len) }?;
     Ok(0)
 }
 
 /// `rgetpeername`.
 ///
 /// # Safety
-/// `address` and `len` are null, or room for an address and its length.
+/// `address` and `len` are null or valid for writes of an address and its length.
 pub unsafe extern "C" fn rgetpeername(
     number: c_int,
     address: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { tell(number, address, len, true) })
+    fence_or_minus_one(|| unsafe { get_name(number, address, len, true) })
 }
 
 /// `rgetsockname`.
 ///
 /// # Safety
-/// `address` and `len` are null, or room for an address and its length.
+/// `address` and `len` are null or valid for writes of an address and its length.
 pub unsafe extern "C" fn rgetsockname(
     number: c_int,
     address: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { tell(number, address, len, false) })
+    fence_or_minus_one(|| unsafe { get_name(number, address, len, false) })
 }

@@ -5,7 +5,7 @@
 
 use super::cm::Id;
 use super::datagram::Datagram;
-use super::names::{give, taken};
+use super::names::{read_address, write_address};
 use super::options::Options;
 use super::service;
 use super::socket::{Listening, Phase, Socket, State};
@@ -15,23 +15,23 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// The fewest and the most connections that may wait for `raccept`.
+/// The limits of a listener's backlog: connections that wait for `raccept`.
 const BACKLOG_MIN: usize = 16;
 const BACKLOG_MAX: usize = 1024;
 
-/// A new identifier for a socket that has none.
-pub(super) fn identify(socket: &Arc<Socket>, state: &mut State) -> Result<(), Errno> {
+/// Creates an identifier for a socket that has none.
+pub(super) fn ensure_id(socket: &Arc<Socket>, state: &mut State) -> Result<(), Errno> {
     if state.id.is_none() {
         let id = Id::new(service::channel()?)?;
-        table::name(id.key()?, socket);
+        table::register(id.key()?, socket);
         state.id = Some(id);
         state.phase = Phase::New;
     }
     Ok(())
 }
 
-/// As in the stock library, `SOCK_NONBLOCK` and `SOCK_CLOEXEC` are refused. So librspreload leaves programs that pass them on ordinary
-/// sockets: these programs also use `accept4` and `epoll`, which it does not know.
+/// Opens a socket. As in the stock library, it refuses `SOCK_NONBLOCK` and `SOCK_CLOEXEC`: librspreload then falls back to an
+/// ordinary socket. Programs that pass these flags also use `accept4` and `epoll`, which librspreload does not intercept.
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     rkey_kit::log::start();
     if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
@@ -43,7 +43,7 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
             let id = Id::new(channel)?;
             let key = id.key()?;
             let socket = Arc::new(Socket::new(id, Options::new(domain, kind), false)?);
-            table::name(key, &socket);
+            table::register(key, &socket);
             Ok(table::insert(Any::Stream(socket)))
         }
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
@@ -62,7 +62,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 /// `rbind`.
 ///
 /// # Safety
-/// `address` is null or has `len` bytes.
+/// `address` is null or points to `len` bytes.
 pub unsafe extern "C" fn rbind(
     number: c_int,
     address: *const libc::sockaddr,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn rbind(
     fence_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
-        let address = unsafe { taken(address, len) }?;
+        let address = unsafe { read_address(address, len) }?;
         let socket = match socket {
             Any::Stream(socket) => socket,
             Any::Datagram(socket) => {
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn rbind(
             Phase::Closed => return Err(Errno::BADF),
             _ => return Err(Errno::INVAL),
         }
-        identify(&socket, &mut state)?;
+        ensure_id(&socket, &mut state)?;
         let id = state.id.as_ref().ok_or(Errno::BADF)?;
         id.set_options(options.reuse_address, options.one_family)?;
         id.bind(address)?;
@@ -110,10 +110,10 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
             Phase::Closed => return Err(Errno::BADF),
             _ => return Err(Errno::INVAL),
         }
-        // Before the first request can come.
+        // Before `listen`, as a request may arrive at once.
         state.phase = Phase::Listening(Listening {
             ready: VecDeque::new(),
-            begun: Vec::new(),
+            pending: Vec::new(),
             limit,
         });
         let id = state.id.as_ref().ok_or(Errno::BADF)?;
@@ -129,7 +129,7 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
 /// `raccept`.
 ///
 /// # Safety
-/// `address` and `len` are null, or room for an address and its length.
+/// `address` and `len` are null or valid for writes of an address and its length.
 pub unsafe extern "C" fn raccept(
     number: c_int,
     address: *mut libc::sockaddr,
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn raccept(
             && !address.is_null()
         {
             // SAFETY: guaranteed by the caller.
-            unsafe { give(peer, address, len) }?;
+            unsafe { write_address(peer, address, len) }?;
         }
         accepted.waiting.renumber();
         Ok(table::insert(Any::Stream(accepted)))

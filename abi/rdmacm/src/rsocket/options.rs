@@ -1,34 +1,34 @@
-//! The settings of a socket, as values.
+//! The options of a socket.
 
 use super::stream::Sizes;
 use super::wire::round_iomaps;
 use rkey_kit::Errno;
 use std::time::Duration;
 
-/// The smallest and the largest ring.
+/// The limits for the size of a ring, in bytes.
 const RING_MIN: u32 = 4096;
 const RING_MAX: u32 = 1 << 28;
-/// The most requests of a queue, within what the device grants and half of the sequence numbers.
+/// The maximum depth of a queue: within the limits of the device, and less than half of the 2^16 sequence numbers.
 const REQUESTS_MAX: u32 = 4096;
-/// Requests, if the program does not choose.
+/// The default depth of a queue.
 const REQUESTS: u32 = 384;
-/// The size of a ring, if the program does not choose.
+/// The default size of a ring, in bytes.
 const RING: u32 = 128 << 10;
 
-/// What a program has chosen.
+/// The options of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Work requests for data.
+    /// The number of work requests for data.
     pub send_requests: u32,
-    /// Messages that the peer may send before it gets more credits.
+    /// The number of messages that the peer may send before it gets more credits.
     pub credits: u32,
-    /// Bytes that are sent from requests themselves: kept for the program only.
+    /// `RDMA_INLINE`: stored, but without effect.
     pub inline: u32,
-    /// Bytes of the two rings.
+    /// The size of the send ring, in bytes.
     pub send_bytes: u32,
-    /// See `send_bytes`.
+    /// The size of the receive ring, in bytes.
     pub receive_bytes: u32,
-    /// Areas that the peer may map.
+    /// The number of areas that the peer may map.
     pub iomaps: u16,
     /// `SO_REUSEADDR`.
     pub reuse_address: bool,
@@ -38,20 +38,20 @@ pub struct Options {
     pub family: i32,
     /// `SOCK_STREAM` or `SOCK_DGRAM`.
     pub kind: i32,
-    /// How long calls that receive wait.
+    /// `SO_RCVTIMEO`.
     pub receive_timeout: Option<Duration>,
-    /// How long calls that send wait.
+    /// `SO_SNDTIMEO`.
     pub send_timeout: Option<Duration>,
-    /// How long `rclose` waits, if the program says.
+    /// `SO_LINGER`: how long `rclose` waits.
     pub linger: Option<Duration>,
-    /// Switches that have no effect, as bits.
+    /// Boolean options without effect, as bits.
     pub switches: u32,
-    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`: without effect.
+    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`, `TCP_KEEPCNT`: stored, but without effect.
     pub keepalive: [u32; 3],
 }
 
 impl Options {
-    /// What a new socket has.
+    /// The defaults.
     #[must_use]
     pub fn new(family: i32, kind: i32) -> Self {
         Self {
@@ -86,32 +86,32 @@ impl Options {
     }
 }
 
-/// A number of requests that a program wishes: what it gets.
+/// Clamps the queue depth that a program requests.
 ///
 /// # Errors
-/// `EINVAL`: none, or a negative number.
-pub fn requests(wished: i32) -> Result<u32, Errno> {
-    match u32::try_from(wished) {
+/// `EINVAL`: 0 or negative.
+pub fn requests(requested: i32) -> Result<u32, Errno> {
+    match u32::try_from(requested) {
         Ok(0) | Err(_) => Err(Errno::INVAL),
         Ok(count) => Ok(count.min(REQUESTS_MAX)),
     }
 }
 
-/// The size of a ring that a program wishes: what it gets. As the kernel does, this doubles it.
+/// The size of the ring for a requested size in bytes. Doubles it, as the kernel does with `SO_SNDBUF` and `SO_RCVBUF`.
 #[must_use]
-pub fn ring(wished: i32) -> u32 {
-    let wished = u32::try_from(wished).unwrap_or(RING_MAX);
-    let size = wished.saturating_mul(2).clamp(RING_MIN, RING_MAX);
+pub fn ring(requested: i32) -> u32 {
+    let requested = u32::try_from(requested).unwrap_or(RING_MAX);
+    let size = requested.saturating_mul(2).clamp(RING_MIN, RING_MAX);
     size.next_multiple_of(RING_MIN)
 }
 
-/// How many mapped areas there is room for.
+/// The number of mapped areas for a requested number.
 ///
 /// # Errors
-/// `EINVAL`: a negative number.
-pub fn areas(wished: i32) -> Result<u16, Errno> {
-    let wished = u32::try_from(wished).map_err(|_| Errno::INVAL)?;
-    Ok(round_iomaps(u16::try_from(wished).unwrap_or(u16::MAX)))
+/// `EINVAL`: negative.
+pub fn areas(requested: i32) -> Result<u16, Errno> {
+    let requested = u32::try_from(requested).map_err(|_| Errno::INVAL)?;
+    Ok(round_iomaps(u16::try_from(requested).unwrap_or(u16::MAX)))
 }
 
 #[cfg(test)]
@@ -124,13 +124,13 @@ mod tests {
         assert_eq!(requests(1 << 30), Ok(REQUESTS_MAX));
         assert_eq!(requests(0), Err(Errno::INVAL));
         assert_eq!(requests(-1), Err(Errno::INVAL));
-        for (wished, size) in [
+        for (requested, size) in [
             (0, RING_MIN),
             (-1, RING_MAX),
             (i32::MAX, RING_MAX),
             (5000, 12288),
         ] {
-            assert_eq!(ring(wished), size);
+            assert_eq!(ring(requested), size);
         }
         assert_eq!(areas(129), Ok(256));
         assert_eq!(areas(1 << 20), Ok(127 << 8));

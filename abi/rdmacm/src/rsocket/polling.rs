@@ -11,11 +11,11 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_short};
 use std::time::{Duration, Instant};
 
-/// The most descriptors of one call.
+/// The maximum number of descriptors in one call.
 const MAX: usize = 1 << 20;
 
-/// What can be done with a socket without waiting. If that is nothing, its descriptor is made ready for sleep.
-fn look(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
+/// Returns the events that are ready on a socket. If there are none and `rearms` is set, rearms the socket's descriptor for a sleep.
+fn check(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
     match socket {
         Any::Stream(socket) => {
             let mut state = socket.state.lock();
@@ -40,7 +40,7 @@ fn look(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
     }
 }
 
-/// What can be done with a stream.
+/// Returns the events that are ready on a stream.
 fn ready(state: &State, wanted: c_short) -> c_short {
     let mut now = 0;
     match &state.phase {
@@ -58,7 +58,7 @@ fn ready(state: &State, wanted: c_short) -> c_short {
             if stream.has_room() || !stream.is_writable() {
                 now |= libc::POLLOUT | libc::POLLWRNORM;
             }
-            // First the program reads what is left: some (rstream) take POLLHUP for a failure.
+            // Not before the program has read everything: some programs (rstream) treat POLLHUP as a failure.
             if stream.has_ended() && stream.waiting() == 0 {
                 now |= libc::POLLHUP;
             }
@@ -72,7 +72,7 @@ fn ready(state: &State, wanted: c_short) -> c_short {
     now & (wanted | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL)
 }
 
-/// The sockets among the descriptors, and the descriptors as the kernel polls them.
+/// The sockets among a call's descriptors, and the list that is passed to `ppoll`.
 struct Polled {
     sockets: Vec<Option<Any>>,
     all: Vec<libc::pollfd>,
@@ -88,7 +88,7 @@ impl Polled {
             .iter()
             .zip(&sockets)
             .map(|(entry, socket)| libc::pollfd {
-                // A socket's descriptor is readable when something may have happened.
+                // A socket's descriptor becomes readable when something may have happened.
                 events: if socket.is_some() {
                     libc::POLLIN
                 } else {
@@ -100,15 +100,15 @@ impl Polled {
         Self { sockets, all }
     }
 
-    /// What can be done now. Returns for how many descriptors there is something.
-    fn look(&mut self, fds: &mut [libc::pollfd], rearms: bool) -> Result<usize, Errno> {
+    /// Stores the ready events of each descriptor. Returns the number of descriptors with events.
+    fn check(&mut self, fds: &mut [libc::pollfd], rearms: bool) -> Result<usize, Errno> {
         let has_others = self.sockets.iter().any(Option::is_none);
         if has_others {
             self.poll(Duration::ZERO)?;
         }
         for (entry, (socket, polled)) in fds.iter_mut().zip(self.sockets.iter().zip(&self.all)) {
             entry.revents = match socket {
-                Some(socket) => look(socket, entry.events, rearms),
+                Some(socket) => check(socket, entry.events, rearms),
                 None => polled.revents,
             };
         }
@@ -121,7 +121,7 @@ impl Polled {
             tv_nsec: time.subsec_nanos().into(),
         };
         let (fds, count) = (self.all.as_mut_ptr(), self.all.len() as libc::nfds_t);
-        // SAFETY: our own list, and no signal mask.
+        // SAFETY: our own array, and no signal mask.
         match unsafe { libc::ppoll(fds, count, &time, std::ptr::null()) } {
             ..0 => Err(Errno::last()),
             _ => Ok(()),
@@ -129,21 +129,21 @@ impl Polled {
     }
 }
 
-/// Waits until something can be done with one of the descriptors, or the time is over. Returns for how many.
+/// Waits until a descriptor has events, or the deadline has passed. Returns the number of descriptors with events.
 fn wait(fds: &mut [libc::pollfd], deadline: Option<Instant>) -> Result<usize, Errno> {
     crate::front::service()?;
     let mut polled = Polled::new(fds);
-    let begun = rkey_device::time::now();
+    let start = rkey_device::time::now();
     let left = |now: Instant| deadline.map_or(TICK, |it| it.saturating_duration_since(now));
     loop {
-        let found = polled.look(fds, false)?;
+        let found = polled.check(fds, false)?;
         if found > 0 || left(rkey_device::time::now()).is_zero() {
             return Ok(found);
         }
-        if rkey_device::time::since(begun) < SPIN {
+        if rkey_device::time::since(start) < SPIN {
             continue;
         }
-        let found = polled.look(fds, true)?;
+        let found = polled.check(fds, true)?;
         if found > 0 {
             return Ok(found);
         }
@@ -151,17 +151,17 @@ fn wait(fds: &mut [libc::pollfd], deadline: Option<Instant>) -> Result<usize, Er
     }
 }
 
-/// The end of a time in milliseconds; a negative one has none.
+/// Converts a timeout in milliseconds to a deadline. A negative timeout has none.
 fn deadline(timeout: c_int) -> Option<Instant> {
     let millis = u64::try_from(timeout).ok()?;
     rkey_device::time::now().checked_add(Duration::from_millis(millis))
 }
 
-/// The descriptors that a program passes.
+/// The array that a program passes.
 ///
 /// # Safety
-/// There are `count` of them.
-unsafe fn passed<'a>(
+/// `fds` points to `count` descriptors.
+unsafe fn descriptors<'a>(
     fds: *mut libc::pollfd,
     count: libc::nfds_t,
 ) -> Result<&'a mut [libc::pollfd], Errno> {
@@ -175,14 +175,14 @@ unsafe fn passed<'a>(
     if fds.is_null() || !fds.is_aligned() {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null, aligned, and the caller promises the count.
+    // SAFETY: not null, aligned, and the caller guarantees the count.
     Ok(unsafe { std::slice::from_raw_parts_mut(fds, count) })
 }
 
 /// `rpoll`.
 ///
 /// # Safety
-/// There are `count` descriptors at `fds`.
+/// `fds` points to `count` descriptors.
 pub unsafe extern "C" fn rpoll(
     fds: *mut libc::pollfd,
     count: libc::nfds_t,
@@ -190,19 +190,19 @@ pub unsafe extern "C" fn rpoll(
 ) -> c_int {
     fence_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
-        let fds = unsafe { passed(fds, count) }?;
+        let fds = unsafe { descriptors(fds, count) }?;
         wait(fds, deadline(timeout)).map(|found| found as c_int)
     })
 }
 
-/// The sets of `rselect`, with what each asks of `rpoll` and what counts as an answer.
+/// For each set of `rselect`: the events to poll for, and the events that add a descriptor to the result.
 const WANTED: [(c_short, c_short); 3] = [
     (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
     (libc::POLLPRI, libc::POLLPRI),
 ];
 
-/// The time of a `timeval`; none if it is null.
+/// Converts a `timeval`. Null means no timeout.
 fn period(time: *mut libc::timeval) -> Result<Option<Duration>, Errno> {
     if time.is_null() {
         return Ok(None);
@@ -219,7 +219,7 @@ fn period(time: *mut libc::timeval) -> Result<Option<Duration>, Errno> {
 /// `rselect`.
 ///
 /// # Safety
-/// The sets are null, or have `count` descriptors; the time is null or valid.
+/// The sets are null or valid for `count` descriptors; `time` is null or valid.
 pub unsafe extern "C" fn rselect(
     count: c_int,
     reads: *mut libc::fd_set,

@@ -1,8 +1,8 @@
-//! The thread that connects: it takes the connection manager's events for all rsockets.
+//! The thread that handles the connection manager's events for all rsockets.
 //!
-//! So a connection comes about, and a peer's end is noticed, while the program does something else.
+//! With it, connections are established and disconnections are noticed while the program does something else.
 
-use super::cm::{Channel, Id, Note};
+use super::cm::{Channel, Event, Id};
 use super::complaint::{complain, mention};
 use super::connection::Connection;
 use super::link::Link;
@@ -41,47 +41,45 @@ pub fn channel() -> Result<&'static Channel, Errno> {
 fn serve(channel: &Channel) {
     loop {
         match channel.next() {
-            Ok(note) => {
-                rkey_kit::caught(|| take(note));
+            Ok(event) => {
+                rkey_kit::caught(|| handle(event));
             }
             Err(Errno::INTR | Errno::NOMEM | Errno::INVAL) => {}
             Err(error) => {
-                tracing::error!("rsockets connect no more: {error}");
+                tracing::error!("rsockets can no longer connect: {error}");
                 return;
             }
         }
     }
 }
 
-fn take(note: Note) {
-    let Some(socket) = table::by_id(note.about) else {
-        return; // its program has closed it
+fn handle(event: Event) {
+    let Some(socket) = table::by_id(event.about) else {
+        return; // the program has closed the socket
     };
-    if note.kind == CM_EVENT_CONNECT_REQUEST {
-        if let Some(child) = note.child
-            && let Err(error) = request(&socket, &note.data, child)
+    if event.kind == CM_EVENT_CONNECT_REQUEST {
+        if let Some(child) = event.child
+            && let Err(error) = accept_request(&socket, &event.data, child)
         {
-            mention(format_args!(
-                "a connection to an rsocket is refused: {error}"
-            ));
+            mention(format_args!("refused a connection to an rsocket: {error}"));
         }
         return;
     }
     tracing::debug!(
-        "an rsocket gets event {} with status {}",
-        note.kind,
-        note.status
+        "an rsocket got event {} with status {}",
+        event.kind,
+        event.status
     );
     let listener = {
         let mut state = socket.state.lock();
-        let taken = match note.kind {
+        let taken = match event.kind {
             CM_EVENT_ADDR_RESOLVED => with_id(&mut state, |id, _| id.find_route()),
-            CM_EVENT_ROUTE_RESOLVED => ask(&socket, &mut state),
-            CM_EVENT_ESTABLISHED => established(&mut state, &note.data),
+            CM_EVENT_ROUTE_RESOLVED => request_connection(&socket, &mut state),
+            CM_EVENT_ESTABLISHED => established(&mut state, &event.data),
             CM_EVENT_REJECTED => Err(Errno::from_raw(libc::ECONNREFUSED)),
             CM_EVENT_DISCONNECTED => Err(super::connection::RESET),
             CM_EVENT_TIMEWAIT_EXIT => return,
-            _ => Err(Errno::from_raw(note.status.abs())),
+            _ => Err(Errno::from_raw(event.status.abs())),
         };
         if let Err(error) = taken {
             end(&mut state, error);
@@ -91,9 +89,9 @@ fn take(note: Note) {
             _ => None,
         }
     };
-    socket.waiting.bell.signal();
+    socket.waiting.wake_fd.signal();
     if let Some(listener) = listener {
-        deliver(&socket, listener);
+        queue_for_accept(&socket, listener);
     }
 }
 
@@ -105,18 +103,19 @@ fn with_id(
     call(id, &state.options)
 }
 
-/// The path is known: makes the queue pair, and asks the peer.
-fn ask(socket: &Socket, state: &mut State) -> Result<(), Errno> {
+/// The path is resolved: creates the queue pair, and requests the connection.
+fn request_connection(socket: &Socket, state: &mut State) -> Result<(), Errno> {
     let id = state.id.as_ref().ok_or(Errno::BADF)?;
-    let link = Link::new(id, state.options.sizes())
-        .inspect_err(|error| tracing::info!("no queue pair for an rsocket: {error}"))?;
+    let link = Link::new(id, state.options.sizes()).inspect_err(|error| {
+        tracing::info!("cannot create the queue pair of an rsocket: {error}")
+    })?;
     socket.waiting.watch(link.fd())?;
     let offer = link.offer();
     state.phase = Phase::Connecting(Some(link));
     with_id(state, |id, _| id.connect(&offer.to_wire()))
 }
 
-/// The connection is established: on the active side, the peer's offer has come with it.
+/// The connection is established. On the active side, the event carries the peer's offer.
 fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
     let Phase::Connecting(link) = &mut state.phase else {
         return Ok(());
@@ -130,20 +129,20 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
 fn offer(data: &[u8]) -> Result<Offer, Errno> {
     Offer::from_wire(data).map_err(|why| {
         complain(format_args!(
-            "the private data of a peer is not that of an rsocket: {why}"
+            "a peer's private data is not that of an rsocket: {why}"
         ));
         Errno::from_raw(libc::EPROTO)
     })
 }
 
-/// An attempt or a connection has ended.
+/// Ends an attempt to connect, or a connection.
 fn end(state: &mut State, error: Errno) {
     match &mut state.phase {
-        Phase::Open(connection) => connection.peer_is_gone(),
+        Phase::Open(connection) => connection.disconnected(),
         Phase::Connecting(_) => {
-            mention(format_args!("an rsocket is not connected: {error}"));
+            mention(format_args!("an rsocket cannot connect: {error}"));
             let (id, phase) = state.close();
-            // In this order: see `State`.
+            // In this order: see `State::close`.
             drop(id);
             drop(phase);
             state.phase = Phase::Refused(error);
@@ -152,8 +151,8 @@ fn end(state: &mut State, error: Errno) {
     }
 }
 
-/// A request for a connection. It is accepted at once: the client does not wait until the program calls `raccept`.
-fn request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
+/// Accepts a connection request at once: as with TCP, the client does not wait until the program calls `raccept`.
+fn accept_request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
     let offer = offer(data)?;
     let mut state = listener.state.lock();
     let options = state.options;
@@ -162,8 +161,11 @@ fn request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
     let Phase::Listening(listening) = &mut state.phase else {
         return Err(Errno::INVAL);
     };
-    if listening.ready.len() + listening.begun.len() >= listening.limit {
-        mention(format_args!("the backlog of an rsocket is full"));
+    if listening.ready.len() + listening.pending.len() >= listening.limit {
+        mention(format_args!(
+            "the backlog of an rsocket is full: {} connections",
+            listening.limit
+        ));
         return Err(Errno::AGAIN);
     }
     let link = Link::new(&child, options.sizes())?;
@@ -178,8 +180,8 @@ fn request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
     let socket = Arc::new(socket);
     match accepted {
         Ok(()) => {
-            table::name(key, &socket);
-            listening.begun.push((key, socket));
+            table::register(key, &socket);
+            listening.pending.push((key, socket));
             Ok(())
         }
         Err(error) => {
@@ -190,21 +192,21 @@ fn request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno> {
     }
 }
 
-/// A connection of a listener is established, or has ended before.
-fn deliver(socket: &Arc<Socket>, listener: crate::hub::IdKey) {
+/// Queues a connection for `raccept` after it is established, or has failed.
+fn queue_for_accept(socket: &Arc<Socket>, listener: crate::hub::IdKey) {
     let Some(listener) = table::by_id(listener) else {
         return;
     };
     let mut state = listener.state.lock();
     if let Phase::Listening(listening) = &mut state.phase {
         let at = listening
-            .begun
+            .pending
             .iter()
-            .position(|(_, begun)| Arc::ptr_eq(begun, socket));
+            .position(|(_, pending)| Arc::ptr_eq(pending, socket));
         if let Some(at) = at {
-            let (_, socket) = listening.begun.swap_remove(at);
+            let (_, socket) = listening.pending.swap_remove(at);
             listening.ready.push_back(socket);
-            listener.waiting.bell.signal();
+            listener.waiting.wake_fd.signal();
         }
     }
 }

@@ -12,23 +12,23 @@ use rkey_kit::{Errno, fence_or_minus_one};
 use std::ffi::{c_int, c_long, c_void};
 use std::time::Duration;
 
-/// The level of options of RDMA, and their names.
+/// The level of RDMA options, and their names.
 const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
-/// Switches that have no effect, with their bits in [`Options::switches`].
+/// Boolean options without effect. Their indexes are bits in [`Options::switches`].
 const SWITCHES: [(c_int, c_int); 4] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
 ];
-/// The numbers in [`Options::keepalive`].
+/// The options in [`Options::keepalive`].
 const KEEPALIVE: [c_int; 3] = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
-/// What `TCP_MAXSEG` reports.
+/// The value that `TCP_MAXSEG` reports.
 const SEGMENT: c_int = 4096;
 /// States of TCP, as `TCP_INFO` reports them.
 const ESTABLISHED: u8 = 1;
@@ -36,10 +36,10 @@ const SYN_SENT: u8 = 2;
 const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 
-/// The value of an option, which is at least as long as its type.
+/// Reads the value of an option. It must be at least as long as the option's type.
 ///
 /// # Safety
-/// If it is not null, there are `len` bytes at it.
+/// If not null, it points to `len` bytes.
 unsafe fn value<T: Copy>(at: *const c_void, len: libc::socklen_t) -> Result<T, Errno> {
     if at.is_null() {
         return Err(Errno::FAULT);
@@ -58,7 +58,7 @@ fn time(value: libc::timeval) -> Result<Option<Duration>, Errno> {
     Ok((!time.is_zero()).then_some(time))
 }
 
-/// Whether the queue pair is made, so that its sizes are fixed.
+/// Whether the queue pair exists or is being created, so that its sizes are fixed.
 fn is_fixed(state: &State) -> bool {
     !matches!(
         state.phase,
@@ -129,7 +129,7 @@ unsafe fn set(
 /// `rsetsockopt`.
 ///
 /// # Safety
-/// There are `len` bytes at `at`.
+/// `at` points to `len` bytes.
 pub unsafe extern "C" fn rsetsockopt(
     number: c_int,
     level: c_int,
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn rsetsockopt(
     })
 }
 
-/// `SO_ERROR`: the error of an attempt or a connection, once.
+/// `SO_ERROR`: returns the error of a failed attempt or connection, and clears it.
 fn take_error(state: &mut State) -> c_int {
     state.progress();
     match &mut state.phase {
@@ -184,7 +184,7 @@ fn tcp_info(state: &State) -> libc::tcp_info {
     info
 }
 
-/// What only a stream has.
+/// Reads an option that only streams have.
 fn get_of_stream(state: &mut State, option: (c_int, c_int)) -> Option<c_int> {
     match option {
         (libc::SOL_SOCKET, libc::SO_ERROR) => Some(take_error(state)),
@@ -226,7 +226,7 @@ fn get(own: &Options, (level, name): (c_int, c_int)) -> Result<c_int, Errno> {
 /// `rgetsockopt`.
 ///
 /// # Safety
-/// `at` and `len` are null, or room for a value and its length.
+/// `at` and `len` are null or valid for writes of a value and its length.
 pub unsafe extern "C" fn rgetsockopt(
     number: c_int,
     level: c_int,
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn rgetsockopt(
                 ((&raw const number).cast(), size_of::<c_int>())
             }
         };
-        // SAFETY: not null, and the caller promises the room that the length says.
+        // SAFETY: not null, and the caller guarantees that as many bytes as `len` says can be written.
         unsafe {
             let len = output(len)?;
             let here = size.min(*len as usize);
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl`. In C it takes a variable argument, which is passed like any other on Linux's processors.
+/// `rfcntl`. It is variadic in C. The Linux ABIs that we support pass a variadic integer like a named one.
 pub extern "C" fn rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
     fence_or_minus_one(|| {
         let socket = table::find(number)?;

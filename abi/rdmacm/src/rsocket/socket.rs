@@ -14,18 +14,18 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How far a stream socket has come.
+/// The state of a stream socket.
 #[derive(Debug)]
 pub enum Phase {
-    /// Nothing has happened, or it is bound.
+    /// New, or bound.
     New,
     /// It listens.
     Listening(Listening),
-    /// The peer has not answered yet. The queue pair is made once the path is known.
+    /// The peer has not answered yet. The queue pair exists once the path is resolved.
     Connecting(Option<Link>),
-    /// Connected, or no longer.
+    /// Connected, or disconnected since.
     Open(Box<Connection>),
-    /// It could not be connected.
+    /// The attempt to connect failed.
     Refused(Errno),
     /// The program has closed it.
     Closed,
@@ -34,26 +34,26 @@ pub enum Phase {
 /// The connections that wait for `raccept`.
 #[derive(Debug)]
 pub struct Listening {
-    /// Those that are connected.
+    /// Established connections.
     pub ready: VecDeque<Arc<Socket>>,
-    /// Those that are being connected.
-    pub begun: Vec<(IdKey, Arc<Socket>)>,
-    /// How many may wait.
+    /// Connections that are not established yet.
+    pub pending: Vec<(IdKey, Arc<Socket>)>,
+    /// The backlog: the limit for both together.
     pub limit: usize,
 }
 
 /// What the lock of a socket protects.
 #[derive(Debug)]
 pub struct State {
-    /// Its identifier. It ends before the queue pair in `phase`, so it comes first.
+    /// Its identifier. Declared before `phase`, so that it is dropped before the queue pair.
     pub id: Option<Id>,
-    /// How far it has come.
+    /// Its state.
     pub phase: Phase,
-    /// Its settings.
+    /// Its options.
     pub options: Options,
-    /// The listener of a connection that is not accepted yet.
+    /// The listener, until the program accepts the connection.
     pub listener: Option<IdKey>,
-    /// Whether a failed attempt was reported.
+    /// Whether the program has been told that the attempt to connect failed.
     pub is_reported: bool,
     /// The areas that this side has mapped.
     pub iomaps: Iomaps,
@@ -63,7 +63,7 @@ impl Progress for State {
     fn progress(&mut self) {
         if let Phase::Open(connection) = &mut self.phase {
             connection.progress();
-            self.iomaps.announce(connection);
+            self.iomaps.send_records(connection);
         }
     }
 
@@ -80,7 +80,7 @@ impl State {
     /// The connection.
     ///
     /// # Errors
-    /// `ENOTCONN`: there is none. The error of a failed attempt, once. `EBADF`: it is closed.
+    /// `ENOTCONN`: the socket is not connected. The error of a failed attempt to connect, once. `EBADF`: the socket is closed.
     pub fn connection(&mut self) -> Result<&mut Connection, Errno> {
         match &mut self.phase {
             Phase::Open(connection) => Ok(connection),
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// Takes the identifier and then the queue pair, which are to be dropped in this order, without the lock.
+    /// Takes the identifier and the queue pair. The caller must drop them in this order.
     #[must_use]
     pub fn close(&mut self) -> (Option<Id>, Phase) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
@@ -106,12 +106,12 @@ impl State {
 pub struct Socket {
     /// Its descriptor.
     pub waiting: Waiting,
-    /// The rest.
+    /// Everything else.
     pub state: Mutex<State>,
 }
 
 impl Socket {
-    /// A socket with an identifier.
+    /// Creates a socket with an identifier.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -148,7 +148,7 @@ impl Socket {
         !self.waiting.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
     }
 
-    /// When a call gives up, by one of the socket's timeouts.
+    /// The deadline for a call that begins now, by one of the socket's timeouts.
     #[must_use]
     pub fn deadline(&self, timeout: impl FnOnce(&Options) -> Option<Duration>) -> Option<Instant> {
         let timeout = timeout(&self.state.lock().options)?;

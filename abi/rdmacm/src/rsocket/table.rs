@@ -1,4 +1,4 @@
-//! Which socket has which number, and which identifier.
+//! Finds sockets by number and by identifier.
 
 use super::datagram::Datagram;
 use super::socket::Socket;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 pub enum Any {
     /// A stream.
     Stream(Arc<Socket>),
-    /// For datagrams.
+    /// A datagram socket.
     Datagram(Arc<Datagram>),
 }
 
@@ -33,7 +33,7 @@ impl Any {
 static NUMBERS: RwLock<BTreeMap<RawFd, Any>> = RwLock::new(BTreeMap::new());
 static NAMES: RwLock<BTreeMap<IdKey, Weak<Socket>>> = RwLock::new(BTreeMap::new());
 
-/// Adds a socket, which programs can use from now on. Returns its number.
+/// Adds a socket, so that programs can use it. Returns its number.
 pub fn insert(socket: Any) -> RawFd {
     let number = socket.waiting().number();
     NUMBERS.write().insert(number, socket);
@@ -43,7 +43,7 @@ pub fn insert(socket: Any) -> RawFd {
 /// The socket with a number.
 ///
 /// # Errors
-/// `EBADF`: there is none. Those of [`crate::front::service`]: a forked child has no sockets.
+/// `EBADF`: no socket has this number. Those of [`crate::front::service`]: a forked child has no sockets.
 pub fn find(number: RawFd) -> Result<Any, Errno> {
     crate::front::service()?;
     get(number).ok_or(Errno::BADF)
@@ -71,13 +71,13 @@ pub fn remove(number: RawFd) -> Option<Any> {
     NUMBERS.write().remove(&number)
 }
 
-/// Sends the events of an identifier to a socket.
-pub fn name(key: IdKey, socket: &Arc<Socket>) {
+/// Routes the events of an identifier to a socket.
+pub fn register(key: IdKey, socket: &Arc<Socket>) {
     NAMES.write().insert(key, Arc::downgrade(socket));
 }
 
-/// Drops the events of an identifier from now on.
-pub fn forget(key: IdKey) {
+/// Stops routing the events of an identifier; later ones are dropped.
+pub fn unregister(key: IdKey) {
     NAMES.write().remove(&key);
 }
 

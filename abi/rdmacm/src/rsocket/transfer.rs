@@ -6,7 +6,7 @@
 use super::connection::RESET;
 use super::datagram::Datagram;
 use super::memory::Buffers;
-use super::names::{give, taken};
+use super::names::{read_address, write_address};
 use super::socket::Socket;
 use super::table::{self, Any};
 use rkey_kit::Errno;
@@ -18,16 +18,16 @@ use std::ptr::{null, null_mut};
 
 /// `EPIPE`.
 const PIPE: Errno = Errno::from_raw(libc::EPIPE);
-/// The most buffers of one call.
+/// The maximum number of buffers in one call.
 const BUFFERS_MAX: usize = 1024;
-/// What calls that send understand, or may ignore.
+/// The flags that sending calls support or may ignore.
 const SEND_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
     | libc::MSG_MORE
     | libc::MSG_DONTROUTE
     | libc::MSG_EOR;
-/// What calls that receive understand, or may ignore.
+/// The flags that receiving calls support or may ignore.
 const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_PEEK
     | libc::MSG_WAITALL
@@ -55,12 +55,12 @@ fn blocks(socket: &Datagram, flags: c_int) -> bool {
     !socket.waiting.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
 }
 
-/// What a call has received.
+/// The result of receiving.
 struct Received {
     len: usize,
-    /// Whether a datagram was longer.
+    /// Whether a datagram was truncated.
     is_cut: bool,
-    /// The sender of a datagram.
+    /// The sender, for a datagram.
     from: Option<SocketAddr>,
 }
 
@@ -91,10 +91,10 @@ fn receive(socket: &Any, mut to: Buffers<'_>, flags: c_int) -> Result<Received, 
     }
 }
 
-/// Sends bytes. A call that blocks sends all of them.
+/// Sends bytes. A blocking call sends all of them.
 ///
 /// # Errors
-/// `EAGAIN`, `EINTR`, `EFAULT`: before the first byte. `EPIPE`: this side has ended it. `ECONNRESET`: the peer has.
+/// `EAGAIN`, `EINTR`, `EFAULT`: nothing was sent. `EPIPE`: this side has shut down sending. `ECONNRESET`: the peer has disconnected.
 fn send_bytes(socket: &Socket, mut from: Buffers<'_>, flags: c_int) -> Result<usize, Errno> {
     let blocks = socket.blocks(flags);
     let deadline = socket.deadline(|options| options.send_timeout);
@@ -122,10 +122,10 @@ fn send_bytes(socket: &Socket, mut from: Buffers<'_>, flags: c_int) -> Result<us
     }
 }
 
-/// Receives bytes: 0 at the end.
+/// Receives bytes. Returns 0 at the end of the stream.
 ///
 /// # Errors
-/// `EAGAIN`, `EINTR`, `EFAULT`: before the first byte. `ECONNRESET`: the connection has failed.
+/// `EAGAIN`, `EINTR`, `EFAULT`: nothing was received. `ECONNRESET`: the connection has failed.
 fn receive_bytes(socket: &Socket, mut to: Buffers<'_>, flags: c_int) -> Result<usize, Errno> {
     let blocks = socket.blocks(flags);
     let deadline = socket.deadline(|options| options.receive_timeout);
@@ -159,18 +159,21 @@ fn receive_bytes(socket: &Socket, mut to: Buffers<'_>, flags: c_int) -> Result<u
     }
 }
 
-pub(super) fn one(base: *mut c_void, len: usize) -> [libc::iovec; 1] {
+pub(super) fn single(base: *mut c_void, len: usize) -> [libc::iovec; 1] {
     [libc::iovec {
         iov_base: base,
         iov_len: len,
     }]
 }
 
-/// A list of buffers of a program.
+/// The list of buffers that a program passes.
 ///
 /// # Safety
-/// There are as many as the count says.
-unsafe fn many<'a>(buffers: *const libc::iovec, count: usize) -> Result<&'a [libc::iovec], Errno> {
+/// `buffers` points to `count` buffers.
+unsafe fn iovecs<'a>(
+    buffers: *const libc::iovec,
+    count: usize,
+) -> Result<&'a [libc::iovec], Errno> {
     if count > BUFFERS_MAX {
         return Err(Errno::INVAL);
     }
@@ -178,7 +181,7 @@ unsafe fn many<'a>(buffers: *const libc::iovec, count: usize) -> Result<&'a [lib
     unsafe { list(buffers, count) }
 }
 
-pub(super) fn counted(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
+pub(super) fn count_or_minus_one(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     match contained(body) {
         Ok(count) => count as isize,
         Err(error) => {
@@ -188,10 +191,10 @@ pub(super) fn counted(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     }
 }
 
-/// The address of a datagram, if there is one. A stream ignores it.
+/// The destination of a datagram, if the program passes one. Streams ignore it.
 ///
 /// # Safety
-/// If it is not null, it has `len` bytes.
+/// If not null, it points to `len` bytes.
 unsafe fn destination(
     socket: &Any,
     to: *const libc::sockaddr,
@@ -200,7 +203,7 @@ unsafe fn destination(
     match socket {
         Any::Datagram(_) if !to.is_null() && len > 0 => {
             // SAFETY: guaranteed by the caller.
-            unsafe { taken(to, len) }.map(Some)
+            unsafe { read_address(to, len) }.map(Some)
         }
         _ => Ok(None),
     }
@@ -209,7 +212,7 @@ unsafe fn destination(
 /// `rsend`.
 ///
 /// # Safety
-/// There are `len` readable bytes at `data`.
+/// `data` points to `len` readable bytes.
 pub unsafe extern "C" fn rsend(
     number: c_int,
     data: *const c_void,
@@ -223,7 +226,7 @@ pub unsafe extern "C" fn rsend(
 /// `rsendto`.
 ///
 /// # Safety
-/// There are `len` readable bytes at `data`; `to` is null or has `to_len` bytes.
+/// `data` points to `len` readable bytes; `to` is null or points to `to_len` bytes.
 pub unsafe extern "C" fn rsendto(
     number: c_int,
     data: *const c_void,
@@ -232,8 +235,8 @@ pub unsafe extern "C" fn rsendto(
     to: *const libc::sockaddr,
     to_len: libc::socklen_t,
 ) -> isize {
-    let buffers = one(data.cast_mut(), len);
-    counted(|| {
+    let buffers = single(data.cast_mut(), len);
+    count_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
         let (buffers, to) = unsafe { (Buffers::new(&buffers)?, destination(&socket, to, to_len)?) };
@@ -250,7 +253,7 @@ pub unsafe extern "C" fn rsendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> isize {
-    counted(|| {
+    count_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
         unsafe {
@@ -258,7 +261,7 @@ pub unsafe extern "C" fn rsendmsg(
             if !message.msg_control.is_null() && message.msg_controllen > 0 {
                 return Err(Errno::OPNOTSUPP);
             }
-            let buffers = many(message.msg_iov, message.msg_iovlen)?;
+            let buffers = iovecs(message.msg_iov, message.msg_iovlen)?;
             let to = destination(&socket, message.msg_name.cast(), message.msg_namelen)?;
             send(&socket, Buffers::new(buffers)?, flags, to)
         }
@@ -268,7 +271,7 @@ pub unsafe extern "C" fn rsendmsg(
 /// `rwrite`.
 ///
 /// # Safety
-/// There are `len` readable bytes at `data`.
+/// `data` points to `len` readable bytes.
 pub unsafe extern "C" fn rwrite(number: c_int, data: *const c_void, len: usize) -> isize {
     // SAFETY: guaranteed by the caller.
     unsafe { rsend(number, data, len, 0) }
@@ -277,17 +280,17 @@ pub unsafe extern "C" fn rwrite(number: c_int, data: *const c_void, len: usize) 
 /// `rwritev`.
 ///
 /// # Safety
-/// There are `count` readable buffers.
+/// `buffers` points to `count` readable buffers.
 pub unsafe extern "C" fn rwritev(
     number: c_int,
     buffers: *const libc::iovec,
     count: c_int,
 ) -> isize {
-    counted(|| {
+    count_or_minus_one(|| {
         let socket = table::find(number)?;
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
         // SAFETY: guaranteed by the caller.
-        let buffers = unsafe { Buffers::new(many(buffers, count)?) }?;
+        let buffers = unsafe { Buffers::new(iovecs(buffers, count)?) }?;
         send(&socket, buffers, 0, None)
     })
 }
@@ -295,7 +298,7 @@ pub unsafe extern "C" fn rwritev(
 /// `rrecv`.
 ///
 /// # Safety
-/// There is room for `len` bytes at `data`.
+/// `data` is valid for writes of `len` bytes.
 pub unsafe extern "C" fn rrecv(
     number: c_int,
     data: *mut c_void,
@@ -306,10 +309,10 @@ pub unsafe extern "C" fn rrecv(
     unsafe { rrecvfrom(number, data, len, flags, null_mut(), null_mut()) }
 }
 
-/// `rrecvfrom`. A stream gives no address.
+/// `rrecvfrom`. For a stream, the length of the address becomes 0.
 ///
 /// # Safety
-/// There is room for `len` bytes at `data`; the others are null, or room for an address and its length.
+/// `data` is valid for writes of `len` bytes; `from` and `from_len` are null or valid for writes of an address and its length.
 pub unsafe extern "C" fn rrecvfrom(
     number: c_int,
     data: *mut c_void,
@@ -318,14 +321,14 @@ pub unsafe extern "C" fn rrecvfrom(
     from: *mut libc::sockaddr,
     from_len: *mut libc::socklen_t,
 ) -> isize {
-    let buffers = one(data, len);
-    counted(|| {
+    let buffers = single(data, len);
+    count_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
         unsafe {
             let got = receive(&socket, Buffers::new(&buffers)?, flags)?;
             match got.from {
-                Some(address) if !from.is_null() => give(address, from, from_len)?,
+                Some(address) if !from.is_null() => write_address(address, from, from_len)?,
                 None if !from.is_null() && !from_len.is_null() => from_len.write_unaligned(0),
                 _ => {}
             }
@@ -343,16 +346,16 @@ pub unsafe extern "C" fn rrecvmsg(
     message: *mut libc::msghdr,
     flags: c_int,
 ) -> isize {
-    counted(|| {
+    count_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
         unsafe {
             let message = output(message)?;
-            let buffers = many(message.msg_iov, message.msg_iovlen)?;
+            let buffers = iovecs(message.msg_iov, message.msg_iovlen)?;
             let got = receive(&socket, Buffers::new(buffers)?, flags)?;
             match got.from {
                 Some(address) if !message.msg_name.is_null() => {
-                    give(address, message.msg_name.cast(), &mut message.msg_namelen)?;
+                    write_address(address, message.msg_name.cast(), &mut message.msg_namelen)?;
                 }
                 _ => message.msg_namelen = 0,
             }
@@ -366,7 +369,7 @@ pub unsafe extern "C" fn rrecvmsg(
 /// `rread`.
 ///
 /// # Safety
-/// There is room for `len` bytes at `data`.
+/// `data` is valid for writes of `len` bytes.
 pub unsafe extern "C" fn rread(number: c_int, data: *mut c_void, len: usize) -> isize {
     // SAFETY: guaranteed by the caller.
     unsafe { rrecv(number, data, len, 0) }
@@ -375,13 +378,13 @@ pub unsafe extern "C" fn rread(number: c_int, data: *mut c_void, len: usize) -> 
 /// `rreadv`.
 ///
 /// # Safety
-/// There are `count` writable buffers.
+/// `buffers` points to `count` writable buffers.
 pub unsafe extern "C" fn rreadv(number: c_int, buffers: *const libc::iovec, count: c_int) -> isize {
-    counted(|| {
+    count_or_minus_one(|| {
         let socket = table::find(number)?;
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
         // SAFETY: guaranteed by the caller.
-        let buffers = unsafe { Buffers::new(many(buffers, count)?) }?;
+        let buffers = unsafe { Buffers::new(iovecs(buffers, count)?) }?;
         receive(&socket, buffers, 0).map(|got| got.len)
     })
 }

@@ -1,6 +1,6 @@
-//! How threads wait for a socket: its descriptor, and who sleeps.
+//! How threads wait for a socket: its descriptor, and which thread sleeps on it.
 
-use crate::bell::Bell;
+use crate::event_fd::EventFd;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rkey_kit::Errno;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -9,41 +9,41 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a thread polls before it sleeps.
+/// How long a thread spins before it sleeps.
 pub const SPIN: Duration = Duration::from_micros(10);
-/// How long a thread sleeps at most before it looks again: another thread may have taken the event that would have woken it.
+/// The maximum time that a thread sleeps before it checks again: another thread may have taken the event that should wake it.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// What a thread waits for.
+/// The state that threads wait on.
 pub trait Progress {
-    /// Takes what has arrived, and sends what is due.
+    /// Processes what has arrived, and sends what is due.
     fn progress(&mut self);
 
-    /// Makes the descriptors unreadable until something happens.
+    /// Makes the socket's descriptors unreadable until something happens.
     fn rearm(&mut self);
 }
 
-/// The descriptor of a socket, and the thread that sleeps on it.
+/// The descriptor of a socket, and the lock for sleeping on it.
 #[derive(Debug)]
 pub struct Waiting {
-    /// What programs get as the socket's number. It is readable when something may have happened.
+    /// An epoll descriptor, whose number is the socket's number. It becomes readable when something may have happened.
     watch: RwLock<OwnedFd>,
-    /// Rings when another thread has changed the socket.
-    pub bell: Bell,
+    /// Signalled when another thread has changed the socket.
+    pub wake_fd: EventFd,
     /// Held by the thread that sleeps.
-    turn: Mutex<()>,
+    sleep_lock: Mutex<()>,
     /// `O_NONBLOCK`.
     nonblocking: AtomicBool,
 }
 
-/// The error number of a system call.
+/// Converts the error of a system call.
 #[must_use]
 pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 
 impl Waiting {
-    /// A new descriptor.
+    /// Creates the descriptors.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -51,11 +51,11 @@ impl Waiting {
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(errno)?;
         let made = Self {
             watch: RwLock::new(watch),
-            bell: Bell::new().map_err(errno)?,
-            turn: Mutex::new(()),
+            wake_fd: EventFd::new().map_err(errno)?,
+            sleep_lock: Mutex::new(()),
             nonblocking: AtomicBool::new(nonblocking),
         };
-        made.watch(made.bell.fd())?;
+        made.watch(made.wake_fd.fd())?;
         Ok(made)
     }
 
@@ -75,7 +75,7 @@ impl Waiting {
         }
     }
 
-    /// Makes the descriptor readable when another one is.
+    /// Makes the socket's descriptor readable while another one is.
     ///
     /// # Errors
     /// No memory is available.
@@ -89,28 +89,29 @@ impl Waiting {
         .map_err(errno)
     }
 
-    /// Whether calls return at once.
+    /// Whether `O_NONBLOCK` is set.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Sets whether calls return at once.
+    /// Sets or clears `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(on, Ordering::Relaxed);
     }
 
-    /// Makes the descriptor unreadable until something happens, and takes what has happened before.
+    /// Makes the descriptor unreadable until something happens, and processes what happened before.
     pub fn rearm(&self, state: &mut impl Progress) {
-        self.bell.drain();
+        self.wake_fd.drain();
         state.rearm();
         state.progress();
     }
 
-    /// Waits until `ready` returns something. Unless it blocks, it tries once.
+    /// Waits until `ready` returns a result. Unless `blocks`, tries only once.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing yet, and the call does not block, or the deadline has passed. `EINTR`: a signal came. Those of `ready`.
+    /// `EAGAIN`: there is no result, and the call does not block, or the deadline has passed. `EINTR`: a signal arrived. Those of
+    /// `ready`.
     pub fn wait<S: Progress, R>(
         &self,
         state: &Mutex<S>,
@@ -134,14 +135,14 @@ impl Waiting {
         if !blocks {
             return Err(Errno::AGAIN);
         }
-        let begun = rkey_device::time::now();
-        while rkey_device::time::since(begun) < SPIN {
+        let start = rkey_device::time::now();
+        while rkey_device::time::since(start) < SPIN {
             if let Some(result) = attempt(false) {
                 return result;
             }
         }
         loop {
-            let turn = self.turn.lock();
+            let sleep_lock = self.sleep_lock.lock();
             if let Some(result) = attempt(true) {
                 return result;
             }
@@ -151,8 +152,8 @@ impl Waiting {
                 return Err(Errno::AGAIN);
             }
             self.sleep(left.min(TICK))?;
-            // What woke this thread may be for the next one.
-            MutexGuard::unlock_fair(turn);
+            // What woke this thread may be for another one: let it check next.
+            MutexGuard::unlock_fair(sleep_lock);
         }
     }
 

@@ -1,39 +1,39 @@
-//! What two rsockets tell each other: immediate values, the private data of a connection, and records in each other's memory.
+//! The protocol between two rsockets: immediate values, the private data of a connection, and records in each other's memory.
 
 use std::fmt;
 
 /// The version of the private data.
 const VERSION: u8 = 1;
-/// The flag of a big-endian host.
+/// Flag: the host is big-endian.
 const BIG_ENDIAN: u8 = 1;
-/// The flag of a side that maps memory for `riowrite`.
+/// Flag: this side has room for mapped areas (`riomap`).
 const HAS_IOMAPS: u8 = 2;
-/// The number of bits of an immediate value that are not its operation.
+/// The number of bits in an immediate value that are not the operation.
 const VALUE_BITS: u32 = 29;
-/// The longest message.
+/// The maximum length of a message, in bytes.
 pub const LEN_MAX: u32 = (1 << VALUE_BITS) - 1;
-/// The bits of an encoded count of mapped areas.
+/// The number of bits in an encoded count of mapped areas.
 const SCALE_BITS: u32 = 8;
 
-/// An immediate value: the upper three bits say what happened, the others how much.
+/// An immediate value: the operation in the upper 3 bits, its operand in the other 29.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes were written to the ring.
+    /// This many bytes were written to the ring.
     Data(u32),
-    /// The sequence number up to which the other side may send. A target may have been written.
+    /// The sequence number up to which the receiver of this message may send. A target may have been written, too.
     Credits(u16),
-    /// The record of a mapped area was written.
+    /// The record of the mapped area with this index was written.
     Iomap(u32),
-    /// Nothing more is sent or received.
+    /// The sender will neither send nor receive any more.
     Disconnect,
-    /// Nothing happened.
+    /// No operation.
     KeepAlive,
-    /// Nothing more is sent.
+    /// The sender will not send any more.
     Shutdown,
 }
 
 impl Message {
-    /// The immediate value.
+    /// Encodes the immediate value.
     #[must_use]
     pub fn encode(self) -> u32 {
         let (operation, value) = match self {
@@ -47,15 +47,15 @@ impl Message {
         operation << VALUE_BITS | value & LEN_MAX
     }
 
-    /// Reads an immediate value.
+    /// Decodes an immediate value.
     ///
     /// # Errors
-    /// [`Violation::Message`]: no such operation.
+    /// [`Violation::Message`]: unknown operation.
     pub fn decode(immediate: u32) -> Result<Self, Violation> {
         let value = immediate & LEN_MAX;
         Ok(match (immediate >> VALUE_BITS, value) {
             (0, len) => Self::Data(len),
-            // rdma-core does not take the sum of the sequence number and the credits modulo 2^16.
+            // rdma-core adds credits to the sequence number without reducing the sum modulo 2^16.
             (4, up_to) if up_to <= 0x1_ffff => Self::Credits(up_to as u16),
             (6, index) => Self::Iomap(index),
             (7, 0) => Self::Disconnect,
@@ -66,55 +66,55 @@ impl Message {
     }
 }
 
-/// What a peer did against the protocol.
+/// How a peer violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// An immediate value that has no meaning.
+    /// An undefined immediate value.
     Message(u32),
-    /// More bytes than it may write, or none.
+    /// A message of no bytes, or of more than it may write.
     Length(u32),
     /// More messages than it may send.
     Messages,
-    /// Credits that take others back, or more than its queue has room for.
+    /// Credits that revoke earlier ones, or that exceed its receive queue.
     Credits(u16),
-    /// More targets than a connection has.
+    /// More targets than fit.
     Targets,
-    /// Data after it said that there is no more.
+    /// Data after the end of the stream.
     AfterEnd,
-    /// A record of a mapped area that does not exist.
+    /// An index of a mapped area that is out of range.
     Iomap(u32),
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Message(value) => write!(f, "the immediate value {value:#x} has no meaning"),
-            Self::Length(len) => write!(f, "it claims to have written {len} bytes"),
-            Self::Messages => f.write_str("it sends more messages than it may"),
-            Self::Credits(up_to) => write!(f, "it gives credits up to {up_to}, which it cannot"),
-            Self::Targets => f.write_str("it names more targets than there can be"),
-            Self::AfterEnd => f.write_str("it sends data after the end"),
-            Self::Iomap(index) => write!(f, "it maps area {index}, which does not exist"),
+            Self::Message(value) => write!(f, "undefined immediate value {value:#x}"),
+            Self::Length(len) => write!(f, "invalid message length {len}"),
+            Self::Messages => f.write_str("more messages than it has credits for"),
+            Self::Credits(up_to) => write!(f, "invalid credits, up to sequence number {up_to}"),
+            Self::Targets => f.write_str("more targets than fit"),
+            Self::AfterEnd => f.write_str("data after the end of the stream"),
+            Self::Iomap(index) => write!(f, "mapped area {index} is out of range"),
         }
     }
 }
 
-/// A piece of memory, as its owner tells a peer.
+/// Memory that a peer may write: address, remote key and length (`struct rs_sge` in rdma-core).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct RemoteSge {
     /// The address.
     pub addr: u64,
-    /// The key.
+    /// The remote key.
     pub key: u32,
-    /// The length.
+    /// The length, in bytes.
     pub len: u32,
 }
 
-impl Piece {
+impl RemoteSge {
     /// The length of a record in memory.
     pub const SIZE: usize = 16;
 
-    /// As a record in a peer's memory, in the byte order of the host.
+    /// The record for a peer's memory, in host byte order.
     #[must_use]
     pub fn to_record(self) -> [u8; Self::SIZE] {
         let mut record = [0; Self::SIZE];
@@ -124,7 +124,7 @@ impl Piece {
         record
     }
 
-    /// From the two words of a record.
+    /// Decodes a record that is read as two words.
     #[must_use]
     pub fn from_words(words: [u64; 2]) -> Self {
         let [addr, rest] = words;
@@ -157,47 +157,47 @@ impl Piece {
     }
 }
 
-/// A mapped area: an offset, and the memory that is there.
+/// A mapped area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iomap {
-    /// The offset that `riowrite` names.
+    /// The offset at which `riowrite` addresses it.
     pub offset: u64,
     /// The memory.
-    pub piece: Piece,
+    pub memory: RemoteSge,
 }
 
 impl Iomap {
     /// The length of a record in memory.
     pub const SIZE: usize = 24;
 
-    /// As a record in a peer's memory.
+    /// The record for a peer's memory.
     #[must_use]
     pub fn to_record(self) -> [u8; Self::SIZE] {
         let mut record = [0; Self::SIZE];
         record[..8].copy_from_slice(&self.offset.to_ne_bytes());
-        record[8..].copy_from_slice(&self.piece.to_record());
+        record[8..].copy_from_slice(&self.memory.to_record());
         record
     }
 }
 
-/// The private data of a request and of its answer.
+/// The private data of a REQ and of a REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// How many messages the other side may send at first.
+    /// How many messages the receiver of the offer may send initially.
     pub credits: u16,
-    /// How many mapped areas there is room for.
+    /// How many records of mapped areas there is room for.
     pub iomaps: u16,
-    /// Where targets are written, and how many there is room for. Records of mapped areas follow.
-    pub targets: Piece,
+    /// Where targets are written; the length is a number of targets. The records of mapped areas follow.
+    pub targets: RemoteSge,
     /// The first target.
-    pub first: Piece,
+    pub first: RemoteSge,
 }
 
 impl Offer {
     /// The length of the private data.
     pub const SIZE: usize = 40;
 
-    /// The private data.
+    /// Encodes the private data.
     #[must_use]
     pub fn to_wire(self) -> [u8; Self::SIZE] {
         let mut wire = [0; Self::SIZE];
@@ -215,41 +215,41 @@ impl Offer {
         wire
     }
 
-    /// Reads private data. What follows the first 40 bytes has no meaning.
+    /// Decodes private data. Ignores what follows the first 40 bytes.
     ///
     /// # Errors
-    /// Says in which way it is not what an rsocket of this host sends.
+    /// Why it is not the private data of an rsocket on this host.
     pub fn from_wire(data: &[u8]) -> Result<Self, &'static str> {
         let (wire, _) = data
             .split_first_chunk::<{ Self::SIZE }>()
-            .ok_or("it is too short")?;
+            .ok_or("too short")?;
         if wire[0] != VERSION {
-            return Err("it has another version");
+            return Err("unknown version");
         }
         if (wire[1] & BIG_ENDIAN != 0) != cfg!(target_endian = "big") {
-            return Err("its host has the other byte order");
+            return Err("the peer's host has the other byte order");
         }
-        let piece = |at: usize| {
-            let part = wire[at..].first_chunk::<{ Piece::SIZE }>();
-            part.map(Piece::from_wire).unwrap_or_default()
+        let sge = |at: usize| {
+            let part = wire[at..].first_chunk::<{ RemoteSge::SIZE }>();
+            part.map(RemoteSge::from_wire).unwrap_or_default()
         };
         let offer = Self {
             credits: u16::from_be_bytes([wire[2], wire[3]]),
             iomaps: unscaled(wire[7]),
-            targets: piece(8),
-            first: piece(24),
+            targets: sge(8),
+            first: sge(24),
         };
         if offer.credits == 0 || offer.first.len == 0 {
-            return Err("nothing may be sent to it");
+            return Err("no credits, or an empty ring");
         }
         if offer.targets.len == 0 || offer.targets.len > u32::from(u16::MAX) {
-            return Err("it has no room for targets");
+            return Err("invalid number of targets");
         }
         Ok(offer)
     }
 }
 
-/// A count as the private data has it: from 128 on, in units of 256.
+/// Encodes a count in one byte: above 128, in units of 256.
 fn scaled(count: u16) -> u8 {
     let small = 1 << (SCALE_BITS - 1);
     match count {
@@ -266,7 +266,7 @@ fn unscaled(count: u8) -> u16 {
     }
 }
 
-/// A count of mapped areas that the private data can have: the next larger one.
+/// Rounds a count of mapped areas up to the next one that can be encoded, at most 127 * 256.
 #[must_use]
 pub fn round_iomaps(count: u16) -> u16 {
     let small = 1 << (SCALE_BITS - 1);
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn immediate_values_have_three_bits_of_operation() {
+    fn the_upper_three_bits_of_an_immediate_value_are_the_operation() {
         for (message, value) in [
             (Message::Data(0x1234), 0x0000_1234),
             (Message::Credits(0xffff), 0x8000_ffff),
@@ -308,16 +308,16 @@ mod tests {
     }
 
     #[test]
-    fn private_data_has_forty_bytes() {
+    fn private_data_is_forty_bytes_long() {
         let offer = Offer {
             credits: 384,
             iomaps: 8,
-            targets: Piece {
+            targets: RemoteSge {
                 addr: 0x0102_0304_0506_0708,
                 key: 0x0a0b_0c0d,
                 len: 2,
             },
-            first: Piece {
+            first: RemoteSge {
                 addr: 0x1112_1314_1516_1718,
                 key: 0x1a1b_1c1d,
                 len: 0x1_0000,
@@ -343,21 +343,24 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_memory() {
-        let piece = Piece {
+    fn records_survive_a_round_trip_through_memory() {
+        let sge = RemoteSge {
             addr: 0x1122_3344_5566_7788,
             key: 7,
             len: 9,
         };
-        let record = piece.to_record();
+        let record = sge.to_record();
         let word = |at: usize| u64::from_ne_bytes(*record[at..].first_chunk().unwrap());
-        assert_eq!(Piece::from_words([word(0), word(8)]), piece);
-        let iomap = Iomap { offset: 5, piece };
+        assert_eq!(RemoteSge::from_words([word(0), word(8)]), sge);
+        let iomap = Iomap {
+            offset: 5,
+            memory: sge,
+        };
         assert_eq!(iomap.to_record()[8..], record);
     }
 
     #[test]
-    fn counts_of_areas_are_rounded_up_to_what_fits() {
+    fn counts_of_areas_are_rounded_up_to_encodable_ones() {
         for (count, rounded) in [
             (0, 0),
             (1, 1),

@@ -1,8 +1,8 @@
-//! The structures and numbers of `rdma/rdma_cma.h`, as C programs were compiled against them.
+//! The structures and constants of `rdma/rdma_cma.h`, as C programs were compiled against them.
 //!
-//! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of rdma-core 44. Sizes and offsets are checked
-//! when this crate is compiled. Types have the header's names in Rust's spelling without `rdma_`, fields have its names, and
-//! constants its names without `RDMA_`. Structures of verbs are those of `rkey-verbs`.
+//! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of rdma-core 44. The compiler checks sizes and
+//! offsets. Type names are the header's in Rust's spelling, without `rdma_`; constants lack `RDMA_`; field names are unchanged. The
+//! structures of verbs come from `rkey-verbs`.
 
 #![allow(missing_docs)] // the names are the documentation: rdma/rdma_cma.h
 

@@ -1,4 +1,4 @@
-/* Calls that the library does not support yet: they fail with ENOSYS. The arguments are names and versions of symbols. */
+/* Calls that the library does not support yet fail with ENOSYS. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

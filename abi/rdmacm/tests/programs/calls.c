@@ -1,7 +1,7 @@
-/* Calls with wrong arguments and in wrong states; event channels, signals, children. */
+/* Calls with invalid arguments and in wrong states; event channels, signals, child processes. */
 #include "common.h"
 
-/* The first port that needs no privilege. */
+/* The first unprivileged port. */
 static int first_unprivileged(void)
 {
 	FILE *file = fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "r");
@@ -13,7 +13,7 @@ static int first_unprivileged(void)
 	return first;
 }
 
-/* Arguments that are not objects, or missing. */
+/* Null arguments, and handles that are not of the right type. */
 static void wrong_arguments(void)
 {
 	struct rdma_event_channel *channel = new_channel();
@@ -142,7 +142,7 @@ static void wrong_states(void)
 	FAILS(EINVAL, rdma_connect(id, &param));
 	FAILS(EINVAL, rdma_init_qp_attr(id, &attr, &mask));
 
-	/* Ports that another identifier has, and privileged ports. */
+	/* Ports of other identifiers, and privileged ports. */
 	other = new_id(channel, RDMA_PS_TCP);
 	any.sin_port = rdma_get_src_port(listener);
 	FAILS(EADDRNOTAVAIL, rdma_bind_addr(other, ADDRESS(any)));
@@ -155,7 +155,7 @@ static void wrong_states(void)
 	TRUE(rdma_get_src_port(other) != 0);
 	GOOD(rdma_destroy_id(other));
 
-	/* IPv4 and IPv6 share a port only if the IPv6 identifier leaves IPv4 to others. */
+	/* Identifiers of IPv4 and IPv6 share a port only if the IPv6 one sets RDMA_OPTION_ID_AFONLY. */
 	for (on = 0; on < 2; on++) {
 		struct rdma_cm_id *six = new_id(channel, RDMA_PS_TCP);
 		struct sockaddr_in6 all = { .sin6_family = AF_INET6 };
@@ -175,7 +175,7 @@ static void wrong_states(void)
 	}
 	on = 1;
 
-	/* The same address twice, unless both allow it. */
+	/* Two identifiers share an address only if both set RDMA_OPTION_ID_REUSEADDR. */
 	other = new_id(channel, RDMA_PS_TCP);
 	GOOD(rdma_destroy_id(id));
 	id = new_id(channel, RDMA_PS_TCP);
@@ -186,7 +186,7 @@ static void wrong_states(void)
 	FAILS(EADDRINUSE, rdma_bind_addr(other, ADDRESS(to)));
 	GOOD(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on));
 	GOOD(rdma_bind_addr(other, ADDRESS(to)));
-	/* Only one that is alone can listen. */
+	/* An identifier that shares its address cannot listen. */
 	FAILS(EADDRINUSE, rdma_listen(id, 1));
 	GOOD(rdma_destroy_id(other));
 	GOOD(rdma_listen(id, 1));
@@ -201,7 +201,7 @@ static void wrong_states(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Events move with their identifier, and its end waits for their acknowledgement. */
+/* Events migrate with their identifier. Migrating and destroying it wait until they are acknowledged. */
 static struct rdma_cm_event *pending;
 static volatile int acknowledges;
 
@@ -214,7 +214,7 @@ static void *ack_later(void *unused)
 	return NULL;
 }
 
-static void moving(void)
+static void migration(void)
 {
 	struct rdma_event_channel *one = new_channel(), *two = new_channel();
 	struct rdma_cm_id *id = new_id(one, RDMA_PS_TCP);
@@ -312,7 +312,7 @@ static void *fetch_one(void *channel)
 	return NULL;
 }
 
-/* Each event of a channel wakes a thread that waits there. */
+/* Each event wakes one thread that waits on the channel. */
 static void two_readers(void)
 {
 	struct rdma_event_channel *channel = new_channel();
@@ -371,7 +371,7 @@ int main(void)
 	begin();
 	wrong_arguments();
 	wrong_states();
-	moving();
+	migration();
 	signals();
 	two_readers();
 	children();

@@ -1,8 +1,8 @@
-//! Every call: what it returns, and the events that follow.
+//! Every call, with its result and the events that follow.
 
 use crate::support::Stage;
 
-/// Runs one of our programs.
+/// Compiles and runs one of our programs.
 fn succeeds(name: &str, source: &str) {
     let stage = Stage::new(name);
     stage.write("common.h", include_str!("common.h"));
@@ -22,12 +22,12 @@ fn connections_begin_and_end_with_the_events_of_the_manual_pages() {
 }
 
 #[test]
-fn groups_extended_connections_and_own_events() {
+fn groups_xrc_and_user_events_work_as_documented() {
     succeeds("groups", include_str!("groups.c"));
 }
 
 #[test]
-fn a_server_that_was_stopped_connects_and_ends() {
+fn a_stopped_server_connects_after_it_continues() {
     succeeds("stopped", include_str!("stopped.c"));
 }
 
@@ -37,18 +37,18 @@ fn ten_thousand_connections_leave_nothing_behind() {
 }
 
 #[test]
-fn a_message_is_complete_when_its_peer_disconnects_after_it() {
+fn a_message_completes_although_its_peer_disconnects_at_once() {
     succeeds("last_message", include_str!("last_message.c"));
 }
 
 #[test]
-fn a_server_has_more_client_processes_than_links() {
+fn a_server_serves_more_client_processes_than_it_keeps_links() {
     succeeds("processes", include_str!("processes.c"));
 }
 
-/// Every symbol of Debian's library and of later versions can be found by its version, as the loader does for a program.
+/// The calls exist with their symbol versions, fail with `ENOSYS`, and log a warning.
 #[test]
-fn missing_calls_of_later_versions_say_so() {
+fn unsupported_calls_of_later_versions_fail_and_log_it() {
     let stage = Stage::new("absent");
     let program = stage.compile("absent", include_str!("absent.c"), &[]);
     let said = stage.start(stage.command(&program), "absent").succeed();

@@ -1,4 +1,4 @@
-/* Shared by the programs that test librdmacm's calls. They print unexpected results, and "done" if there are none. */
+/* Shared by the programs that test librdmacm. They print unexpected results, or "done" if there are none. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,9 +22,9 @@ __attribute__((unused)) static void unexpected(int line, const char *what, long 
 	bad = 1;
 }
 
-/* A call that succeeds. */
+/* The call must succeed. */
 #define GOOD(call) do { errno = 0; long r_ = (long)(call); if (r_ != 0) unexpected(__LINE__, #call, r_, errno); } while (0)
-/* A call that fails with -1 and an error number. */
+/* The call must return -1 and set this error number. */
 #define FAILS(error, call) do { errno = 0; long r_ = (long)(call); if (r_ != -1 || errno != (error)) unexpected(__LINE__, #call, r_, errno); } while (0)
 #define TRUE(condition) do { if (!(condition)) unexpected(__LINE__, #condition, 0, 0); } while (0)
 #define MUST(condition) do { if (!(condition)) { unexpected(__LINE__, #condition, 0, errno); exit(1); } } while (0)
@@ -38,7 +38,7 @@ __attribute__((unused)) static struct sockaddr_in loopback(uint16_t port_be)
 
 #define ADDRESS(address) ((struct sockaddr *)&(address))
 
-/* The next event of a channel, which must have this type and status. */
+/* Fetches the next event of a channel, which must have this type and status. */
 __attribute__((unused)) static struct rdma_cm_event *next_at(int line, struct rdma_event_channel *channel, int type, int status)
 {
 	struct rdma_cm_event *event = NULL;
@@ -91,7 +91,7 @@ __attribute__((unused)) static void add_qp(struct rdma_cm_id *id, enum ibv_qp_ty
 	FAILS(EINVAL, rdma_create_qp(id, NULL, &attr));
 }
 
-/* An identifier that is ready to connect to a port. */
+/* Creates an identifier that is ready to connect to a port. */
 __attribute__((unused)) static struct rdma_cm_id *new_client(struct rdma_event_channel *channel, enum rdma_port_space space, uint16_t port_be)
 {
 	struct rdma_cm_id *id = new_id(channel, space);

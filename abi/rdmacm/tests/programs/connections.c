@@ -1,8 +1,8 @@
-/* Connections from their beginning to their end, with both sides in this process. */
+/* Connections from request to teardown, with both sides in this process. */
 #include "common.h"
 #include <sys/resource.h>
 
-/* Lets no call make a descriptor, or lets calls do so again. */
+/* Prevents calls from opening descriptors, or permits it again. */
 static void limit_files(int limit)
 {
 	static struct rlimit usual;
@@ -15,7 +15,7 @@ static void limit_files(int limit)
 	GOOD(setrlimit(RLIMIT_NOFILE, &few));
 }
 
-/* A device that cannot be opened is an event, and can be opened later. */
+/* If the device cannot be opened, the program gets an event. It can be opened later. */
 static void no_device(void)
 {
 	struct rdma_event_channel *channel = new_channel();
@@ -35,7 +35,7 @@ static void no_device(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Connects, exchanges a message, disconnects. */
+/* Connects, sends a message, and disconnects. `external`: the client creates its own queue pair. */
 static void connect_both(int external)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -128,7 +128,7 @@ static void connect_both(int external)
 	rdma_destroy_event_channel(there);
 }
 
-/* Refusals: by rdma_reject, by destroying the identifier or the listener, and without a listener. */
+/* Rejections: by rdma_reject, by destroying the identifier or the listener, and because nothing listens. */
 static void refusals(void)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -158,7 +158,7 @@ static void refusals(void)
 			GOOD(rdma_destroy_id(server));
 			break;
 		case 2:
-			/* Without a pointer, there is no private data, whatever the length says. */
+			/* A null pointer means no private data, whatever the length. */
 			GOOD(rdma_reject_ece(server, NULL, 200));
 			GOOD(rdma_destroy_id(server));
 			break;
@@ -173,14 +173,14 @@ static void refusals(void)
 		rdma_destroy_qp(client);
 		GOOD(rdma_destroy_id(client));
 	}
-	/* Destroying a listener refuses the requests that have not been fetched. */
+	/* Destroying a listener rejects requests that have not been fetched. */
 	client = new_client(here, RDMA_PS_TCP, port);
 	param.qp_num++;
 	GOOD(rdma_connect(client, &param));
 	GOOD(rdma_destroy_id(listener));
 	ACK_NEXT(here, REJECTED, 28);
 	GOOD(rdma_destroy_id(client));
-	/* Now there is no listener. */
+	/* Nothing listens any more. */
 	client = new_client(here, RDMA_PS_TCP, port);
 	param.qp_num++;
 	GOOD(rdma_connect(client, &param));
@@ -205,7 +205,7 @@ static void refusals(void)
 	rdma_destroy_event_channel(there);
 }
 
-/* A request that cannot be accepted is rejected, although the program keeps the identifier. */
+/* If rdma_accept fails, the request is rejected, although the program keeps the identifier. */
 static void failed_accept(void)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -233,7 +233,7 @@ static void failed_accept(void)
 	rdma_destroy_event_channel(there);
 }
 
-/* Connects, disconnects and destroys, so often that the numbers of queue pairs come round while their last connections are in time wait. */
+/* Connects, disconnects and destroys so often that queue pair numbers are reused while their last connections are in time wait. */
 static void many_in_a_row(void)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -267,7 +267,7 @@ static void many_in_a_row(void)
 	rdma_destroy_event_channel(there);
 }
 
-/* Datagrams: the answer has all that a sender needs. */
+/* Datagrams: the event has everything that a sender needs. */
 static void datagrams(void)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -343,7 +343,7 @@ static void *serve(void *unused)
 	GOOD(rdma_get_request(sync_listener, &id));
 	GOOD(rdma_reject(id, "no", 2));
 	rdma_destroy_ep(id);
-	/* The end of the connection has been fetched before, so no event follows. */
+	/* The program has already fetched the disconnection, so no event follows. */
 	GOOD(rdma_get_request(sync_listener, &id));
 	GOOD(rdma_accept(id, NULL));
 	ACK_NEXT(id->channel, DISCONNECTED, 0);
@@ -353,7 +353,7 @@ static void *serve(void *unused)
 	return NULL;
 }
 
-/* `data`: the private data of the address. */
+/* Creates an endpoint: a listener if `port` is null. `data` is the ai_connect of its address. */
 static struct rdma_cm_id *new_endpoint(const char *port, char *data)
 {
 	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = port ? 0 : RAI_PASSIVE }, *info = NULL;
@@ -372,7 +372,7 @@ static struct rdma_cm_id *new_endpoint(const char *port, char *data)
 	return id;
 }
 
-/* An endpoint that cannot be made leaves nothing that uses the protection domain. */
+/* If rdma_create_ep fails, nothing still uses the protection domain. */
 static void failed_endpoint(void)
 {
 	struct rdma_event_channel *channel = new_channel();
@@ -396,7 +396,7 @@ static void failed_endpoint(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* A request that the program cannot fetch is rejected. */
+/* If fetching a request fails, the request is rejected. */
 static void failed_fetch(void)
 {
 	struct rdma_event_channel *here = new_channel();

@@ -160,7 +160,7 @@ int main(void)
 	far.sin_addr.s_addr = inet_addr("192.0.2.1");
 	FAILS(ENETUNREACH, rsendto(fds[0], "x", 1, 0, ADDRESS(far), sizeof far));
 	TRUE(polled(fds[0], POLLIN | POLLOUT, 0) == POLLOUT);
-	/* There and back; the first one travels over UDP, the others between queue pairs. */
+	/* There and back. The first datagram travels over UDP, the others between queue pairs. */
 	for (round = 0; round < 200; round++) {
 		size_t size = round == 0 ? 0 : (size_t)(round * 20);
 		memset(big, 'a' + round % 26, size);
@@ -173,12 +173,12 @@ int main(void)
 		MUST(rrecv(fds[0], back, sizeof back, MSG_PEEK) == (ssize_t)size);
 		MUST(rrecv(fds[0], back, sizeof back, 0) == (ssize_t)size);
 	}
-	/* What does not fit is lost. */
+	/* What does not fit is discarded. */
 	TRUE(rsendto(fds[0], "abcdef", 6, 0, ADDRESS(at[1]), sizeof at[1]) == 6);
 	struct iovec part = { back, 3 };
 	struct msghdr message = { .msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &part, .msg_iovlen = 1 };
 	TRUE(rrecvmsg(fds[1], &message, 0) == 3 && message.msg_flags == MSG_TRUNC && message.msg_namelen == sizeof from);
-	/* A connected one hears only its peer. */
+	/* A connected socket receives only from its peer. */
 	GOOD(rconnect(fds[0], ADDRESS(at[1]), sizeof at[1]));
 	GOOD(rgetpeername(fds[0], ADDRESS(from), &len));
 	TRUE(from.sin_port == at[1].sin_port);
@@ -190,7 +190,7 @@ int main(void)
 	len = sizeof value;
 	GOOD(rgetsockopt(fds[0], SOL_SOCKET, SO_TYPE, &value, &len));
 	TRUE(value == SOCK_DGRAM);
-	/* A stranger's datagrams are not ours. */
+	/* Datagrams of an ordinary UDP socket, mostly malformed, do no harm. */
 	int plain = socket(AF_INET, SOCK_DGRAM, 0);
 	for (i = 0; i < 40; i++) {
 		memset(big, i % 2 ? 0x55 : 0, 40);

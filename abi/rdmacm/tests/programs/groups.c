@@ -3,7 +3,7 @@
 #include "common.h"
 #include <dlfcn.h>
 
-/* An InfiniBand address, as <infiniband/ib.h> has it. */
+/* An InfiniBand address: struct sockaddr_ib of <infiniband/ib.h>. */
 struct ib_address {
 	uint16_t family, pkey;
 	uint32_t flow;
@@ -18,7 +18,7 @@ static struct sockaddr_in group_of(const char *text)
 	return address;
 }
 
-/* An identifier for datagrams that knows an address of this host. */
+/* Creates an identifier for datagrams, and resolves an address of this host. */
 static struct rdma_cm_id *new_member(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id = new_id(channel, RDMA_PS_UDP);
@@ -43,7 +43,7 @@ static struct rdma_ud_param join_now(struct rdma_event_channel *channel, struct 
 	return param;
 }
 
-/* Receives one datagram of 8 bytes, or none. */
+/* Receives one datagram of 8 bytes. Returns 0 if none arrives within `times` milliseconds. */
 static int receives(struct rdma_cm_id *id, int times)
 {
 	struct ibv_wc wc;
@@ -85,7 +85,7 @@ static void groups(int is_ib)
 	MUST(from = rdma_reg_msgs(sender, data, sizeof data));
 	MUST(into = rdma_reg_msgs(member, room, sizeof room));
 	MUST(ah = ibv_create_ah(sender->pd, &to.ah_attr));
-	/* A sender that only sends receives nothing, and a member receives until it leaves. It may miss the first datagrams. */
+	/* A send-only member receives nothing. A full member receives until it leaves, but may miss the first datagrams. */
 	GOOD(rdma_post_recv(sender, NULL, room[1], 64, into));
 	GOOD(rdma_post_recv(member, NULL, room[0], 64, into));
 	do
@@ -96,7 +96,7 @@ static void groups(int is_ib)
 	GOOD(rdma_leave_multicast(member, group));
 	strcpy(data, "no one");
 	send_to(sender, &to, ah, from, data);
-	/* One of the first datagrams may still come. */
+	/* One of the first datagrams may still arrive. */
 	receives(member, 20);
 	TRUE(memcmp(room[0] + 40, "no one", 7));
 	TRUE(receives(sender, 1) == 0);
@@ -135,7 +135,7 @@ static void group_errors(void)
 	struct rdma_conn_param param = { .qp_num = 0x77 };
 	pthread_t thread;
 
-	/* No address yet, no datagrams, wrong addresses. */
+	/* No address yet, an identifier for connections, invalid addresses. */
 	FAILS(EINVAL, rdma_join_multicast(id, ADDRESS(group), NULL));
 	GOOD(rdma_resolve_addr(connected, NULL, ADDRESS(to), 1));
 	ACK_NEXT(channel, ADDR_RESOLVED, 0);
@@ -156,13 +156,13 @@ static void group_errors(void)
 	attr.comp_mask = 4;
 	FAILS(ENOTSUP, rdma_join_multicast_ex(id, &attr, NULL));
 
-	/* The address of one host cannot be attached. */
+	/* A unicast address cannot be attached. */
 	add_qp(id, IBV_QPT_UD);
 	GOOD(rdma_join_multicast(id, ADDRESS(single), NULL));
 	ACK_NEXT(channel, MULTICAST_ERROR, -EINVAL);
 	GOOD(rdma_leave_multicast(id, ADDRESS(single)));
 
-	/* Leaving drops the event that waits, and waits for the acknowledgement of the one that was fetched. */
+	/* Leaving drops a pending event, and waits until a fetched one is acknowledged. */
 	GOOD(rdma_join_multicast(id, ADDRESS(group), NULL));
 	GOOD(rdma_leave_multicast(id, ADDRESS(group)));
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
@@ -175,7 +175,7 @@ static void group_errors(void)
 	TRUE(acknowledges);
 	GOOD(pthread_join(thread, NULL));
 
-	/* A group is an address to resolve, but nothing listens there. */
+	/* The address of a group can be resolved, but not connected to. */
 	rdma_destroy_qp(id);
 	GOOD(rdma_destroy_id(id));
 	id = new_id(channel, RDMA_PS_UDP);
@@ -189,7 +189,7 @@ static void group_errors(void)
 	GOOD(rdma_destroy_id(id));
 	GOOD(rdma_destroy_id(connected));
 
-	/* A synchronous identifier waits for the event, and ends as a member. */
+	/* A synchronous identifier waits for the event, and can be destroyed while it is a member. */
 	GOOD(rdma_create_id(NULL, &sync, NULL, RDMA_PS_UDP));
 	GOOD(rdma_resolve_addr(sync, NULL, ADDRESS(to), 1));
 	add_qp(sync, IBV_QPT_UD);
@@ -202,7 +202,7 @@ static void group_errors(void)
 	rdma_destroy_event_channel(channel);
 }
 
-/* An extended reliable connection: the receiving half passes messages to the shared receive queue that the sender names. */
+/* An extended reliable connection: messages go to the shared receive queue that the sender addresses. */
 static void extended(void)
 {
 	struct rdma_event_channel *here = new_channel(), *there = new_channel();
@@ -234,7 +234,7 @@ static void extended(void)
 	rdma_freeaddrinfo(info);
 	GOOD(rdma_migrate_id(client, here));
 	TRUE(client->qp && client->qp->qp_type == IBV_QPT_XRC_SEND);
-	/* A sending half does not listen. */
+	/* A sending half cannot listen. */
 	FAILS(EINVAL, rdma_listen(client, 1));
 
 	GOOD(rdma_connect(client, &param));
@@ -256,7 +256,7 @@ static void extended(void)
 	GOOD(rdma_post_recv(server, NULL, room, sizeof room, into));
 	GOOD(rdma_accept(server, &param));
 	event = NEXT(here, ESTABLISHED, 0);
-	/* A REP for such a connection always says that there is a shared receive queue. */
+	/* In a REP for an extended reliable connection, the SRQ bit is always set. */
 	TRUE(event->param.conn.qp_num == server->qp->qp_num && event->param.conn.srq == 1);
 	GOOD(rdma_ack_cm_event(event));
 	ACK_NEXT(there, ESTABLISHED, 0);
@@ -284,7 +284,7 @@ static void extended(void)
 	rdma_destroy_event_channel(there);
 }
 
-/* Calls that are not in the headers of version 44, with their event types. */
+/* Calls that the headers of version 44 lack, and their event types. */
 #define ADDRINFO_RESOLVED 16
 #define ADDRINFO_ERROR 17
 #define USER 18
@@ -334,7 +334,7 @@ static void later(void)
 	event = next_at(__LINE__, channel, ADDRINFO_ERROR, EAI_NONAME);
 	GOOD(rdma_ack_cm_event(event));
 	FAILS(ENODATA, query(id, &info));
-	/* An identifier may end while the name is looked up. */
+	/* An identifier may be destroyed during the lookup. */
 	GOOD(resolve(id, "127.0.0.1", "77", &hints));
 	GOOD(rdma_destroy_id(id));
 	rdma_destroy_event_channel(channel);

@@ -1,4 +1,4 @@
-/* A peer that speaks the connection manager's protocol, but not that of rsockets. */
+/* Peers that follow the connection manager's protocol, but violate that of rsockets. */
 #include "sockets.h"
 
 /* The private data of an rsocket. */
@@ -18,7 +18,7 @@ struct peer {
 	struct offer theirs;
 };
 
-static int offers(struct peer *peer, uint16_t port, const struct offer *offer, size_t len)
+static int connect_with(struct peer *peer, uint16_t port, const struct offer *offer, size_t len)
 {
 	struct rdma_conn_param param = { .private_data = offer, .private_data_len = (uint8_t)len, .retry_count = 7, .rnr_retry_count = 7 };
 	struct rdma_cm_event *event;
@@ -59,7 +59,7 @@ static struct peer ready(uint16_t port)
 	return peer;
 }
 
-static void gone(struct peer *peer)
+static void destroy(struct peer *peer)
 {
 	rdma_destroy_qp(peer->id);
 	GOOD(rdma_destroy_id(peer->id));
@@ -83,21 +83,21 @@ static void bad_private_data(uint16_t port)
 		case 6: offer.targets.len = 0; break;
 		case 7: offer.targets.len = 0xffffffff; break;
 		}
-		TRUE(offers(&peer, port, &offer, lens[i]) == RDMA_CM_EVENT_REJECTED);
-		gone(&peer);
+		TRUE(connect_with(&peer, port, &offer, lens[i]) == RDMA_CM_EVENT_REJECTED);
+		destroy(&peer);
 	}
 }
 
-static void says(struct peer *peer, uint32_t immediate)
+static void send_immediate(struct peer *peer, uint32_t immediate)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .send_flags = IBV_SEND_SIGNALED, .imm_data = htonl(immediate) }, *wrong;
 	struct ibv_wc wc;
 	GOOD(ibv_post_send(peer->id->qp, &wr, &wrong));
-	/* It fails if the other side has ended the connection before. */
+	/* The write fails if the other side has already ended the connection. */
 	MUST(rdma_get_send_comp(peer->id, &wc) == 1);
 }
 
-/* Each peer says something that no rsocket says. The program that reads gets an error, and the next peer is served. */
+/* Each peer sends an immediate value that no rsocket sends. The program's receive fails, and the next peer is served. */
 static void bad_messages(int server, uint16_t port)
 {
 	uint32_t wrong[] = {
@@ -109,50 +109,50 @@ static void bad_messages(int server, uint16_t port)
 	for (i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		struct peer peer = ready(port);
 		struct offer offer = good_offer(&peer);
-		MUST(offers(&peer, port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
+		MUST(connect_with(&peer, port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
 		int fd = raccept(server, NULL, NULL);
 		MUST(fd >= 0);
-		says(&peer, wrong[i]);
+		send_immediate(&peer, wrong[i]);
 		errno = 0;
 		if (rrecv(fd, &byte, 1, 0) != -1 || errno != EPROTO)
 			printf("%#x: errno %d\n", wrong[i], errno), bad = 1;
 		FAILS(ECONNRESET, rsend(fd, &byte, 1, 0));
 		GOOD(rclose(fd));
-		gone(&peer);
+		destroy(&peer);
 	}
 }
 
-/* Too many messages, and targets that do not exist. */
+/* More messages than credits, and a target with a wrong key. */
 static void too_much(int server, uint16_t port)
 {
 	struct peer peer = ready(port);
 	struct offer offer = good_offer(&peer);
 	static char data[400];
 	int i, fd;
-	MUST(offers(&peer, port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
+	MUST(connect_with(&peer, port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
 	fd = raccept(server, NULL, NULL);
 	MUST(fd >= 0);
 	for (i = 0; i < 385; i++)
-		says(&peer, 1);
+		send_immediate(&peer, 1);
 	ssize_t got = rrecv(fd, data, sizeof data, 0);
 	TRUE(got == 384);
 	FAILS(EPROTO, rrecv(fd, data, sizeof data, 0));
 	GOOD(rclose(fd));
-	gone(&peer);
-	/* The key of a target is wrong: what is sent fails, nothing else. */
+	destroy(&peer);
+	/* If the key of a target is wrong, only writes to it fail. */
 	peer = ready(port);
 	offer = good_offer(&peer);
 	offer.first.key ^= 0x55555555;
-	MUST(offers(&peer, port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
+	MUST(connect_with(&peer, port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
 	fd = raccept(server, NULL, NULL);
 	MUST(fd >= 0);
 	TRUE(rsend(fd, data, 100, 0) == 100);
 	FAILS(ECONNRESET, rrecv(fd, data, 1, 0));
 	GOOD(rclose(fd));
-	gone(&peer);
+	destroy(&peer);
 }
 
-/* Many clients that never speak, and one that does. */
+/* Several clients that never send anything, and one that does. */
 static void silent_clients(int server, uint16_t port)
 {
 	struct peer peers[4];
@@ -160,7 +160,7 @@ static void silent_clients(int server, uint16_t port)
 	for (i = 0; i < 4; i++) {
 		peers[i] = ready(port);
 		struct offer offer = good_offer(&peers[i]);
-		MUST(offers(&peers[i], port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
+		MUST(connect_with(&peers[i], port, &offer, sizeof offer) == RDMA_CM_EVENT_ESTABLISHED);
 	}
 	for (i = 0; i < 4; i++) {
 		fds[i] = raccept(server, NULL, NULL);
@@ -171,7 +171,7 @@ static void silent_clients(int server, uint16_t port)
 	MUST(other >= 0);
 	TRUE(rsend(good, "x", 1, 0) == 1 && rrecv(other, memory, 1, 0) == 1);
 	for (i = 0; i < 4; i++) {
-		gone(&peers[i]);
+		destroy(&peers[i]);
 		TRUE(rrecv(fds[i], memory, 1, 0) <= 0);
 		GOOD(rclose(fds[i]));
 	}

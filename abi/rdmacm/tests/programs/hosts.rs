@@ -1,28 +1,28 @@
-//! Programs on two hosts: two network namespaces, joined by a pair of virtual interfaces. Only packets connect them: no shared memory
-//! has a name there, and local sockets do not cross.
+//! Programs on two hosts: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not
+//! cross namespaces, so neither does shared memory.
 
 use crate::support::{PATIENCE, Running, Stage, listens_in};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The user that the programs run as if this one is root.
+/// The user that the programs run as if the test runs as root.
 const UNPRIVILEGED: &str = "65534";
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.1.1", "fd09:1::1"], ["10.9.1.2", "fd09:1::2"]];
-/// No other program is in these networks.
+/// Any fixed port will do: no other program runs in these namespaces.
 const PORT: u16 = 7174;
 
-/// Two hosts. They end with this value.
+/// Two hosts, which exist until this value is dropped.
 struct Hosts {
     keepers: Vec<Child>,
-    /// They belong to a user namespace of their own, because this user is not root.
+    /// Whether they belong to a user namespace of their own, because the test does not run as root.
     are_ours: bool,
 }
 
 impl Hosts {
-    /// `None` if this machine permits no network namespaces.
+    /// Returns `None` if this machine does not permit network namespaces.
     fn new(mtu: u32) -> Option<Self> {
         let are_permitted = |words: &[&str]| {
             let mut command = Command::new("unshare");
@@ -37,7 +37,9 @@ impl Hosts {
         if are_ours {
             words.extend(["--user", "--map-root-user"]);
             if !are_permitted(&words) {
-                eprintln!("SKIP: no network namespace with virtual interfaces is permitted here");
+                eprintln!(
+                    "SKIP: this machine does not permit network namespaces with virtual interfaces"
+                );
                 return None;
             }
         }
@@ -66,12 +68,12 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Keeps the namespace that a command creates until the test ends.
+    /// Runs `cat` in the namespace that a command creates, which keeps the namespace alive until the test ends.
     fn keep(&mut self, mut command: Command) {
         let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
         let earlier = self.keepers.iter().filter_map(namespace);
         let known: Vec<PathBuf> = earlier.chain([own]).collect();
-        // It ends when its input does: with this test at the latest.
+        // `cat` ends when its input is closed: when the test ends, at the latest.
         let keeper = command.arg("cat").stdin(Stdio::piped());
         let keeper = keeper.spawn().expect("util-linux has unshare and nsenter");
         let is_cat = || {
@@ -86,7 +88,7 @@ impl Hosts {
         self.keepers.push(keeper);
     }
 
-    /// Lets a call of `nsenter` enter a host.
+    /// Adds the options that make `nsenter` enter a host.
     fn inside(&self, at: usize, mut nsenter: Command) -> Command {
         nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
         if self.are_ours {
@@ -118,7 +120,7 @@ impl Hosts {
     /// Starts a server on the first host, and waits until it listens.
     fn server(&self, stage: &Stage, words: &[&str], space: u16) -> Running {
         let mut server = self.start(stage, 0, words, "auto");
-        // Not being root, we are root in the namespaces that are ours.
+        // In a user namespace of our own, we are root.
         let user = if self.are_ours { 0 } else { 65_534 };
         let begun = Instant::now();
         while !listens_in(server.id(), user, space, PORT) && !server.has_ended() {
@@ -128,7 +130,7 @@ impl Hosts {
         server
     }
 
-    /// Runs a server on the first host and a client on the second one; both must succeed. Returns their output.
+    /// Runs a server on the first host and a client on the second. Panics unless both succeed; returns their output.
     fn pair(&self, stage: &Stage, server: &[&str], client: &[&str], space: u16) -> [String; 2] {
         let mut server = self.server(stage, server, space);
         let mut client = self.start(stage, 1, client, "auto");
@@ -159,9 +161,9 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// IPv4 and IPv6, and two MTUs: 1024 and 4096 bytes of payload.
+/// Over IPv4 and IPv6, with path MTUs of 1024 and 4096 bytes.
 #[test]
-fn rping_between_two_hosts() {
+fn rping_runs_between_two_hosts() {
     for mtu in [1500, 4400] {
         let stage = Stage::new("rping-hosts");
         let Some(hosts) = Hosts::new(mtu) else { return };
@@ -176,13 +178,13 @@ fn rping_between_two_hosts() {
 }
 
 #[test]
-fn connections_and_datagrams_between_two_hosts() {
+fn ucmatose_and_udaddy_run_between_two_hosts() {
     let stage = Stage::new("stock-hosts");
     let Some(hosts) = Hosts::new(1500) else {
         return;
     };
     let port = PORT.to_string();
-    // `udaddy` always has this port.
+    // `udaddy` always uses this port.
     for (program, space) in [
         (format!("ucmatose -c 3 -C 5 -S 3000 -p {port}"), TCP),
         ("udaddy -c 3 -C 5 -S 500".to_owned(), UDP),
@@ -196,7 +198,7 @@ fn connections_and_datagrams_between_two_hosts() {
 }
 
 #[test]
-fn perftest_connects_two_hosts() {
+fn perftest_runs_between_two_hosts() {
     let stage = Stage::new("perftest-hosts");
     let Some(hosts) = Hosts::new(4400) else {
         return;
@@ -216,7 +218,7 @@ fn perftest_connects_two_hosts() {
     }
 }
 
-/// No program listens: refused at once, by a process that only shares the address.
+/// Another process of the first host, which listens on another port, rejects the request at once.
 #[test]
 fn a_request_to_a_port_without_a_listener_is_refused() {
     let stage = Stage::new("refused-hosts");
@@ -234,7 +236,7 @@ fn a_request_to_a_port_without_a_listener_is_refused() {
     other.kill();
 }
 
-/// Without the setting, another host has no address that can be resolved, and the log says what to set.
+/// Without `RKEY_WIRE`, addresses of other hosts do not resolve, and the log says what to set.
 #[test]
 fn the_wire_is_off_by_default() {
     let stage = Stage::new("off-hosts");

@@ -1,4 +1,4 @@
-/* An ordinary server: answers each connection with the bytes that it asks for. It uses no call of RDMA. */
+/* An ordinary HTTP server, without RDMA calls. It answers "GET /N" with N bytes, and exits after three connections. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A server disconnects as soon as it has a message, and a client that learns of it before it polls: the message is complete, not
- * flushed. Each is a process of its own. */
+/* A server disconnects as soon as it has received a message, and the client fetches that event before it polls. The send completes
+ * with success, and is not flushed. Server and client are separate processes. */
 #include "common.h"
 
 #define ROUNDS 20
@@ -20,7 +20,7 @@ static void client(uint16_t port_be)
 		GOOD(rdma_connect(id, &param));
 		ACK_NEXT(channel, ESTABLISHED, 0);
 		GOOD(rdma_post_send(id, NULL, text, sizeof text, from, IBV_SEND_SIGNALED));
-		/* In the last round this process just ends. */
+		/* In the last round, this process exits instead. */
 		if (round < ROUNDS - 1) {
 			ACK_NEXT(channel, DISCONNECTED, 0);
 			GOOD(rdma_disconnect(id));
@@ -39,7 +39,7 @@ static void client(uint16_t port_be)
 	}
 }
 
-/* The descriptor of a device's events is readable only if there is one: verbs has none for the end of a peer. */
+/* The descriptor of asynchronous events is readable only if there is an event; the exit of a peer causes none. */
 static void no_false_event(struct ibv_context *context)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
@@ -51,7 +51,7 @@ static void no_false_event(struct ibv_context *context)
 	}
 }
 
-/* Returns the last connection, whose peer has ended. */
+/* Returns the last connection, whose peer has exited. */
 static struct rdma_cm_id *server(struct rdma_event_channel *channel)
 {
 	int round;
@@ -83,14 +83,14 @@ static struct rdma_cm_id *server(struct rdma_event_channel *channel)
 
 int main(void)
 {
-	int told[2], status = -1;
+	int pipes[2], status = -1;
 	uint16_t port_be;
 	pid_t child;
 	begin();
-	MUST(pipe(told) == 0);
+	MUST(pipe(pipes) == 0);
 	child = fork();
 	if (child == 0) {
-		MUST(read(told[0], &port_be, sizeof port_be) == sizeof port_be);
+		MUST(read(pipes[0], &port_be, sizeof port_be) == sizeof port_be);
 		client(port_be);
 		fflush(stdout);
 		_exit(bad);
@@ -99,7 +99,7 @@ int main(void)
 	struct rdma_event_channel *channel = new_channel();
 	struct rdma_cm_id *listener = new_listener(channel, RDMA_PS_TCP);
 	port_be = rdma_get_src_port(listener);
-	MUST(write(told[1], &port_be, sizeof port_be) == sizeof port_be);
+	MUST(write(pipes[1], &port_be, sizeof port_be) == sizeof port_be);
 	struct rdma_cm_id *last = server(channel);
 	TRUE(waitpid(child, &status, 0) == child && status == 0);
 	no_false_event(last->verbs);

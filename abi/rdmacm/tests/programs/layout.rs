@@ -1,11 +1,11 @@
-//! A C compiler agrees with the generated structures.
+//! Compares the generated structures with those that a C compiler lays out.
 
 use crate::support::Stage;
 use rdmacm::sys::*;
 use std::mem::offset_of;
 
 #[test]
-fn structures_are_those_of_the_installed_header() {
+fn structures_have_the_layout_of_the_installed_header() {
     let checks = [
         (
             "sizeof(struct rdma_event_channel)",

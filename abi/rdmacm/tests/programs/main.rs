@@ -1,7 +1,7 @@
-//! Programs on the library, each in its own processes: our own, which make the calls one by one, and those of rdma-core and
-//! perftest as Debian ships them.
+//! Programs that use the library, each in processes of its own: ours, which make the calls one by one, and those that Debian ships
+//! (rdma-core, perftest and others).
 //!
-//! A missing program fails its test: `cargo xtask test` installs all of them.
+//! If a program is missing, its test fails: `cargo xtask test` installs all of them.
 
 mod calls;
 mod hosts;

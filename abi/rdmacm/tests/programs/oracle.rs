@@ -1,16 +1,16 @@
-//! The same calls on the stock library with the kernel's rxe, whose answers are recorded, and on this library: every difference is
-//! listed with its reason.
+//! Compares this library with a recording: the same calls on the stock library with the kernel's rxe. Every difference is listed
+//! with its reason.
 
 use crate::support::{Port, Stage, outside};
 
-/// What the calls of `probe.c` printed with librdmacm 44 on rxe of Linux 6.1.
+/// The output of `probe.c` with librdmacm of rdma-core 44 on rxe of Linux 6.1.
 const RECORDED: &str = include_str!("../oracle/recorded.txt");
 /// The known differences.
 const DIFFERENCES: &str = include_str!("../oracle/differences.txt");
-/// The reason of a group that applies only where no other address exists.
+/// How the reason of a group begins that applies only to hosts without other addresses.
 const LOOPBACK_ONLY: &str = "On a host with loopback addresses only";
 
-/// The addresses and ports of a run, and their names.
+/// The addresses and ports of a run, and their placeholders.
 struct Names<'a> {
     addresses: [(&'a str, &'a str); 2],
     ports: [(u16, &'a str); 3],
@@ -19,7 +19,7 @@ struct Names<'a> {
 impl Names<'_> {
     fn port(&self, number: &str) -> String {
         match number.parse() {
-            // No port, and the one that the probe asks for by number.
+            // No port, or the fixed port that the probe connects to.
             Ok(0 | 1) | Err(_) => number.to_owned(),
             Ok(number) => {
                 let known = self.ports.iter().find(|(port, _)| *port == number);
@@ -28,7 +28,7 @@ impl Names<'_> {
         }
     }
 
-    /// A word of a line, with names for what differs from run to run.
+    /// A word of a line, with placeholders for what differs between runs.
     fn word(&self, word: &str) -> String {
         let is_time = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
         if word.strip_prefix('+').is_some_and(is_time) {
@@ -49,7 +49,7 @@ impl Names<'_> {
     }
 
     fn line(&self, line: &str) -> String {
-        // The text of a call, which the compiler may space in another way.
+        // The text of a call. Preprocessors differ in the spaces that they keep.
         if let Some((call, result)) = line.split_once(" = ")
             && !line.starts_with(' ')
         {
@@ -68,14 +68,14 @@ impl Names<'_> {
     }
 }
 
-/// The recorded lines with the differences that apply.
+/// The recorded lines, with the differences that apply.
 fn expected(recorded: &[String], only_loopback: bool) -> Vec<String> {
     let (mut result, mut rest) = (Vec::new(), recorded);
     for group in DIFFERENCES.split("\n\n").skip(1) {
         let reason = group.lines().next().unwrap_or_default();
         assert!(
             reason.starts_with("# "),
-            "a group without a reason: {group}"
+            "this group has no reason: {group}"
         );
         if reason.contains(LOOPBACK_ONLY) && !only_loopback {
             continue;
@@ -88,7 +88,7 @@ fn expected(recorded: &[String], only_loopback: bool) -> Vec<String> {
         };
         let (theirs, ours) = (of("-="), of("+="));
         let at = rest.windows(theirs.len()).position(|lines| lines == theirs);
-        let at = at.unwrap_or_else(|| panic!("this is not in the recording: {theirs:#?}"));
+        let at = at.unwrap_or_else(|| panic!("these lines are not in the recording: {theirs:#?}"));
         result.extend_from_slice(&rest[..at]);
         result.extend(ours);
         rest = &rest[at + theirs.len()..];
@@ -98,13 +98,13 @@ fn expected(recorded: &[String], only_loopback: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_stock_library_on_the_kernels_device_answers_alike() {
+fn results_differ_from_the_stock_library_only_as_listed() {
     let recording = Names {
         addresses: [("10.77.0.2", "SELF"), ("10.77.0.99", "AWAY")],
         ports: [(7000, "A"), (7100, "B"), (7200, "C")],
     };
     let (address, held) = (outside(), [(); 4].map(|()| Port::new()));
-    // On the only other interface, all addresses that begin with 127 belong to this host.
+    // If there is only the loopback interface: all of 127.0.0.0/8 belongs to this host.
     let own = address.map_or("127.0.0.2".to_owned(), |address| address.to_string());
     let numbers = held.each_ref().map(|port| port.number);
     let run = Names {

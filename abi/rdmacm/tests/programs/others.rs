@@ -1,12 +1,12 @@
-//! Other programs and frameworks that connect through the connection manager, as Debian ships them: qperf, fio, UCX, libfabric's and
-//! uDAPL's providers.
+//! Other programs and frameworks that connect through librdmacm, as Debian ships them: qperf, fio, UCX, and providers of libfabric
+//! and uDAPL.
 
 use crate::support::{Port, Running, Stage, Turn, listens, listens_on_tcp, outside};
 use std::process::Command;
 
 const TCP: u16 = 0x0106;
 
-/// qperf's tests of reliable connections; it ignores `-cm1` in the others.
+/// qperf's tests of reliable connections. It ignores `-cm1` in its other tests.
 #[test]
 fn qperf() {
     let (stage, port) = (Stage::new("qperf"), Port::new());
@@ -24,7 +24,7 @@ fn qperf() {
         "rc_rdma_read_lat",
     ] {
         let mut client = stage.command("qperf");
-        // By default the client waits for the server for only five seconds.
+        // By default, the client gives up on the server after five seconds.
         let waits = ["-lp", &number, "-to", "120"];
         client.args(waits);
         client.args(["127.0.0.1", "-cm1", "-t", "1", test]);
@@ -36,16 +36,17 @@ fn qperf() {
     }
 }
 
-/// Runs fio's engine for RDMA, which checks what it can. Returns what the server and the client printed.
+/// Runs fio's RDMA engine, with verification where it supports it. Returns the output of the server and the client.
 ///
-/// A client that sends messages gives its server half a second to post its receives, and allows no RNR retry (fio's
-/// `fio_rdmaio_connect`). On a busy machine the server may be late. Then fio says so, and hangs.
+/// A client that sends messages gives its server half a second to post receives, and allows no RNR retry (`fio_rdmaio_connect` in
+/// fio's source). On a busy machine, the server may be late; the client then reports it and hangs. Such a run is repeated.
 fn fio(verb: &str) -> [String; 2] {
     const LATE: &str = "RNR retry counter exceeded";
     const TIMES: usize = 5;
     for _ in 0..TIMES {
         let (stage, port) = (Stage::new("fio"), Port::new());
-        // With threads instead of processes, none remains if a side is killed. The client sends no more than the server has room for.
+        // Threads instead of processes, so that killing a side leaves no process behind. The client never has more requests
+        // outstanding than the server has receives.
         let both = format!(
             "[one]\nioengine=rdma\nthread=1\nport={}\nbs=16k\nsize=256k\nverify=md5\n",
             port.number
@@ -66,7 +67,7 @@ fn fio(verb: &str) -> [String; 2] {
             return [server.succeed(), client.succeed()];
         }
     }
-    panic!("the server was late {TIMES} times");
+    panic!("the server posted its receives too late in all {TIMES} runs");
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn fio_sends_messages() {
     assert!(server.contains("READ: bw="), "{server}");
 }
 
-/// A program of ours on UCX, whose client finds the server by its address.
+/// A program of ours on UCX, whose client connects to the server's socket address.
 #[test]
 fn ucx() {
     let (stage, port) = (Stage::new("ucx"), Port::new());
@@ -106,8 +107,8 @@ fn ucx() {
     }
 }
 
-/// Libfabric's provider for verbs: its connected endpoints, and reliable datagrams over them. It finds no address on a host that
-/// has only loopback addresses, and then must say so.
+/// libfabric's `verbs` provider: connected endpoints, and reliable datagrams over them. On a host with only loopback addresses, it
+/// finds no address, and must fail.
 #[test]
 fn libfabric() {
     for (provider, endpoint) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
@@ -136,11 +137,10 @@ fn libfabric() {
     }
 }
 
-/// uDAPL's provider that connects through the connection manager. It needs an address that is no loopback address, and otherwise
-/// must say so.
+/// uDAPL's provider that uses librdmacm. On a host with only loopback addresses, it must fail.
 #[test]
 fn dtest() {
-    /// The port of `dtest`, which has no option for it.
+    /// The fixed port of `dtest`.
     const PORT: u16 = 15_828;
     let _turn = Turn::take(&PORT.to_string());
     let stage = Stage::new("dtest");
@@ -166,7 +166,7 @@ fn dtest() {
     }
 }
 
-/// Neither side succeeds or hangs.
+/// Checks that both sides fail, and that neither hangs.
 fn fails(stage: &Stage, mut server: Running, client: Command) {
     let mut client = stage.start(client, "client");
     for side in [&mut client, &mut server] {

@@ -1,5 +1,5 @@
-/* Prints calls, their results and errors, and the events that follow. The oracle's text (../oracle) is from this program's calls on the
- * stock library and the kernel's rxe. A call's text is part of the output: the expressions are those of the recording.
+/* Prints calls, their results and errors, and the events that follow. The recording (../oracle) comes from the same calls on the stock
+ * library with the kernel's rxe. The text of a call is part of the output, so do not reformat the expressions.
  *
  * probe ADDRESS ADDRESS6 PORT PORT PORT PORT: two addresses of this host, and four free ports. */
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@ static void result(const char *call, int r)
 }
 #define R(x) do { errno = 0; result(#x, (int)(long)(x)); } while (0)
 
-static void told(struct rdma_cm_event *e)
+static void print_event(struct rdma_cm_event *e)
 {
 	struct rdma_conn_param *c = &e->param.conn;
 	char a[64], b[64];
@@ -46,7 +46,7 @@ static void told(struct rdma_cm_event *e)
 	       ntohs(s->sin_port), b, ntohs(d->sin_port), !!e->id->verbs, !!e->id->pd, e->id->port_num, e->id->route.num_paths);
 }
 
-/* The next event, which must come within a time. */
+/* Fetches the next event. Returns NULL if none arrives in time. */
 static struct rdma_cm_event *ev(struct rdma_event_channel *c, int ms)
 {
 	struct pollfd fd = { c->fd, POLLIN, 0 };
@@ -59,10 +59,10 @@ static struct rdma_cm_event *ev(struct rdma_event_channel *c, int ms)
 		printf("    get_cm_event: %s\n", strerrorname_np(errno));
 		return NULL;
 	}
-	told(e);
+	print_event(e);
 	return e;
 }
-/* For events that come, on a busy machine too. */
+/* The timeout for events that must arrive, even on a busy machine. */
 #define LONG 60000
 
 static void ack(struct rdma_cm_event *e)

@@ -11,7 +11,7 @@ static void run_client(int number, int ports)
 	struct rdma_cm_id *id;
 	uint16_t port;
 
-	/* If the parent ends early, there is no port. */
+	/* If the parent exits early, no port arrives. */
 	if (read(ports, &port, sizeof port) != sizeof port)
 		exit(1);
 	channel = new_channel();
@@ -36,12 +36,12 @@ int main(void)
 	uint16_t port;
 
 	begin();
-	/* With so few descriptors, it keeps 32 links in each direction. */
+	/* With this limit, the connection manager keeps 32 links in each direction. */
 	struct rlimit files;
 	GOOD(getrlimit(RLIMIT_NOFILE, &files));
 	files.rlim_cur = 256;
 	GOOD(setrlimit(RLIMIT_NOFILE, &files));
-	/* The children need a library of their own, so they begin before the parent has used it. */
+	/* A forked child cannot use its parent's connection manager, so fork before the parent starts it. */
 	GOOD(pipe(ports));
 	for (number = 0; number < CLIENTS; number++) {
 		MUST((pids[number] = fork()) >= 0);
@@ -78,7 +78,7 @@ int main(void)
 		}
 		GOOD(rdma_ack_cm_event(event));
 	}
-	/* Killed ones are noticed, with a link and without. */
+	/* Killed clients are noticed, with and without a link to them. */
 	for (number = 0; number < CLIENTS; number += CLIENTS - 1) {
 		GOOD(kill(pids[number], SIGKILL));
 		MUST(waitpid(pids[number], &status, 0) == pids[number]);

@@ -1,4 +1,4 @@
-//! rsockets: every call, and the programs of rdma-core.
+//! rsockets: every call, rdma-core's programs, and ordinary programs with librspreload.
 
 use crate::support::{Port, Running, Stage, is_bound_to_udp};
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 const TCP: u16 = 0x0106;
 
-/// Runs one of our programs. Returns what it and the library say.
+/// Compiles and runs one of our programs. Returns what it and the library print.
 fn succeeds(name: &str, source: &str) -> String {
     let stage = Stage::new(name);
     stage.write("common.h", include_str!("common.h"));
@@ -19,7 +19,7 @@ fn succeeds(name: &str, source: &str) -> String {
 }
 
 #[test]
-fn calls_of_sockets_return_what_the_manual_pages_say() {
+fn socket_calls_return_what_the_manual_pages_say() {
     succeeds("sockets", include_str!("sockets.c"));
 }
 
@@ -51,7 +51,7 @@ fn datagrams_arrive_with_their_senders() {
     succeeds("datagrams", include_str!("datagrams.c"));
 }
 
-/// Runs a program as a server and as a client with the same options, which must be those of both. Returns what they say.
+/// Runs a program as a server and as a client, with the same options. Returns their output.
 fn pair(program: &str, options: &str) -> [String; 2] {
     let (stage, port) = (Stage::new(program), Port::new());
     let number = port.number.to_string();
@@ -61,7 +61,7 @@ fn pair(program: &str, options: &str) -> [String; 2] {
     stage.pair([program; 2], &server, &client, (TCP, port.number))
 }
 
-/// Every mode: blocking, non-blocking, with `poll`; checking what arrives; small and large messages and buffers.
+/// Blocking, non-blocking and with `poll`; with verification; with small and large messages and buffers.
 #[test]
 fn rstream() {
     for options in [
@@ -162,7 +162,7 @@ fn ping_datagrams(server: &str, client: &str) -> String {
     client.text()
 }
 
-/// The library of rdma-core that turns calls of sockets into calls of rsockets.
+/// The path of rdma-core's library that turns socket calls into rsockets calls.
 fn preload() -> PathBuf {
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
     let library = Path::new("/usr/lib")
@@ -170,12 +170,12 @@ fn preload() -> PathBuf {
         .join("rsocket/librspreload.so");
     assert!(
         library.exists(),
-        "librdmacm1 has it, which rdmacm-utils needs"
+        "librspreload.so is missing: install Debian's librdmacm1, which rdmacm-utils depends on"
     );
     library
 }
 
-/// A command whose sockets are moved onto RDMA.
+/// A command that runs with librspreload, which moves its sockets onto RDMA.
 fn moved(stage: &Stage, program: impl AsRef<Path>) -> Command {
     let mut command = stage.command(program);
     let own = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
@@ -196,9 +196,9 @@ fn curl(stage: &Stage, port: u16, path: &str, name: &str) -> Running {
     stage.start(command, name)
 }
 
-/// Our port is also a TCP port, which the test holds: an ordinary socket would not get it, and would get no answer there.
+/// The test also holds the TCP port with the same number, where nothing listens: on an ordinary socket, curl would get no answer.
 #[test]
-fn ordinary_programs_are_moved() {
+fn librspreload_moves_ordinary_programs_onto_rdma() {
     let (stage, port) = (Stage::new("moved"), Port::new());
     let program = stage.compile("http", include_str!("http.c"), &[]);
     let mut server = moved(&stage, program);

@@ -1,4 +1,4 @@
-//! The Rust API and librdmacm, in two processes: the programs are those of the example `c_peer`, in Rust here and in C there.
+//! The Rust API and librdmacm as peers, in two processes: the Rust and the C side of the example `c_peer`.
 
 #[path = "../../../../crates/rkey/examples/c_peer.rs"]
 mod c_peer;
@@ -16,14 +16,14 @@ fn device() -> Device {
     Device::builder().timeout(PATIENCE).open().unwrap()
 }
 
-/// Starts the C program, or another one with the same words.
+/// Starts a program with arguments.
 fn start(stage: &Stage, program: &std::path::Path, words: &[&str]) -> Running {
     let mut command = stage.command(program);
     command.args(words);
     stage.start(command, "peer")
 }
 
-/// A Rust server, and a C program that connects to it.
+/// Starts a Rust server, and a C program that connects to it.
 fn serve(mode: &str, name: &str) -> (Stage, cm::Listener, Running) {
     let stage = Stage::new(name);
     let program = stage.compile("c_peer", C, &[]);
@@ -34,13 +34,13 @@ fn serve(mode: &str, name: &str) -> (Stage, cm::Listener, Running) {
 }
 
 #[test]
-fn a_rust_owner_serves_a_visitor_in_c() {
+fn a_c_client_uses_the_memory_of_a_rust_server() {
     let (_stage, listener, peer) = serve("visitor", "rust-owner");
     assert_eq!(c_peer::own(&listener).unwrap(), "hello from C");
     peer.succeed();
 }
 
-/// The C program listens at a port that the kernel has given us for another purpose, so no other test has it.
+/// Starts a C program that listens. Its port number is one that the kernel has assigned to us for TCP, so no other test uses it.
 fn own(mode: &str, name: &str) -> (Stage, String, Running) {
     let (stage, port) = (Stage::new(name), crate::support::Port::new());
     let program = stage.compile("c_peer", C, &[]);
@@ -51,7 +51,7 @@ fn own(mode: &str, name: &str) -> (Stage, String, Running) {
 }
 
 #[test]
-fn a_rust_visitor_uses_the_memory_of_an_owner_in_c() {
+fn a_rust_client_uses_the_memory_of_a_c_server() {
     let (_stage, address, peer) = own("owner", "c-owner");
     c_peer::visit(&device(), &address).unwrap();
     let said = peer.succeed();
@@ -59,7 +59,7 @@ fn a_rust_visitor_uses_the_memory_of_an_owner_in_c() {
 }
 
 #[test]
-fn a_refusal_brings_its_private_data_to_c_and_from_c() {
+fn a_rejection_carries_private_data_to_and_from_c() {
     let (_stage, listener, peer) = serve("refused", "rust-refuses");
     let request = listener.next_request_timeout(PATIENCE).unwrap();
     request.reject(b"no room").unwrap();
@@ -80,7 +80,7 @@ fn a_refusal_brings_its_private_data_to_c_and_from_c() {
 }
 
 #[test]
-fn a_visitor_in_c_that_is_killed_is_gone() {
+fn killing_a_c_client_disconnects_the_rust_server() {
     let (_stage, listener, mut peer) = serve("stay", "c-killed");
     let request = listener.next_request_timeout(PATIENCE).unwrap();
     let visitor = request.accept(&[0; 20]).unwrap();
@@ -91,9 +91,9 @@ fn a_visitor_in_c_that_is_killed_is_gone() {
     assert!(error.is_peer_gone(), "{error}");
 }
 
-/// rdma-core's own example programs: 16 bytes each way.
+/// rdma-core's example programs send 16 bytes each way.
 #[test]
-fn rdma_client_and_rdma_server_talk_to_rust() {
+fn rdma_client_and_rdma_server_connect_to_rust_peers() {
     let stage = Stage::new("rust-rdma-client");
     let listener = device().listen_cm("127.0.0.1:0").unwrap();
     let port = listener.address().port().to_string();
@@ -120,12 +120,12 @@ fn rdma_client_and_rdma_server_talk_to_rust() {
     assert!(said.contains("rdma_server: end 0"), "{said}");
 }
 
-/// `rkey ls` and `rkey explain` read the same list: identifiers of C programs with their states, and refusals on both sides.
+/// The list that `rkey ls` and `rkey explain` read has the identifiers of C programs with their states, and the refusals.
 #[test]
-fn identifiers_of_c_programs_are_listed_with_whom_they_wait_for() {
+fn identifiers_of_c_programs_are_listed_with_what_they_wait_for() {
     let (_stage, listener, peer) = serve("refused", "c-listed");
     let request = listener.next_request_timeout(PATIENCE).unwrap();
-    // A busy machine may answer late.
+    // On a busy machine, the process may answer the query late.
     let managers = || {
         rkey_device::cm::list(&rkey::Config::default())
             .unwrap()

@@ -1,7 +1,7 @@
-/* Every call of rsockets, with right and wrong arguments, in right and wrong states. */
+/* Every rsockets call, with valid and invalid arguments, in right and wrong states. */
 #include "sockets.h"
 
-static void numbers_that_are_no_sockets(void)
+static void numbers_that_are_not_sockets(void)
 {
 	char byte = 0;
 	struct iovec buffer = { &byte, 1 };
@@ -42,13 +42,13 @@ static void numbers_that_are_no_sockets(void)
 	close(pipes[1]);
 }
 
-static void sockets_that_do_not_exist(void)
+static void unsupported_sockets(void)
 {
 	FAILS(EOPNOTSUPP, rsocket(AF_UNIX, SOCK_STREAM, 0));
 	FAILS(EOPNOTSUPP, rsocket(AF_INET, SOCK_RAW, 0));
 	FAILS(EOPNOTSUPP, rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP));
 	FAILS(EOPNOTSUPP, rsocket(-1, -1, -1));
-	/* As in the stock library: librspreload then leaves such a program on ordinary sockets. */
+	/* As in the stock library: librspreload then falls back to an ordinary socket. */
 	FAILS(EOPNOTSUPP, rsocket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
 	FAILS(EOPNOTSUPP, rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
 }
@@ -74,7 +74,7 @@ static void calls_in_wrong_states(void)
 	far.sin_addr.s_addr = inet_addr("192.0.2.1");
 	FAILS(EADDRNOTAVAIL, rbind(fd, ADDRESS(far), sizeof far));
 	FAILS(ENETUNREACH, rconnect(fd, ADDRESS(far), sizeof far));
-	/* A port without a listener; afterwards the socket can be used again. */
+	/* Connecting to a port without a listener fails. The socket can be used again. */
 	address.sin_port = htons(1);
 	FAILS(ECONNREFUSED, rconnect(fd, ADDRESS(address), sizeof address));
 	address.sin_port = 0;
@@ -90,7 +90,7 @@ static void calls_in_wrong_states(void)
 	GOOD(rfcntl(fd, F_SETFL, (long)O_NONBLOCK));
 	TRUE(rfcntl(fd, F_GETFL) == (O_RDWR | O_NONBLOCK));
 	FAILS(EAGAIN, raccept(fd, NULL, NULL));
-	/* The port is taken. */
+	/* The port is in use. */
 	other = rsocket(AF_INET, SOCK_STREAM, 0);
 	address.sin_port = port;
 	FAILS(EADDRINUSE, rbind(other, ADDRESS(address), sizeof address));
@@ -168,7 +168,7 @@ static void options(void)
 	GOOD(rgetsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len));
 	TRUE(linger.l_onoff == 1 && linger.l_linger == 3 && len == sizeof linger);
 	GOOD(rclose(fd));
-	/* A time limit for receiving. */
+	/* A timeout for receiving. */
 	int pair[2];
 	connected(pair);
 	GOOD(rsetsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
@@ -213,7 +213,7 @@ static void waiting(void)
 	FAILS(EINVAL, rselect(1025, NULL, NULL, NULL, NULL));
 	time.tv_sec = 0;
 	TRUE(rselect(0, NULL, NULL, NULL, &time) == 0);
-	/* A program that polls the number itself learns at least that something happened. */
+	/* With plain poll(), a program at least notices that something has happened. */
 	struct pollfd plain = { pair[1], POLLIN, 0 };
 	TRUE(polled(pair[1], POLLIN, 10) == 0);
 	TRUE(rsend(pair[0], &byte, 1, 0) == 1);
@@ -224,7 +224,7 @@ static void waiting(void)
 	GOOD(rclose(pair[1]));
 	close(pipes[0]);
 	close(pipes[1]);
-	/* Connecting without waiting. */
+	/* A non-blocking rconnect. */
 	int server = listener(&port);
 	fd = rsocket(AF_INET, SOCK_STREAM, 0);
 	GOOD(rfcntl(fd, F_SETFL, (long)O_NONBLOCK));
@@ -236,7 +236,7 @@ static void waiting(void)
 	TRUE(value == 0);
 	FAILS(EAGAIN, rrecv(fd, &byte, 1, 0));
 	GOOD(rclose(fd));
-	/* One that was closed before it was accepted. */
+	/* The client has closed its socket before the server accepts. */
 	fd = raccept(server, NULL, NULL);
 	MUST(fd >= 0);
 	TRUE(rrecv(fd, &byte, 1, 0) == 0);
@@ -244,7 +244,7 @@ static void waiting(void)
 	GOOD(rclose(server));
 }
 
-static void halves(void)
+static void shutdowns(void)
 {
 	char text[8] = "";
 	int pair[2];
@@ -268,7 +268,7 @@ static void halves(void)
 	FAILS(EPIPE, rsend(pair[0], "e", 1, 0));
 	GOOD(rclose(pair[0]));
 	GOOD(rclose(pair[1]));
-	/* What comes after SHUT_RD is lost, and does not stop the peer. */
+	/* Data that arrives after SHUT_RD is discarded, and does not block the peer. */
 	connected(pair);
 	GOOD(rshutdown(pair[1], SHUT_RD));
 	static char much[1 << 20];
@@ -364,12 +364,12 @@ int main(void)
 	memory_is_checked();
 	accepted_sockets_get_the_lowest_free_number();
 	information_of_tcp();
-	numbers_that_are_no_sockets();
-	sockets_that_do_not_exist();
+	numbers_that_are_not_sockets();
+	unsupported_sockets();
 	calls_in_wrong_states();
 	options();
 	waiting();
-	halves();
+	shutdowns();
 	children();
 	return finish();
 }

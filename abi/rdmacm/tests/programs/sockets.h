@@ -14,7 +14,7 @@ __attribute__((unused)) static char *no_memory(void)
 	return at;
 }
 
-/* A listener on a free port of 127.0.0.1. */
+/* Creates a listener on a free port of 127.0.0.1. */
 __attribute__((unused)) static int listener(uint16_t *port_be)
 {
 	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
@@ -29,7 +29,7 @@ __attribute__((unused)) static int listener(uint16_t *port_be)
 	return fd;
 }
 
-/* A socket that is connected to a port. */
+/* Creates a socket that is connected to a port. */
 __attribute__((unused)) static int client(uint16_t port_be)
 {
 	int fd = rsocket(AF_INET, SOCK_STREAM, IPPROTO_TCP);
@@ -39,7 +39,7 @@ __attribute__((unused)) static int client(uint16_t port_be)
 	return fd;
 }
 
-/* Two sockets that are connected to each other. */
+/* Creates two sockets that are connected to each other. */
 __attribute__((unused)) static void connected(int pair[2])
 {
 	uint16_t port;

@@ -1,4 +1,4 @@
-//! Programs of rdma-core and perftest. They run only a few rounds: this shows behaviour, not speed.
+//! Programs of rdma-core and perftest. They run few iterations, as these tests check behaviour, not performance.
 
 use crate::support::{Port, Stage, Turn};
 
@@ -6,7 +6,7 @@ const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 const IB: u16 = 0x013f;
 
-/// Runs a program as a server and as a client, with the options of each. Both get the same free port.
+/// Runs a program as a server and as a client, each with its own options. Both get the same free port.
 fn pair(program: &str, server: &str, client: &str) -> [String; 2] {
     let (stage, port) = (Stage::new(program), Port::new());
     let number = port.number.to_string();
@@ -32,7 +32,7 @@ fn rping() {
     );
 }
 
-/// The program makes its queue pairs itself, and asks for their attributes.
+/// The program creates its queue pairs itself, and gets their attributes from `rdma_init_qp_attr`.
 #[test]
 fn rping_with_its_own_queue_pairs() {
     let [_, client] = pair(
@@ -47,7 +47,7 @@ fn rping_with_its_own_queue_pairs() {
     );
 }
 
-/// A server that never ends, with a thread for each client. `rping` forgets one of two simultaneous requests, so the clients run one
+/// A server that never exits, with a thread for each client. `rping` loses one of two simultaneous requests, so the clients run one
 /// after the other.
 #[test]
 fn rping_persistent() {
@@ -85,7 +85,7 @@ fn rdma_server_and_rdma_client() {
     assert!(client.contains("rdma_client: end 0"), "{client}");
 }
 
-/// `udaddy` has a fixed port, so test runs take turns.
+/// `udaddy` has a fixed port, so concurrent test runs take turns.
 #[test]
 fn udaddy() {
     const PORT: u16 = 7174;
@@ -99,7 +99,7 @@ fn udaddy() {
     }
 }
 
-/// `x`: an extended reliable connection, whose receiving half has a shared receive queue.
+/// `r` is a reliable connection; `x` is an extended one, whose receiving half has a shared receive queue.
 #[test]
 fn rdma_xserver_and_rdma_xclient() {
     for (kind, space) in [("r", TCP), ("x", IB)] {
@@ -114,11 +114,11 @@ fn rdma_xserver_and_rdma_xclient() {
     }
 }
 
-/// A receiver and a sender, which know each other by the address of their group only. The sender waits for three seconds before it
-/// sends, so the receiver joins first, or at least in time; on a machine so busy that it does not, it would wait forever.
+/// A receiver and a sender, which share only the group's address. The sender waits for three seconds before it sends, and starts
+/// after the receiver has joined.
 #[test]
 fn mckey() {
-    // Test runs take turns: all groups are the same.
+    // Concurrent test runs take turns, as they use the same groups.
     let user = rustix::process::geteuid().as_raw();
     let _turn = Turn::take(&format!("mckey/{user}"));
     for (group, dgid, sender) in [
@@ -143,7 +143,7 @@ fn mckey() {
     }
 }
 
-/// A thousand connections at a time. The server never ends.
+/// A thousand simultaneous connections. The server never exits.
 #[test]
 fn cmtime() {
     let (stage, port) = (Stage::new("cmtime"), Port::new());
@@ -160,8 +160,7 @@ fn cmtime() {
     }
 }
 
-/// Every test of perftest, with each transport that it connects through the connection manager (`-R`): it refuses UC and XRC
-/// itself.
+/// perftest's programs with `-R`, which connects through librdmacm, over RC and UD. perftest itself refuses UC and XRC with `-R`.
 #[test]
 fn perftest() {
     for (program, options) in [
@@ -183,9 +182,9 @@ fn perftest() {
     }
 }
 
-/// When a program is killed, its peer ends too; a client without a server is refused.
+/// If a program is killed, its peer exits too. A client without a server is refused.
 #[test]
-fn a_killed_side_ends_the_other() {
+fn killing_one_side_ends_the_other() {
     let (stage, port) = (Stage::new("killed"), Port::new());
     let number = port.number.to_string();
     let words = ["-s", "-a", "127.0.0.1", "-v", "-p", &number];
@@ -200,8 +199,8 @@ fn a_killed_side_ends_the_other() {
             false => (&mut client, &mut server),
         };
         dies.kill();
-        assert!(ends.wait().is_some(), "it hangs: {}", ends.text());
-        // The peer learns of the end from the event, or from a request that fails because of it.
+        assert!(ends.wait().is_some(), "the peer hangs: {}", ends.text());
+        // The peer notices it by an event, or by a request that fails.
         let said = ends.text();
         let learns = ["DISCONNECT", "cq completion failed"];
         assert!(learns.iter().any(|word| said.contains(word)), "{said}");
@@ -209,7 +208,7 @@ fn a_killed_side_ends_the_other() {
     let mut command = stage.command("rping");
     command.args(["-c", "-a", "127.0.0.1", "-C", "1", "-p", &number]);
     let mut client = stage.start(command, "refused");
-    let status = client.wait().expect("it does not hang");
+    let status = client.wait().expect("the client must not hang");
     assert!(!status.success());
     let said = client.text();
     assert!(said.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{said}");

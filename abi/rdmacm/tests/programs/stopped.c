@@ -1,4 +1,4 @@
-/* A server that is stopped while a client connects, and goes on later. */
+/* A server that is stopped (SIGSTOP) while a client connects, and continued later. */
 #include "common.h"
 
 static void run_server(int ports)
@@ -16,7 +16,7 @@ static void run_server(int ports)
 	GOOD(rdma_ack_cm_event(event));
 	GOOD(rdma_accept(id, &param));
 	ACK_NEXT(channel, ESTABLISHED, 0);
-	/* From here on, it only waits for its end. */
+	/* From now on, it only waits to be killed. */
 	ACK_NEXT(channel, DISCONNECTED, 0);
 	exit(bad);
 }
@@ -46,7 +46,7 @@ int main(void)
 	GOOD(kill(server, SIGCONT));
 	ACK_NEXT(channel, CONNECT_RESPONSE, 0);
 	GOOD(rdma_establish(id));
-	/* A stopped peer has not ended; a killed one has. */
+	/* Stopping the peer does not disconnect; killing it does. */
 	GOOD(kill(server, SIGSTOP));
 	MUST(waitpid(server, &status, WUNTRACED) == server && WIFSTOPPED(status));
 	GOOD(kill(server, SIGKILL));

@@ -1,4 +1,4 @@
-/* Data through rsockets: much of it, both ways, between threads and processes, and by offset. */
+/* Streams: bulk data in both directions, between threads and between processes, and writes by offset. */
 #include "sockets.h"
 
 #define MUCH (24 << 20)
@@ -48,7 +48,7 @@ static void *receives(void *argument)
 	return NULL;
 }
 
-/* Four threads, two on each socket. */
+/* Sends and receives on both sockets at once, with four threads. */
 static void both_ways(size_t first, size_t second)
 {
 	int pair[2], i;
@@ -63,7 +63,7 @@ static void both_ways(size_t first, size_t second)
 	GOOD(rclose(pair[1]));
 }
 
-/* Small rings and queues, so that credits and halves go round often. */
+/* Small rings and queues, so that credits and targets are renewed often. */
 static void small_rings(void)
 {
 	int small = 1, one = 2, fds[2], server = rsocket(AF_INET, SOCK_STREAM, 0), i;
@@ -94,7 +94,7 @@ static void small_rings(void)
 	GOOD(rclose(server));
 }
 
-/* Memory that the peer writes by offset. */
+/* Memory that the peer addresses by offset. */
 static void by_offset(void)
 {
 	int areas = 4, fd = rsocket(AF_INET, SOCK_STREAM, 0), other, server, i;
@@ -111,7 +111,7 @@ static void by_offset(void)
 		TRUE(riomap(other, memory + 1000 * i, 1000, PROT_WRITE, 0, 5000 + 1000 * i) == 5000 + 1000 * i);
 	FAILS(ENOBUFS, riomap(other, memory + 9000, 1, PROT_WRITE, 0, 0));
 	TRUE(rsend(other, "map", 4, 0) == 4 && rrecv(fd, text, 4, MSG_WAITALL) == 4);
-	/* Across two areas. */
+	/* A write that spans two areas. */
 	char data[1500];
 	memset(data, 'x', sizeof data);
 	TRUE(riowrite(fd, data, sizeof data, 5500, 0) == sizeof data);
@@ -119,7 +119,7 @@ static void by_offset(void)
 	TRUE(memory[499] == 0 && memory[500] == 'x' && memory[1999] == 'x' && memory[2000] == 0);
 	FAILS(EINVAL, (long)riowrite(fd, data, 1, 4999, 0));
 	FAILS(EINVAL, (long)riowrite(fd, data, 1, 9000, 0));
-	/* An area that is gone is refused, and its place is free again. */
+	/* After riounmap, writes to the area fail, and its record can be reused. */
 	GOOD(riounmap(other, memory, 1000));
 	FAILS(EINVAL, riounmap(other, memory, 1000));
 	TRUE(rsend(other, "gon", 4, 0) == 4 && rrecv(fd, text, 4, MSG_WAITALL) == 4);
@@ -141,7 +141,7 @@ static uint16_t port_of_child(int from)
 	return port;
 }
 
-/* A child listens, and echoes until the end. It is forked before the library is used. */
+/* Forks a child that echoes everything it receives. Called before the library is used. */
 static pid_t echoes(int to)
 {
 	pid_t child = fork();
@@ -177,7 +177,7 @@ static void processes(pid_t child, int from)
 		TRUE(!memcmp(data, back, sizeof data));
 		GOOD(rclose(fd));
 	}
-	/* The peer is killed: a thread that waits for it learns that. */
+	/* Killing the peer ends a blocking receive. */
 	fd = client(port);
 	MUST(rsend(fd, data, 10, 0) == 10 && rrecv(fd, back, 10, MSG_WAITALL) == 10);
 	kill(child, SIGKILL);

@@ -1,4 +1,4 @@
-//! Runs programs on the library, alone or as server and client.
+//! Runs programs with the library, alone or as server and client.
 
 pub(crate) use rkey_cm_names::{listens, listens_in};
 use rkey_kit::delivery::{self, RDMACM, VERBS};
@@ -13,11 +13,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a program may take before it counts as hanging. Most take a fraction of a second, but test machines are busy.
+/// How long a program may run before it counts as hanging. Most take a fraction of a second, but test machines may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A directory with the library under its installed names, and with the output of programs.
+/// A directory with links to the library under its installed names, and with the output of programs.
 pub(crate) struct Stage {
     folder: PathBuf,
 }
@@ -31,16 +31,16 @@ impl Stage {
         let beside = own.parent().expect("the file has a directory");
         let name = format!("rkey-cm-{test}-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // A killed process with the same number may have left it behind.
+        // An earlier process with the same id, which was killed, may have left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
         for front_end in [VERBS, RDMACM] {
             let library = front_end
                 .find(beside)
-                .expect("cargo builds the library for its tests");
+                .expect("cargo builds the library before its tests");
             front_end
                 .put_into(&folder, &library)
-                .expect("links can be made");
+                .expect("cannot link the library");
         }
         Self { folder }
     }
@@ -52,7 +52,7 @@ impl Stage {
 
     /// Writes a file into the directory.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.folder.join(name), text).expect("a file can be written");
+        std::fs::write(self.folder.join(name), text).expect("cannot write a file");
     }
 
     /// The path of a file in the directory.
@@ -78,7 +78,7 @@ impl Stage {
         program
     }
 
-    /// A command that finds the library.
+    /// A command whose environment makes the loader find the library.
     pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.envs(delivery::environment(&self.folder, |name| {
@@ -88,11 +88,11 @@ impl Stage {
         command
     }
 
-    /// Starts a command; its output goes to files.
+    /// Starts a command. Its output goes to a file.
     pub(crate) fn start(&self, mut command: Command, name: &str) -> Running {
         let said = self.folder.join(format!("{name}.said"));
-        let file = File::create(&said).expect("a file can be made");
-        let errors = file.try_clone().expect("a descriptor is left");
+        let file = File::create(&said).expect("cannot create a file");
+        let errors = file.try_clone().expect("no descriptor is available");
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let shown = format!("{command:?}");
         let child = command.spawn().unwrap_or_else(|error| {
@@ -101,19 +101,19 @@ impl Stage {
         Running { child, said, shown }
     }
 
-    /// Starts a server, and waits until it listens at a port of a port space.
+    /// Starts a server, and waits until it listens on a port in a port space.
     pub(crate) fn server(&self, program: &str, words: &[&str], space: u16, port: u16) -> Running {
         let mut command = self.command(program);
         command.args(words);
         self.serve(command, space, port)
     }
 
-    /// Starts a command, and waits until it listens at a port of a port space.
+    /// Starts a command, and waits until it listens on a port in a port space.
     pub(crate) fn serve(&self, command: Command, space: u16, port: u16) -> Running {
         self.server_when(command, || listens(space, port))
     }
 
-    /// Starts a server, and waits until it is ready, or has ended.
+    /// Starts a server, and waits until it is ready or has exited.
     pub(crate) fn server_when(&self, command: Command, is_ready: impl Fn() -> bool) -> Running {
         let mut server = self.start(command, "server");
         let begun = Instant::now();
@@ -126,7 +126,7 @@ impl Stage {
         server
     }
 
-    /// Runs a server and a client; both must succeed. Returns their output.
+    /// Runs a server and a client. Panics unless both succeed; returns their output.
     pub(crate) fn pair(
         &self,
         program: [&str; 2],
@@ -140,7 +140,7 @@ impl Stage {
         self.client_of(server, command)
     }
 
-    /// Runs the client of a server; both must succeed. Returns their output.
+    /// Runs a client of a running server. Panics unless both succeed; returns their output.
     pub(crate) fn client_of(&self, mut server: Running, client: Command) -> [String; 2] {
         let mut client = self.start(client, "client");
         // If the client fails, its server may wait forever.
@@ -174,7 +174,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for its end; `None` if it hangs.
+    /// Waits until it exits. Returns `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -186,7 +186,7 @@ impl Running {
         None
     }
 
-    /// Waits for its end, or until its output is as `is_enough` wants it.
+    /// Waits until it exits, or until `is_enough` returns true for its output.
     pub(crate) fn wait_or(&mut self, is_enough: impl Fn(&str) -> bool) {
         let started = Instant::now();
         while !self.has_ended() && started.elapsed() < PATIENCE {
@@ -197,12 +197,17 @@ impl Running {
         }
     }
 
-    /// Waits until it has printed something; panics if it does not.
+    /// Waits until its output contains `words`. Panics if it exits or hangs before.
     pub(crate) fn wait_for(&mut self, words: &str) {
         let started = Instant::now();
         while !self.text().contains(words) {
             let ends = self.has_ended() || started.elapsed() > PATIENCE;
-            assert!(!ends, "{}: no \"{words}\"\n{}", self.shown, self.text());
+            assert!(
+                !ends,
+                "{} did not print \"{words}\":\n{}",
+                self.shown,
+                self.text()
+            );
             std::thread::sleep(PAUSE);
         }
     }
@@ -217,13 +222,13 @@ impl Running {
         status.is_some()
     }
 
-    /// Waits for its successful end and returns its output.
+    /// Waits until it exits, and returns its output. Panics unless it succeeds.
     pub(crate) fn succeed(mut self) -> String {
         let status = self.wait();
         let text = self.text();
         assert!(
             status.is_some_and(|status| status.success()),
-            "{}: {status:?} (None: it hangs)\n{text}",
+            "{}: {status:?} (None means that it hangs)\n{text}",
             self.shown
         );
         text
@@ -241,8 +246,8 @@ impl Drop for Running {
     }
 }
 
-/// A TCP port that the kernel has given us. It is not a port of the connection manager, but while we hold it, no other test on this
-/// machine gets the same number. A program can listen at it: all set `SO_REUSEADDR`, and we do not listen.
+/// A TCP port that the kernel has assigned to us. It is not a port of the connection manager, but while we hold it, no other test on
+/// this machine gets the same number. The programs can still listen on it, because they set `SO_REUSEADDR`, and we do not listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: OwnedFd,
@@ -250,12 +255,13 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new() -> Self {
-        let held = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket is left");
-        sockopt::set_socket_reuseaddr(&held, true).expect("an option of every socket");
+        let held =
+            socket(AddressFamily::INET, SocketType::STREAM, None).expect("cannot create a socket");
+        sockopt::set_socket_reuseaddr(&held, true).expect("every socket has this option");
         let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-        bind(&held, &any).expect("a port is left");
-        let address = getsockname(&held).expect("it has an address");
-        let address = SocketAddrV4::try_from(address).expect("of this family");
+        bind(&held, &any).expect("no port is available");
+        let address = getsockname(&held).expect("a bound socket has an address");
+        let address = SocketAddrV4::try_from(address).expect("the address is IPv4");
         Self {
             number: address.port(),
             _held: held,
@@ -263,10 +269,10 @@ impl Port {
     }
 }
 
-/// The address of this host that the system would choose to reach others, if it has one besides the loopback addresses.
+/// The source address that the kernel would choose to reach other hosts, if there is one besides loopback addresses.
 pub(crate) fn outside() -> Option<Ipv4Addr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket is left");
-    // Connecting sends nothing.
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("cannot create a socket");
+    // Connecting a UDP socket sends nothing.
     socket.connect("192.0.2.1:9").ok()?;
     match socket.local_addr().ok()?.ip() {
         IpAddr::V4(ip) if !ip.is_loopback() => Some(ip),
@@ -274,14 +280,14 @@ pub(crate) fn outside() -> Option<Ipv4Addr> {
     }
 }
 
-/// Exclusive use of something that all programs on this host share, such as a fixed port. It is an abstract socket name, which
-/// disappears with its process.
+/// A lock for something that all programs on this host share, such as a fixed port. It is an abstract socket name, which the kernel
+/// releases when the process exits.
 pub(crate) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
 
 impl Turn {
     pub(crate) fn take(what: &str) -> Self {
         let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{what}"));
-        let name = name.expect("a short name");
+        let name = name.expect("the name is short enough");
         let started = Instant::now();
         loop {
             match UnixListener::bind_addr(&name) {
@@ -293,7 +299,7 @@ impl Turn {
     }
 }
 
-/// Whether a program listens at a TCP port. Does not connect, which the program would count.
+/// Whether a program listens on a TCP port. Reads the kernel's tables instead of connecting, which the program would notice.
 pub(crate) fn listens_on_tcp(port: u16) -> bool {
     has_socket(["/proc/net/tcp", "/proc/net/tcp6"], port, "0A")
 }
@@ -316,20 +322,20 @@ fn has_socket(tables: [&str; 2], port: u16, wanted: &str) -> bool {
     })
 }
 
-/// Which ports programs listen at.
+/// Finds out on which ports of the connection manager programs listen.
 mod rkey_cm_names {
     use rkey_device::config::Share;
     use rkey_device::names::{Scope, cm_port_name};
 
-    /// The flag of listening sockets in `/proc/net/unix`.
+    /// The flags of listening sockets in `/proc/net/unix`.
     const LISTENS: &str = "00010000";
 
-    /// Whether a program of this user listens at a port. Does not connect.
+    /// Whether a program of this user listens on a port. Does not connect.
     pub(crate) fn listens(space: u16, port: u16) -> bool {
         is_listed("self", Scope::of(Share::User), space, port)
     }
 
-    /// The same for a program of user `uid` in the network that a process is in.
+    /// Like [`listens`], for a program of user `uid` in the network namespace of a process.
     pub(crate) fn listens_in(process: u32, uid: u32, space: u16, port: u16) -> bool {
         is_listed(&process.to_string(), Scope::User(uid), space, port)
     }

@@ -1,4 +1,4 @@
-/* UCX finds its peer by address: ucp_listener_create and ucp_ep_create with a socket address, over the connection manager. */
+/* UCX connects by socket address (ucp_listener_create, ucp_ep_create), through librdmacm. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 static ucp_context_h context;
 static ucp_worker_h worker;
 static ucp_ep_h accepted;
-static int failed;
+static int failed, peer_has_closed;
 
 static void must(ucs_status_t status, const char *what)
 {
@@ -26,10 +26,12 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
 	(void)arg;
 	(void)ep;
-	if (status != UCS_ERR_CONNECTION_RESET) {
-		printf("endpoint: %s\n", ucs_status_string(status));
-		failed = 1;
+	if (status == UCS_ERR_CONNECTION_RESET) {
+		peer_has_closed = 1;
+		return;
 	}
+	printf("endpoint: %s\n", ucs_status_string(status));
+	failed = 1;
 }
 
 static ucp_ep_h new_endpoint(ucp_ep_params_t *params)
@@ -49,7 +51,7 @@ static void on_request(ucp_conn_request_h request, void *arg)
 	accepted = new_endpoint(&params);
 }
 
-/* Waits for a request. */
+/* Waits until a request completes. */
 static void complete(ucs_status_ptr_t request, const char *what)
 {
 	ucs_status_t status = UCS_OK;
@@ -134,6 +136,9 @@ int main(int argc, char **argv)
 		ep = new_endpoint(&to);
 	}
 	for (round = 0; round < 10 && !failed; round++) {
+		/* The server does not flush after the last round: a flush may send, and the client may have closed by then. */
+		if (round > 0)
+			complete(ucp_ep_flush_nbx(ep, &none), "flush");
 		if (is_server) {
 			receive_all(round);
 			send_all(ep, round + 100);
@@ -142,14 +147,16 @@ int main(int argc, char **argv)
 			receive_all(round + 100);
 		}
 	}
-	complete(ucp_ep_flush_nbx(ep, &none), "flush");
-	/* The client closes when the server has its last message, and the server when the client has closed. */
+	/* The client closes after the server has received its last message; the server closes after the client has closed. */
 	if (is_server) {
 		unsigned char end;
 		ucp_tag_recv_info_t info;
 		while (!ucp_tag_probe_nb(worker, TAG + 1, -1, 0, &info))
 			ucp_worker_progress(worker);
 		complete(ucp_tag_recv_nbx(worker, &end, 1, TAG + 1, -1, &none), "end");
+		/* The client's flush may have sent more. */
+		while (!peer_has_closed && !failed)
+			ucp_worker_progress(worker);
 	} else {
 		complete(ucp_tag_send_nbx(ep, "e", 1, TAG + 1, &none), "end");
 		complete(ucp_ep_flush_nbx(ep, &none), "flush");

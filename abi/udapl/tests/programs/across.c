@@ -23,7 +23,7 @@ static const char *const paths[] = {"verbs", "libfabric", "uDAPL"};
 static const char *const keys[] = {"rkey", "fi_mr_key", "LMR", "RMR"};
 static const int api_of[] = {VERBS, FABRIC, DAT, DAT};
 
-/* What the owner sends its peer. */
+/* The data that the owner sends its peer. */
 struct offer {
   uint32_t qpn;
   DAT_CONN_QUAL qual;
@@ -32,7 +32,7 @@ struct offer {
   uint64_t key[KEYS], at[KEYS];
 };
 
-/* What the peer sends the owner. */
+/* The data that the peer sends the owner. */
 struct reply {
   uint32_t qpn;
 };
@@ -174,7 +174,7 @@ static void be_owner(pid_t peer) {
   OK(dat_rmr_create(side.pz, &rmr));
   uint64_t context = window(&side, rmr, &lmr, PAGE, LEN, DAT_MEM_PRIV_REMOTE_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG);
   tell(&context, sizeof context);
-  /* Makes progress until the peer ends. */
+  /* Makes progress until the peer exits. */
   int status;
   while (waitpid(peer, &status, WNOHANG) == 0) fi_cq_read(fi_queue, NULL, 0);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);

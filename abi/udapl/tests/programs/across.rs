@@ -4,7 +4,7 @@ use crate::support::Stage;
 use std::path::{Path, PathBuf};
 
 const APIS: [&str; 3] = ["verbs", "libfabric", "uDAPL"];
-/// What an API calls its domains.
+/// An API's word for its domains.
 const DOMAINS: [&str; 3] = ["domain", "domain", "PZ"];
 /// The keys, and the API that issued each.
 const KEYS: [(&str, usize); 4] = [("rkey", 0), ("fi_mr_key", 1), ("LMR", 2), ("RMR", 2)];
@@ -68,7 +68,7 @@ fn a_key_of_another_api_is_refused_and_explained() {
     }
 }
 
-/// Where programs choose the 64-bit keys of libfabric, a program can name keys of other APIs as well.
+/// If programs choose libfabric's 64-bit keys, a program can name keys of other APIs as well.
 #[test]
 fn a_program_that_chooses_its_keys_may_name_others() {
     let stage = Stage::with_all("requested");

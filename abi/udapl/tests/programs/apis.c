@@ -1,4 +1,4 @@
-/* The same request through each of the three APIs, in one process. Where they differ, each keeps its own rules. */
+/* The same request through each of the three APIs, in one process. Where the APIs differ, each follows its own rules. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <rdma/fi_atomic.h>
@@ -268,7 +268,7 @@ static void atomic_rights(void) {
   CHECK(!(DAT_MEM_PRIV_ALL_FLAG & DAT_IB_MEM_PRIV_REMOTE_ATOMIC));
 }
 
-static void closing_what_others_use(void) {
+static void closing_objects_in_use(void) {
   begin();
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
   CHECK(fi_close(&f.domain->fid) == -FI_EBUSY);
@@ -303,7 +303,7 @@ static void after_a_refusal(void) {
   CHECK(state_of(world.peer.ep) == DAT_EP_STATE_DISCONNECTED);
 }
 
-static void forms_of_errors(void) {
+static void errors_are_reported_in_each_apis_form(void) {
   begin();
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1), *other;
   CHECK(fi_mr_reg(f.domain, fi_memory, PAGE, FI_REMOTE_WRITE, 0, 1, 0, &other, NULL) == -FI_ENOKEY);
@@ -317,7 +317,7 @@ static void forms_of_errors(void) {
   CHECK((code & 0xffff) == DAT_INVALID_ARG2);
 }
 
-/* A child has none of the parent's devices, and opens one of its own, which its front ends share. */
+/* A child has none of the parent's devices; it opens its own, which its front ends share. */
 static void after_a_fork(void) {
   verbs_begin();
   fi_begin(0);
@@ -334,7 +334,7 @@ static void after_a_fork(void) {
   }
   int status;
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  /* The parent did not notice. */
+  /* The parent is not affected. */
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
   CHECK(fi_write64(NULL, fi_mr_key(mr), 0) == 0);
 }
@@ -347,9 +347,9 @@ static const struct check checks[] = {
     C(virtual_addresses),
     C(keys),
     C(atomic_rights),
-    C(closing_what_others_use),
+    C(closing_objects_in_use),
     C(after_a_refusal),
-    C(forms_of_errors),
+    C(errors_are_reported_in_each_apis_form),
     C(after_a_fork),
     {NULL, NULL},
 };

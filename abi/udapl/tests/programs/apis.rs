@@ -62,8 +62,8 @@ fn atomic_rights() {
 
 /// Proves: X-06
 #[test]
-fn closing_what_others_use() {
-    check("closing_what_others_use");
+fn closing_objects_in_use() {
+    check("closing_objects_in_use");
 }
 
 /// Proves: X-07
@@ -74,8 +74,8 @@ fn after_a_refusal() {
 
 /// Proves: X-08
 #[test]
-fn forms_of_errors() {
-    check("forms_of_errors");
+fn errors_are_reported_in_each_apis_form() {
+    check("errors_are_reported_in_each_apis_form");
 }
 
 #[test]

@@ -89,7 +89,7 @@ static void suppressed_when_it_succeeds(void) {
   BOUND(owner, rmr, 2, DAT_DTO_ERR_FLUSHED);
 }
 
-static void wakes_who_waits(void) {
+static void wakes_the_waiting_thread(void) {
   begin();
   struct waiter waiter = {0, owner->request, DAT_TIMEOUT_INFINITE, 0, {0}};
   pthread_t thread;
@@ -102,7 +102,7 @@ static void wakes_who_waits(void) {
   CHECK(waiter.code == DAT_SUCCESS && waiter.event.event_number == DAT_RMR_BIND_COMPLETION_EVENT);
 }
 
-static void unsignalled_wakes_nobody(void) {
+static void unsignalled_wakes_no_thread(void) {
   begin_with(DAT_COMPLETION_UNSIGNALLED_FLAG);
   struct waiter waiter = {0, owner->request, 1000000, 0, {0}};
   pthread_t thread;
@@ -143,7 +143,7 @@ static void barrier_waits_for_reads(void) {
   }
 }
 
-/* The peer writes through each context as soon as a message brings it. */
+/* The peer writes through each context as soon as a message delivers it. */
 static void *use_contexts(void *at) {
   int rounds = *(int *)at;
   for (int i = 0; i < rounds; i++) {
@@ -159,7 +159,7 @@ static void *use_contexts(void *at) {
   return NULL;
 }
 
-static void may_be_sent_behind_its_fence(void) {
+static void may_be_sent_after_its_fence(void) {
   begin();
   int rounds = 5000;
   struct memory answer;
@@ -201,7 +201,7 @@ static void length_zero_unbinds(void) {
   DAT_RMR_CONTEXT context = window(owner, rmr, &memory, 0, 64, R | W), none;
   ALLOWED(&world, WRITE, &buffer, 64, context, memory.bytes);
   FAILS(DAT_INVALID_STATE, dat_lmr_free(memory.lmr));
-  /* The rest of the triplet does not matter. */
+  /* The rest of the triplet is ignored. */
   DAT_LMR_TRIPLET triplet = {~0ull, 0, 0xdeadbeef};
   OK(dat_rmr_bind(rmr, memory.lmr, &triplet, R, DAT_VA_TYPE_VA, owner->ep, cookie(1), DEFAULT, &none));
   BOUND(owner, rmr, 1, DAT_DTO_SUCCESS);
@@ -267,10 +267,10 @@ static void needs_an_ep_that_is_or_was_connected(void) {
   CHECK(memory.bytes[64] == 0);
 }
 
-static void a_full_queue_takes_no_bind(void) {
+static void a_full_queue_refuses_a_bind(void) {
   begin();
   DAT_RMR_CONTEXT context;
-  /* No receive is posted for the message, so the binds wait behind it. */
+  /* No receive is posted for the message, so the binds queue up after it. */
   OK(post_send(owner, &memory, 64, 1, DEFAULT));
   DAT_RETURN code = DAT_SUCCESS;
   int posted = 0;
@@ -298,7 +298,7 @@ static void errors_have_their_codes(void) {
   FAILS(DAT_INVALID_PARAMETER, BIND(rmr, memory.lmr, &good, R, owner->ep, DEFAULT, NULL));
   FAILS(DAT_INVALID_PARAMETER, BIND(rmr, memory.lmr, &good, 0x7000, owner->ep, DEFAULT, &context));
   FAILS(DAT_INVALID_PARAMETER, BIND(rmr, memory.lmr, &good, R, owner->ep, 0x7000, &context));
-  /* Beyond the LMR: before, after, around, wrapped. */
+  /* Outside the LMR: before, after, around, wrapped. */
   static const long offsets[] = {-1, 4096 - 63, 4096, -64, 1l << 40};
   for (int i = 0; i < 5; i++) {
     triplet = good;
@@ -363,7 +363,7 @@ static void a_failed_bind_breaks_the_connection(void) {
   DAT_RMR_CONTEXT context;
   struct memory other;
   remember(owner, &other, 4096, LOCAL);
-  /* No receive is posted for the message yet; the bind waits behind it, and its LMR is freed meanwhile. */
+  /* No receive is posted for the message yet; the bind waits after it, and its LMR is freed in the meantime. */
   OK(post_send(owner, &memory, 64, 1, DEFAULT));
   OK(bind_part(owner, rmr, &other, 0, 64, R, 2, DEFAULT, &context));
   OK(dat_lmr_free(other.lmr));
@@ -391,7 +391,7 @@ static void freeing_unbinds(void) {
   FAILS(DAT_INVALID_HANDLE, dat_rmr_free(rmr));
 }
 
-static void a_query_tells_what_was_bound(void) {
+static void a_query_returns_what_was_bound(void) {
   begin();
   DAT_RMR_PARAM param;
   FAILS(DAT_INVALID_PARAMETER, dat_rmr_query(rmr, 0x80, &param));
@@ -405,7 +405,7 @@ static void a_query_tells_what_was_bound(void) {
   CHECK(param.mem_priv == R && param.rmr_context == context && param.va_type == DAT_VA_TYPE_VA);
 }
 
-static void a_rebind_lets_the_first_lmr_go(void) {
+static void a_rebind_releases_the_first_lmr(void) {
   begin();
   struct memory other;
   remember(owner, &other, 4096, LOCAL);
@@ -488,7 +488,7 @@ static void threads_may_bind_at_once(void) {
 
 static void lmrs_have_their_contexts(void) {
   begin();
-  /* Without remote rights there is nothing to give to a peer. */
+  /* Without remote rights, there is no context for a peer. */
   struct memory shared, secret;
   remember(owner, &shared, 4096, DAT_MEM_PRIV_ALL_FLAG);
   remember(owner, &secret, 4096, LOCAL);
@@ -548,22 +548,22 @@ static const struct check checks[] = {
     C(privileges_limit_peers),
     C(completes_with_its_cookie),
     C(suppressed_when_it_succeeds),
-    C(wakes_who_waits),
-    C(unsignalled_wakes_nobody),
+    C(wakes_the_waiting_thread),
+    C(unsignalled_wakes_no_thread),
     C(unsignalled_needs_its_attribute),
     C(barrier_waits_for_reads),
-    C(may_be_sent_behind_its_fence),
+    C(may_be_sent_after_its_fence),
     C(old_contexts_stay_refused),
     C(length_zero_unbinds),
     C(needs_local_privileges),
     C(needs_an_ep_that_is_or_was_connected),
-    C(a_full_queue_takes_no_bind),
+    C(a_full_queue_refuses_a_bind),
     C(errors_have_their_codes),
     C(zones_must_match),
     C(a_failed_bind_breaks_the_connection),
     C(freeing_unbinds),
-    C(a_query_tells_what_was_bound),
-    C(a_rebind_lets_the_first_lmr_go),
+    C(a_query_returns_what_was_bound),
+    C(a_rebind_releases_the_first_lmr),
     C(many_binds_leave_nothing_behind),
     C(threads_may_bind_at_once),
     C(lmrs_have_their_contexts),

@@ -8,7 +8,7 @@ fn check(name: &str) {
     stage.check(&program, name);
 }
 
-/// Refusals say why, in DAT's words.
+/// Refusals give the reason, in DAT's terms.
 #[test]
 fn refused_binds_are_explained() {
     let stage = Stage::new("refused-binds");
@@ -61,14 +61,14 @@ fn suppressed_when_it_succeeds() {
 
 /// Proves: DA-011, DA-026
 #[test]
-fn wakes_who_waits() {
-    check("wakes_who_waits");
+fn wakes_the_waiting_thread() {
+    check("wakes_the_waiting_thread");
 }
 
 /// Proves: DA-013
 #[test]
-fn unsignalled_wakes_nobody() {
-    check("unsignalled_wakes_nobody");
+fn unsignalled_wakes_no_thread() {
+    check("unsignalled_wakes_no_thread");
 }
 
 /// Proves: DA-042
@@ -85,8 +85,8 @@ fn barrier_waits_for_reads() {
 
 /// Proves: DA-015, DA-019, DA-023, DA-024, DA-033, DA-034, DA-035, DA-036
 #[test]
-fn may_be_sent_behind_its_fence() {
-    check("may_be_sent_behind_its_fence");
+fn may_be_sent_after_its_fence() {
+    check("may_be_sent_after_its_fence");
 }
 
 /// Proves: DA-025, DA-I17
@@ -115,8 +115,8 @@ fn needs_an_ep_that_is_or_was_connected() {
 
 /// Proves: DA-054
 #[test]
-fn a_full_queue_takes_no_bind() {
-    check("a_full_queue_takes_no_bind");
+fn a_full_queue_refuses_a_bind() {
+    check("a_full_queue_refuses_a_bind");
 }
 
 /// Proves: DA-055, DA-058, DA-061, DA-067, DA-I19
@@ -145,14 +145,14 @@ fn freeing_unbinds() {
 
 /// Proves: DA-I07
 #[test]
-fn a_query_tells_what_was_bound() {
-    check("a_query_tells_what_was_bound");
+fn a_query_returns_what_was_bound() {
+    check("a_query_returns_what_was_bound");
 }
 
 /// Proves: DA-I16
 #[test]
-fn a_rebind_lets_the_first_lmr_go() {
-    check("a_rebind_lets_the_first_lmr_go");
+fn a_rebind_releases_the_first_lmr() {
+    check("a_rebind_releases_the_first_lmr");
 }
 
 #[test]

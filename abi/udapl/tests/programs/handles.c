@@ -175,7 +175,7 @@ static void wrong_handles_are_refused(void) {
   for (int call = 0; call < CALLS; call++) {
     enum kind of = KINDS;
     if (!none_is_allowed(call)) refuse(call, "no handle", DAT_HANDLE_NULL);
-    /* A call that gets a handle of a wrong type reports which type it expects. */
+    /* A call that gets a handle of the wrong type reports the type that it expects. */
     use(call, &of, gone[call < 45 ? LMR : PZ]);
     refuse(call, "a freed handle", gone[of]);
     for (int kind = 0; kind < KINDS; kind++) {
@@ -231,7 +231,7 @@ static void null_pointers_are_refused(void) {
   FAILS(DAT_INVALID_PARAMETER, dat_srq_post_recv(srq, 1, NULL, c));
 }
 
-/* Anything but success is an answer; nothing may crash or take forever. */
+/* Any error is acceptable; nothing may crash or hang. */
 static void absurd_sizes_are_refused(void) {
   begin();
   static const DAT_COUNT counts[] = {-1, INT32_MIN, INT32_MAX, 1 << 24};
@@ -288,7 +288,7 @@ static void absurd_sizes_are_refused(void) {
 }
 
 /* Objects in use cannot be freed. */
-static void objects_in_use_stay(void) {
+static void objects_in_use_cannot_be_freed(void) {
   begin();
   FAILS(DAT_INVALID_STATE, dat_pz_free(s->pz));
   FAILS(DAT_INVALID_STATE, dat_evd_free(s->request));
@@ -306,7 +306,7 @@ static const struct check checks[] = {
     C(wrong_handles_are_refused),
     C(null_pointers_are_refused),
     C(absurd_sizes_are_refused),
-    C(objects_in_use_stay),
+    C(objects_in_use_cannot_be_freed),
     {NULL, NULL},
 };
 

@@ -31,6 +31,6 @@ fn absurd_sizes_are_refused() {
 
 /// Proves partly: X-06 (uDAPL's side)
 #[test]
-fn objects_in_use_stay() {
-    check("objects_in_use_stay");
+fn objects_in_use_cannot_be_freed() {
+    check("objects_in_use_cannot_be_freed");
 }

@@ -33,7 +33,7 @@ impl Stage {
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
         let folder = std::env::temp_dir().join(format!("rkey-dat-{test}-{}", std::process::id()));
-        // A killed process with the same id may have left one behind.
+        // A killed process with the same id may have left a directory behind.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("cannot create a temporary directory");
         for front_end in front_ends {

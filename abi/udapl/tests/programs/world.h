@@ -1,4 +1,4 @@
-/* What the programs here share: an owner of memory and its peer, each with an IA and an EP, connected to each other.
+/* Shared by the programs here: an owner of memory and its peer, each with an IA and an EP, connected to each other.
    Every check ends the program with a message if it fails. */
 #include <netinet/in.h>
 
@@ -121,7 +121,7 @@ static DAT_EVENT event_of(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER wanted, int line)
 }
 #define EVENT(evd, number) event_of(evd, number, __LINE__)
 
-/* The EVD is empty, and nothing comes for a while. */
+/* The EVD is empty, and nothing arrives for a while. */
 static void nothing_on(DAT_EVD_HANDLE evd, int line) {
   DAT_EVENT event;
   DAT_COUNT more;

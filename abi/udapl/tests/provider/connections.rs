@@ -104,7 +104,7 @@ fn a_request_without_a_listener_is_rejected_by_the_provider() {
 
 #[test]
 fn an_unanswered_request_times_out_and_its_cr_fails() {
-    // Long enough that the request arrives, on a busy machine too.
+    // Long enough for the request to arrive, even on a busy machine.
     const TIMEOUT: Timeout = 3_000_000;
     let (one, two) = (World::open(), World::open());
     let (active, passive) = (one.end(), two.end());
@@ -127,7 +127,7 @@ fn an_unanswered_request_times_out_and_its_cr_fails() {
 }
 
 #[test]
-fn both_sides_learn_of_a_disconnect_after_their_receives_are_flushed() {
+fn both_sides_see_a_disconnect_after_their_receives_are_flushed() {
     for flags in [CLOSE_ABRUPT_FLAG, CLOSE_GRACEFUL_FLAG] {
         let (one, active, two, passive) = pair();
         let [mine, theirs] = [&one, &two].map(|it| it.memory(64, MEM_PRIV_ALL_FLAG));
@@ -151,7 +151,7 @@ fn both_sides_learn_of_a_disconnect_after_their_receives_are_flushed() {
 }
 
 #[test]
-fn what_was_sent_before_a_disconnect_arrives() {
+fn messages_sent_before_a_disconnect_arrive() {
     let (one, active, two, passive) = pair();
     let [mine, theirs] = [&one, &two].map(|it| it.memory(1 << 16, MEM_PRIV_ALL_FLAG));
     for number in 0..8 {
@@ -384,7 +384,7 @@ fn a_closed_ia_breaks_its_connections_and_a_graceful_close_needs_it_empty() {
 }
 
 #[test]
-fn the_defaults_make_an_ep() {
+fn an_ep_can_be_made_from_the_defaults() {
     let world = World::open();
     let mut ep = null_mut();
     let none = null_mut();
@@ -401,8 +401,8 @@ fn the_defaults_make_an_ep() {
     assert_eq!(kind(dat!(ep_free_func(ep))), INVALID_HANDLE);
 }
 
-/// Whether this process runs only this test. If not, starts a process that does, which must succeed: other tests would open
-/// and close descriptors meanwhile.
+/// Whether this process runs only this test. If not, starts a process that does, which must succeed: other tests would open and
+/// close descriptors at the same time.
 fn runs_alone(test: &str) -> bool {
     const ALONE: &str = "RKEY_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

@@ -1,4 +1,4 @@
-//! Datagram EPs, and the other parts of the extension for InfiniBand.
+//! Datagram EPs, and the other parts of the InfiniBand extension.
 
 use crate::world::*;
 use daplrkey::sys::*;
@@ -100,7 +100,7 @@ fn datagrams_reach_every_ep_whose_address_is_known() {
 }
 
 #[test]
-fn immediate_data_and_atomics_have_events_of_their_own() {
+fn immediate_data_and_atomics_have_their_own_events() {
     let (one, two) = (World::open(), World::open());
     let (active, passive) = (one.end(), two.end());
     one.connect_to(&active, &two, &passive);
@@ -152,7 +152,7 @@ fn immediate_data_and_atomics_have_events_of_their_own() {
 }
 
 #[test]
-fn attributes_can_be_had_without_an_open_ia() {
+fn attributes_can_be_queried_without_an_open_ia() {
     table();
     // SAFETY: all zeros is a valid value.
     let (mut ia_attr, mut attr): (IaAttr, ProviderAttr) = unsafe { (zeroed(), zeroed()) };

@@ -42,7 +42,7 @@ fn an_inspection_shows_eps_evds_and_service_points_with_their_states() {
     expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
     expect(passive.connect, CONNECTION_EVENT_ESTABLISHED);
     assert!(ep(passive.ep).starts_with("connected; queue pair 0x"));
-    // An EVD: its kinds of events, how many wait, and whom it notifies.
+    // An EVD: its kinds of events, how many wait, and the CNO that it notifies.
     let software = two.evd(8, EVD_SOFTWARE_FLAG | EVD_CR_FLAG);
     let mut cno = null_mut();
     let agent = OsWaitProxyAgent {

@@ -59,7 +59,7 @@ impl Shared {
 }
 
 #[test]
-fn software_events_come_in_order_up_to_the_length_of_the_evd() {
+fn software_events_arrive_in_order_up_to_the_evds_length() {
     let world = World::open();
     let evd = world.evd(3, EVD_SOFTWARE_FLAG);
     assert!(empty(evd));
@@ -81,7 +81,7 @@ fn software_events_come_in_order_up_to_the_length_of_the_evd() {
 }
 
 #[test]
-fn a_waiter_waits_for_as_many_events_as_it_says() {
+fn a_waiter_waits_for_its_threshold_of_events() {
     let world = World::open();
     let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
     assert_eq!(wait_for(evd.get(), SHORT, 1).0, TIMEOUT_EXPIRED);
@@ -101,7 +101,7 @@ fn a_waiter_waits_for_as_many_events_as_it_says() {
 }
 
 #[test]
-fn one_thread_waits_and_an_unwaitable_evd_lets_it_go() {
+fn one_thread_waits_and_an_unwaitable_evd_releases_it() {
     let world = World::open();
     let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
     let ending = AtomicBool::new(false);
@@ -160,7 +160,7 @@ fn wait_for_cno(cno: CnoHandle, timeout: Timeout) -> (dat_return_type, EvdHandle
 }
 
 #[test]
-fn a_cno_tells_which_evd_has_events() {
+fn a_cno_reports_which_evd_has_events() {
     let world = World::open();
     let cno = cno(&world, NO_AGENT);
     let [first, second] = [1, 2].map(|_| world.evd(8, EVD_SOFTWARE_FLAG));
@@ -346,7 +346,7 @@ fn waiters_of_a_cno_return_when_it_loses_its_last_evd() {
     ok!(cno_free_func(cno.get()));
 }
 
-/// An agent that returns only when the test lets it.
+/// An agent that returns only when the test allows it.
 #[derive(Default)]
 struct Slow {
     calls: AtomicUsize,

@@ -5,7 +5,7 @@ use daplrkey::sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// A connected pair, with memory for everything on both sides.
+/// A connected pair, with memory for all transfers on both sides.
 struct Pair {
     one: World,
     two: World,
@@ -71,7 +71,7 @@ fn lengths_are_checked_before_anything_is_posted() {
 }
 
 #[test]
-fn suppressed_requests_complete_without_events_for_ever() {
+fn suppressed_requests_complete_without_events_forever() {
     let pair = pair();
     let remote = pair.theirs.remote(0, 8);
     for number in 0..10_000 {
@@ -127,7 +127,7 @@ fn an_ep_without_evds_works_and_breaks_like_others() {
 
 /// Proves: DA-018, DA-I07
 #[test]
-fn a_query_sees_the_last_bind_even_a_suppressed_one() {
+fn a_query_returns_the_last_bind_even_a_suppressed_one() {
     let pair = pair();
     let mut rmr = null_mut();
     ok!(rmr_create_func(pair.one.pz, &raw mut rmr));
@@ -178,7 +178,7 @@ fn a_query_sees_the_last_bind_even_a_suppressed_one() {
 
 /// Proves: DA-054
 #[test]
-fn a_full_request_queue_takes_no_bind() {
+fn a_full_request_queue_refuses_a_bind() {
     let pair = pair();
     let mut rmr = null_mut();
     ok!(rmr_create_func(pair.one.pz, &raw mut rmr));
@@ -206,7 +206,7 @@ fn a_full_request_queue_takes_no_bind() {
 }
 
 #[test]
-fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
+fn an_srq_serves_several_eps_and_reports_its_low_watermark() {
     let (one, two) = (World::open(), World::open());
     let mut srq_attr = SrqAttr {
         max_recv_dtos: 8,
@@ -260,7 +260,7 @@ fn an_srq_serves_several_eps_and_tells_when_it_runs_low() {
     };
     let low = wait(two.async_evd);
     assert_eq!(about(&low), (srq, SRQ_LOW_WATERMARK_EVENT));
-    // Each EP that leaves service says so (dtestsrq counts them).
+    // Each EP that leaves service causes an event (dtestsrq counts them).
     for (active, passive) in &ends {
         ok!(ep_disconnect_func(active.ep, CLOSE_ABRUPT_FLAG));
         let event = expect(two.async_evd, ASYNC_ERROR_EP_BROKEN);
@@ -333,7 +333,7 @@ fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
 }
 
 #[test]
-fn a_query_tells_the_last_bind_of_several_eps() {
+fn a_query_returns_the_last_bind_of_several_eps() {
     let (one, two) = (World::open(), World::open());
     let ends = [1, 2].map(|_| {
         let (active, passive) = (one.end(), two.end());
@@ -392,7 +392,7 @@ fn a_query_tells_the_last_bind_of_several_eps() {
 }
 
 #[test]
-fn objects_that_are_used_stay() {
+fn used_objects_cannot_be_freed() {
     let pair = pair();
     let free_pz = || kind(dat!(pz_free_func(pair.two.pz)));
     assert_eq!(free_pz(), INVALID_STATE);

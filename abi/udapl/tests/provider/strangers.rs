@@ -1,4 +1,4 @@
-//! Peers that are not uDAPL programs, or claim what is not theirs, are refused and harm no one else.
+//! Peers that are not uDAPL programs, or make false claims, are refused and harm no other peer.
 
 use crate::world::*;
 use daplrkey::ep::Ep;
@@ -74,7 +74,7 @@ impl Stranger {
         (connected, answer)
     }
 
-    /// Says that a connection has ended, and waits until the message is read.
+    /// Sends the message that a connection has ended, and waits until it is read.
     fn say_farewell(&self, control: SocketAddr, purpose: Purpose, qp: QpAddress) {
         let hello = Self::hello(purpose, qp, &[]);
         let mut farewell = self.device.begin_connect(control, &[], &hello).unwrap();
@@ -87,7 +87,7 @@ impl Stranger {
 }
 
 #[test]
-fn requests_that_are_no_requests_are_refused_and_others_are_served() {
+fn malformed_requests_are_refused_and_others_are_served() {
     let (world, stranger) = (World::open(), Stranger::new());
     let (_, evd, conn_qual) = world.psp();
     let (first, second) = (stranger.qp(), stranger.qp());
@@ -110,7 +110,7 @@ fn requests_that_are_no_requests_are_refused_and_others_are_served() {
         );
     }
     assert!(empty(evd));
-    // Private data beyond the maximum is cut off.
+    // Private data beyond the maximum is truncated.
     let long = Stranger::hello(Purpose::Request, first.address(), &[7; 4000]);
     let mut last = stranger
         .device
@@ -148,7 +148,7 @@ fn a_disconnect_counts_only_from_the_peer_and_for_its_connection() {
 }
 
 #[test]
-fn a_peer_that_ends_without_a_word_breaks_the_connection() {
+fn a_peer_that_exits_silently_breaks_the_connection() {
     let (world, peer) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), peer.qp());
     let memory = world.memory(64, MEM_PRIV_ALL_FLAG);
@@ -167,7 +167,7 @@ fn a_peer_that_ends_without_a_word_breaks_the_connection() {
 }
 
 #[test]
-fn a_peer_that_is_denied_cannot_keep_the_ep() {
+fn a_denied_peer_cannot_keep_the_ep() {
     let (world, peer) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), peer.qp());
     peer.connect_properly(&world, &end, &qp);
@@ -192,7 +192,7 @@ fn a_peer_that_is_denied_cannot_keep_the_ep() {
 
 /// A queue pair of the device (as verbs and the Rust API use) and an EP use each other's keys.
 #[test]
-fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
+fn a_peer_of_another_api_uses_contexts_and_provides_keys() {
     let (world, peer) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), peer.qp());
     peer.connect_properly(&world, &end, &qp);
@@ -213,7 +213,7 @@ fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
         &raw mut context
     ));
     expect(end.request, RMR_BIND_COMPLETION_EVENT);
-    // The other side's region, and a write of the EP by its key.
+    // The other side's region, and a write by the EP with its key.
     let mut theirs = vec![0u8; 64];
     let range = VaRange::new(theirs.as_mut_ptr() as u64, 64).unwrap();
     let access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
@@ -257,7 +257,7 @@ fn a_peer_of_another_api_uses_contexts_and_gives_keys() {
 
 /// An RSP takes one request. A stranger cannot use it up by requesting a datagram address.
 #[test]
-fn a_datagram_request_does_not_jam_an_rsp() {
+fn a_datagram_request_does_not_use_up_an_rsp() {
     let (one, two, stranger) = (World::open(), World::open(), Stranger::new());
     let (active, passive) = (one.end(), two.end());
     let (psp, evd, conn_qual) = two.psp();
@@ -285,7 +285,7 @@ fn a_datagram_request_does_not_jam_an_rsp() {
 
 /// The provider's object for an EP.
 fn object(end: &End) -> Arc<Ep> {
-    // SAFETY: nothing frees the EP meanwhile.
+    // SAFETY: nothing frees the EP while the reference is used.
     Arc::clone(unsafe { find::<Ep>(end.ep) }.unwrap())
 }
 
@@ -320,7 +320,7 @@ fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
 
 /// A peer's message also counts if it arrives while the program is accepting the peer's request.
 #[test]
-fn a_connection_that_breaks_before_it_is_confirmed_is_broken() {
+fn a_connection_that_breaks_before_confirmation_is_reported_broken() {
     let (world, stranger) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), stranger.qp());
     let ep = object(&end);
@@ -335,11 +335,11 @@ fn a_connection_that_breaks_before_it_is_confirmed_is_broken() {
     assert!(empty(end.connect));
 }
 
-const WHO_LISTENS: &str = "strangers::who_listens_for_farewells_is_checked_among_users";
+const WHO_LISTENS: &str = "strangers::the_owner_of_a_control_listener_is_checked_among_users";
 
 /// With several users, a peer cannot make us send disconnect messages to a process that is not its own.
 #[test]
-fn who_listens_for_farewells_is_checked_among_users() {
+fn the_owner_of_a_control_listener_is_checked_among_users() {
     if std::env::var("RKEY_SHARE").as_deref() != Ok("all") {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         again.args([WHO_LISTENS, "--exact", "--nocapture"]);

@@ -1,10 +1,9 @@
-//! The structures and numbers of `infiniband/verbs.h`, as C programs were compiled against them.
+//! The structures and constants of `infiniband/verbs.h`, as C programs were compiled against them.
 //!
 //! `cargo xtask bindings` generates [`layouts`] and [`consts`] from the headers of rdma-core 44, with the fields that
-//! rdma-core 65 added at the front of [`VerbsContext`] and at the end of [`QpEx`] and [`PortAttr`]. Sizes and offsets are
-//! checked when this crate is compiled. Types have the header's names in Rust's spelling, fields have its names, and
-//! constants its names without `IBV_`. Values of C enumerations are plain integers because a C program can put anything
-//! there.
+//! rdma-core 65 added at the front of [`VerbsContext`] and at the end of [`QpEx`] and [`PortAttr`]. The compiler checks sizes and
+//! offsets. Type names are the header's in Rust's spelling; constants lack `IBV_`; field names are unchanged. Values of C
+//! enumerations are plain integers, because a C program can store anything in them.
 
 #![allow(missing_docs)] // the names are the documentation: infiniband/verbs.h
 
@@ -21,7 +20,7 @@ pub type Mutex = [u64; 5];
 /// `pthread_cond_t`; all zeros is one without waiters.
 pub type Cond = [u64; 6];
 
-/// `union ibv_gid`: 16 bytes that name a port.
+/// `union ibv_gid`: 16 bytes that identify a port.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Gid(pub [u8; 16]);

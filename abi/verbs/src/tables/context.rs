@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Completion vectors. No interrupts deliver events here, so one vector is enough.
 const VECTORS: c_int = 1;
 
-/// The constructors that a context hands down to its completion queues and queue pairs.
+/// The constructors that a context passes to its completion queues and queue pairs.
 static TABLES: Tables = Tables {
     cq: cq_ex::structure,
     qp: qp_ex::structure,
@@ -156,10 +156,10 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
 /// `ibv_close_device`. Destroys the remaining objects of this context, as the kernel does when it closes a device.
 ///
 /// # Safety
-/// Neither the context nor anything made from it is used afterwards.
+/// Neither the context nor its objects may be used afterwards.
 pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     fence(|| {
-        // SAFETY: unused, as the caller promises.
+        // SAFETY: unused, as the caller guarantees.
         unsafe {
             find::<ContextObject>(context)?;
             mw::sweep(context);

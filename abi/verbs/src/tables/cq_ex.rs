@@ -76,7 +76,7 @@ pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
     fence(|| {
-        // SAFETY: `input` refuses null; the caller promises the rest.
+        // SAFETY: `input` refuses null; the caller guarantees the rest.
         let attr = unsafe { input(attr)? };
         let known = CQ_INIT_ATTR_MASK_FLAGS | CQ_INIT_ATTR_MASK_PD;
         if attr.comp_mask & !known != 0 || attr.wc_flags & !READABLE != 0 {
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
         } else {
             0
         };
-        // A queue that overruns loses completions, so this device refuses `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
+        // With `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`, an overrun would lose completions, so this device refuses the flag.
         if flags & !CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
     fence(|| {
-        // SAFETY: `find` validates the handle; `input` refuses null; the caller promises the rest.
+        // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         unsafe {
             find::<CqObject>(cq)?;
             input(attr)?;
@@ -184,7 +184,7 @@ unsafe fn start(cq: *mut CqEx, attr: *mut PollCqAttr, stamped: bool) -> c_int {
     let Some(object) = (unsafe { object(cq) }) else {
         return Errno::INVAL.raw();
     };
-    // SAFETY: the caller promises attributes, or null.
+    // SAFETY: the caller guarantees attributes, or null.
     if unsafe { input(attr) }.is_ok_and(|attr| attr.comp_mask != 0) {
         return Errno::INVAL.raw();
     }
@@ -265,10 +265,10 @@ readers! {
     read_cvlan -> u16 { |_c| 0 }
 }
 
-/// `ibv_wc_read_tm_info`: the device matches no tags.
+/// `ibv_wc_read_tm_info`: returns zeros, as the device does not support tag matching.
 unsafe extern "C" fn read_tm_info(_cq: *mut CqEx, info: *mut TmInfo) {
     if !info.is_null() {
-        // SAFETY: the caller promises that it is writable.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { info.write(TmInfo { tag: 0, priv_: 0 }) };
     }
 }

@@ -1,5 +1,5 @@
-//! The extended interface for work requests: built call by call between `ibv_wr_start` and `ibv_wr_complete`, and
-//! posted all at once or not at all.
+//! The extended interface for work requests: programs build them call by call between `ibv_wr_start` and `ibv_wr_complete`, which
+//! posts either all of them or none.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.

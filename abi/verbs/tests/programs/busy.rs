@@ -1,4 +1,4 @@
-//! A busy machine: many more programs want to run than there are processors. Peers then respond late, but no request of
+//! A busy machine: there are many more runnable programs than processors. Peers then respond late, but no request of
 //! perftest, which sets its own timeouts, may fail because of that.
 
 use crate::support::{DEVICE, Stage};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 /// The number of spinning programs.
 const SPINNERS: usize = 10;
-/// How many times each program runs: once, because each run takes long. `RKEY_TEST_BUSY_RUNS=300` sets another number.
+/// How many times each program runs: once, because each run takes a long time. `RKEY_TEST_BUSY_RUNS=300` sets another number.
 const RUNS: usize = 1;
 
 struct Spinners(Vec<Child>);

@@ -103,7 +103,7 @@ fn a_peer_of_another_user_is_named() {
     let status = client.wait();
     let text = client.text();
     assert!(status.is_some_and(|status| !status.success()), "{text}");
-    let whose = "belong to a program of user 0 that shares with that user only";
+    let whose = "belong to a program that shares its devices only with user 0";
     assert!(
         text.contains(whose) && text.contains("RKEY_SHARE=all"),
         "{text}"

@@ -1,19 +1,19 @@
-//! Programs on two hosts: two network namespaces that a pair of virtual interfaces joins. No shared memory or local socket connects
-//! them, only packets.
+//! Programs on two hosts: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not
+//! cross namespaces, so neither does shared memory.
 
 use crate::support::{DEVICE, PATIENCE, Running, Stage};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// The ordinary user that programs run as if the test may choose.
+/// The ordinary user that programs run as if the test runs as root.
 const ORDINARY_USER: &str = "65534";
-/// A port is free in a network namespace that is ours alone.
+/// Any fixed port will do: no other program runs in these namespaces.
 const PORT: u16 = 18515;
 
 /// Two hosts.
 struct Hosts {
     keepers: Vec<Child>,
-    /// They are in a user namespace of their own, because we are not root.
+    /// Whether they are in a user namespace of their own, because the test does not run as root.
     is_ours: bool,
 }
 
@@ -24,7 +24,7 @@ const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::
 const TRIES: usize = 5;
 
 impl Hosts {
-    /// Two hosts; `None` if this machine permits no network namespace.
+    /// Returns `None` if this machine does not permit network namespaces.
     fn new(mtu: u32) -> Option<Self> {
         let mut hosts = Self {
             keepers: Vec::new(),
@@ -44,7 +44,9 @@ impl Hosts {
             words.extend(["--user", "--map-root-user"]);
             hosts.is_ours = true;
             if !probe(&words) {
-                eprintln!("SKIP: no network namespace with virtual interfaces is permitted here");
+                eprintln!(
+                    "SKIP: this machine does not permit network namespaces with virtual interfaces"
+                );
                 return None;
             }
         }
@@ -75,14 +77,14 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Keeps the namespaces that a command creates until the test ends.
+    /// Runs `cat` in the namespaces that a command creates, which keeps them alive until the test ends.
     fn keep(&mut self, mut command: Command) {
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
         let known: Vec<_> = (self.keepers.iter())
             .map(|keeper| namespace(keeper).unwrap())
             .chain([own])
             .collect();
-        // It ends when its input does, that is, with this test.
+        // `cat` ends when its input is closed: when the test ends, at the latest.
         let keeper = command.arg("cat").stdin(Stdio::piped()).spawn().unwrap();
         let started = Instant::now();
         while namespace(&keeper).is_none_or(|it| known.contains(&it)) || name(&keeper) != "cat\n" {
@@ -92,7 +94,7 @@ impl Hosts {
         self.keepers.push(keeper);
     }
 
-    /// Lets a call of `nsenter` enter a host.
+    /// Adds the options that make `nsenter` enter a host.
     fn inside(&self, at: usize, mut nsenter: Command) -> Command {
         nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
         if self.is_ours {
@@ -123,8 +125,8 @@ impl Hosts {
         stage.start(command, ["server", "client"][at])
     }
 
-    /// Runs a server on the first host and a client on the second one. Both must succeed. Returns their output. The programs set
-    /// timeouts of 67 ms and seven retries: where that is too short for a busy machine, they run again.
+    /// Runs a server on the first host and a client on the second. Panics unless both succeed; returns their output. The programs set
+    /// timeouts of 67 ms and seven retries. If that is too short on a busy machine, they run again.
     fn pair(&self, stage: &Stage, words: &[&str], server: &str) -> [String; 2] {
         for _ in 0..TRIES {
             let (succeeded, said) = self.run(stage, words, server);
@@ -135,9 +137,9 @@ impl Hosts {
                 text.contains("retry counter exceeded") || text.contains("Failed status 12")
             };
             assert!(said.iter().any(is_late), "{words:?}: {said:#?}");
-            eprintln!("{words:?}: too late for the program's timeouts");
+            eprintln!("{words:?}: the program's timeouts were too short; running it again");
         }
-        panic!("{words:?}: too late {TRIES} times");
+        panic!("{words:?}: the program's timeouts were too short in all {TRIES} runs");
     }
 
     /// Returns whether both have succeeded, and the output of server and client.
@@ -234,7 +236,7 @@ fn perftest_between_two_hosts() {
     }
 }
 
-/// Without `RKEY_WIRE`, another host is out of reach, and the log says how that changes.
+/// Without `RKEY_WIRE`, other hosts are unreachable, and the log says what to set.
 #[test]
 fn another_host_is_out_of_reach_by_default() {
     let stage = Stage::new("hosts-off");

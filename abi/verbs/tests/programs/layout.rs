@@ -1,5 +1,5 @@
-//! The generated structures match the installed headers: a C compiler checks the sizes and offsets that the library
-//! asserts at its own compilation.
+//! Checks with a C compiler that the generated structures match the installed headers, in the sizes and offsets that the library
+//! asserts at compile time.
 
 #[path = "../../../../tools/bindings/checks.rs"]
 mod checks;

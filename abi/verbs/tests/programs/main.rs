@@ -1,6 +1,6 @@
 //! Unmodified programs of other projects, as Debian ships them, run on the library, each in its own processes.
 //!
-//! They test behaviour, not speed, so each runs only a few rounds. A missing program fails its test: `cargo xtask test`
+//! They check behaviour, not performance, so each runs few iterations. If a program is missing, its test fails: `cargo xtask test`
 //! installs all of them.
 
 mod busy;

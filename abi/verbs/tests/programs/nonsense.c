@@ -47,7 +47,7 @@ int main(void) {
     if (length > sizeof memory) length = rnd() % 2 ? length : sizeof memory;
     struct ibv_mr *mr = ibv_reg_mr_iova2(pd, rnd() % 9 ? memory : NULL, length, odd(), access);
     if (mr) check("ibv_dereg_mr", ibv_dereg_mr(mr));
-    else if (!errno) return printf("ibv_reg_mr without a reason\n"), 1;
+    else if (!errno) return printf("ibv_reg_mr failed without setting errno\n"), 1;
   }
   for (int i = 0; i < 300; i++) {
     uint64_t depth = odd();
@@ -84,7 +84,7 @@ int main(void) {
     if (rnd() % 2) init.cap = (struct ibv_qp_cap){4, 4, 1, 1, 16};
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     if (!qp) {
-      if (!errno) return printf("ibv_create_qp without a reason\n"), 1;
+      if (!errno) return printf("ibv_create_qp failed without setting errno\n"), 1;
       continue;
     }
     made++;
@@ -127,16 +127,16 @@ int main(void) {
     }
     check("ibv_destroy_qp", ibv_destroy_qp(qp));
   }
-  if (!made) return printf("no queue pair was made\n"), 1;
+  if (!made) return printf("no queue pair was created\n"), 1;
 
   /* Destroyed objects. */
   struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, 0);
   if (!mr || ibv_dereg_mr(mr)) return printf("the domain no longer works\n"), 1;
-  if (!ibv_dereg_mr(mr)) return printf("a region was closed twice\n"), 1;
+  if (!ibv_dereg_mr(mr)) return printf("a region was deregistered twice\n"), 1;
   struct ibv_cq *late = ibv_create_cq(context, 4, NULL, NULL, 0);
   if (!late || ibv_destroy_cq(late) || !ibv_destroy_cq(late)) return printf("a queue was destroyed twice\n"), 1;
-  if (ibv_destroy_cq(cq) || ibv_dealloc_pd(pd)) return printf("something is left\n"), 1;
-  if (!ibv_dealloc_pd(pd)) return printf("a domain was closed twice\n"), 1;
+  if (ibv_destroy_cq(cq) || ibv_dealloc_pd(pd)) return printf("objects are left over\n"), 1;
+  if (!ibv_dealloc_pd(pd)) return printf("a domain was deallocated twice\n"), 1;
   if (ibv_close_device(context)) return 1;
   ibv_free_device_list(list);
   ibv_free_device_list(list);

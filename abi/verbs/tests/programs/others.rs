@@ -36,7 +36,7 @@ fn qperf() {
     for test in tests {
         let mut client = stage.command("qperf");
         client.env("RKEY_LOCAL_ROUTES", "1");
-        // By default the client waits for the server for only five seconds.
+        // By default, the client gives up on the server after five seconds.
         client.args([
             "-lp",
             &port.text(),
@@ -84,8 +84,7 @@ fn dtest_of_the_verbs_provider() {
     }
 }
 
-/// Exclusive use of a fixed port on this host: processes take turns. It is an abstract socket name, which disappears
-/// with its process.
+/// A lock for a fixed port on this host. It is an abstract socket name, which the kernel releases when the process exits.
 struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
 
 impl Turn {
@@ -103,5 +102,5 @@ impl Turn {
     }
 }
 
-/// The port of `dtest`, which has no option for it.
+/// The fixed port of `dtest`.
 const DTEST_PORT: u16 = 15_828;

@@ -1,4 +1,4 @@
-/* The library answers stat, access and their variants for the device's files and for no others, even in programs
+/* The library emulates stat, access and their variants for the device's files and for no others, even in programs
    that were linked with older C libraries. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -99,7 +99,7 @@ int main(void) {
   char room[PATH_MAX], *got = realpath(path, room);
   if (got != room || strcmp(room, path)) return printf("realpath of %s\n", path), 1;
   got = realpath(path, NULL);
-  if (!got || strcmp(got, path)) return printf("realpath without room\n"), 1;
+  if (!got || strcmp(got, path)) return printf("realpath without a buffer\n"), 1;
   free(got);
   got = canonicalize_file_name(path);
   if (!got || strcmp(got, path)) return printf("canonicalize_file_name\n"), 1;
@@ -112,7 +112,7 @@ int main(void) {
   const char *links[] = {list[0]->ibdev_path, list[0]->dev_path};
   for (int i = 0; i < 2; i++) {
     const char *link = links[i];
-    if (access(link, R_OK | X_OK) || faccessat(AT_FDCWD, link, R_OK, 0)) return printf("%s is not there\n", link), 1;
+    if (access(link, R_OK | X_OK) || faccessat(AT_FDCWD, link, R_OK, 0)) return printf("%s does not exist\n", link), 1;
     for (int way = 0; way < WAYS; way++) {
       const char *name = NAMES[way];
       int follows = way != 1 && way != 5 && way != 7 && way != 9;

@@ -47,7 +47,7 @@ fn a_program_for_a_newer_rdma_core() {
     assert!(text.ends_with("done\n"), "{text}");
 }
 
-/// The program that the README shows.
+/// The example program of the README.
 #[test]
 fn the_example_writes_and_is_refused() {
     let stage = Stage::new("write");

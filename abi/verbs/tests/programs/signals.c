@@ -18,7 +18,7 @@ static void signal_in(int milliseconds, int flags) {
   setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-/* Moves a queue pair to ERR after some signals, which flushes its receives. */
+/* Sends some signals, and then moves a queue pair to ERR, which flushes its receives. */
 static void *fail_later(void *qp) {
   sigset_t set;
   sigemptyset(&set);
@@ -62,7 +62,7 @@ int main(void) {
     return printf("a signal ended a wait that should continue: %s\n", strerror(errno)), 1;
   ibv_ack_cq_events(cq, 1);
   if (pthread_join(thread, &failed) || failed) return 4;
-  if (signals < 3) return printf("the wait ended before the signals came\n"), 1;
+  if (signals < 3) return printf("the wait ended before the signals arrived\n"), 1;
   struct ibv_wc wc;
   if (ibv_poll_cq(cq, 1, &wc) != 1 || wc.status != IBV_WC_WR_FLUSH_ERR) return 5;
   if (ibv_destroy_qp(qp) || ibv_destroy_cq(cq) || ibv_destroy_comp_channel(channel) ||

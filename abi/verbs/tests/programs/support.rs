@@ -1,4 +1,4 @@
-//! Runs programs on the library, alone or as server and client.
+//! Runs programs with the library, alone or as server and client.
 // UNSAFETY: the standard library cannot bind a socket without listening.
 #![allow(unsafe_code)]
 
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a program may take before it counts as hanging. Most take a fraction of a second, but test machines are
-/// busy, and perftest keeps them busy.
+/// How long a program may run before it counts as hanging. Most take a fraction of a second, but test machines may be busy, and
+/// perftest keeps them busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// The name of our device, which the programs print.
 pub(crate) const DEVICE: &str = "rkey0";
 
-/// A directory with the library under its installed names, and with the output of programs.
+/// A directory with links to the library under its installed names, and with the output of programs.
 pub(crate) struct Stage {
     folder: PathBuf,
 }
@@ -28,7 +28,7 @@ impl Stage {
             .find(beside)
             .expect("cargo builds the library for its tests");
         let folder = std::env::temp_dir().join(format!("rkey-{test}-{}", std::process::id()));
-        // A killed process with the same number may have left it behind.
+        // An earlier process with the same id, which was killed, may have left it behind.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
         VERBS
@@ -50,7 +50,7 @@ impl Stage {
         self.folder.join(name)
     }
 
-    /// A command that finds the library.
+    /// A command whose environment makes the loader find the library.
     pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.envs(delivery::environment(&self.folder, |name| {
@@ -60,7 +60,7 @@ impl Stage {
         command
     }
 
-    /// Starts a command; its output goes to files.
+    /// Starts a command. Its output goes to a file.
     pub(crate) fn start(&self, mut command: Command, name: &str) -> Running {
         let said = self.file(&format!("{name}.said"));
         let file = File::create(&said).expect("a file can be made");
@@ -73,14 +73,14 @@ impl Stage {
         Running { child, said, shown }
     }
 
-    /// Runs a program to its end and returns its output.
+    /// Runs a program until it exits, and returns its output.
     pub(crate) fn run(&self, program: &str, words: &[&str]) -> String {
         let mut command = self.command(program);
         command.args(words);
         self.start(command, "program").succeed()
     }
 
-    /// Runs a server that listens on a port, and a client. Both must succeed. Returns their output.
+    /// Runs a server that listens on a port, and a client. Panics unless both succeed; returns their output.
     pub(crate) fn pair(
         &self,
         program: &str,
@@ -123,8 +123,8 @@ impl Drop for Stage {
     }
 }
 
-/// A free port of this host. While this value lives, the kernel assigns the port to no program that asks for any port,
-/// but assigns it to one that requests it by number: all set `SO_REUSEADDR`, and we do not listen.
+/// A free port of this host. While this value lives, the kernel does not assign the port to programs that ask for any port.
+/// Programs can still bind it by number, because they set `SO_REUSEADDR`, and we do not listen.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: OwnedFd,
@@ -185,7 +185,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits for its end; `None` if it hangs.
+    /// Waits until it exits. Returns `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -197,13 +197,13 @@ impl Running {
         None
     }
 
-    /// Waits for its successful end and returns its output.
+    /// Waits until it exits, and returns its output. Panics unless it succeeds.
     pub(crate) fn succeed(mut self) -> String {
         let status = self.wait();
         let text = self.text();
         assert!(
             status.is_some_and(|status| status.success()),
-            "{}: {status:?} (None: it hangs)\n{text}",
+            "{}: {status:?} (None means that it hangs)\n{text}",
             self.shown
         );
         text
@@ -214,7 +214,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits until the program listens on a port, or has ended.
+    /// Waits until the program listens on a port, or has exited.
     pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
         let started = Instant::now();
         while !listens(self.child.id(), port) && started.elapsed() < PATIENCE {
@@ -237,7 +237,8 @@ impl Drop for Running {
     }
 }
 
-/// Whether a program listens on a port of the network that a process is in. Does not connect, which the program would count.
+/// Whether a program listens on a port in the network namespace of a process. Reads the kernel's tables instead of connecting, which
+/// the program would notice.
 fn listens(process: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let local = format!(":{port:04X}");

@@ -24,7 +24,7 @@ importlib.import_module("args_parser").parser.parse_args()
 
 
 def host_address(test, dev, port, index):
-    """Notes the IPv4 address of a GID. The tests would ask for that of the device's network interface, which ours lacks."""
+    """Stores the IPv4 address of a GID. The tests would use that of the device's network interface, which ours lacks."""
     gid = importlib.import_module("pyverbs.device").Context(name=dev).query_gid(port, index).gid
     address = ipaddress.IPv6Address(gid).ipv4_mapped
     test.args.append([dev, port, index, address and str(address), None])

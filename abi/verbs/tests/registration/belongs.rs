@@ -164,7 +164,7 @@ fn an_rss_queue_pair_without_flags() {
     }
 }
 
-/// Advice for a region with an IOVA concerns its memory, not what the process has at that address.
+/// Advice for a region with an IOVA applies to the region's memory, not to what the process has mapped at that address.
 #[test]
 fn advice_is_about_the_memory_of_the_region() {
     const PAGES: usize = 2;

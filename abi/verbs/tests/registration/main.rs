@@ -1,5 +1,5 @@
-//! What registration, windows, re-registration, states and asynchronous events promise to a C program, each tested by
-//! requests that rely on it.
+//! The guarantees of registration, windows, re-registration, states and asynchronous events to a C program, each tested by requests
+//! that rely on it.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls the C functions.

@@ -188,7 +188,7 @@ fn a_list_longer_than_the_queue_takes_is_refused_unread() {
     }
 }
 
-/// How many bytes of inline data a queue pair with two list elements has room for.
+/// The inline limit, in bytes, of a queue pair with two list elements.
 const INLINE: u32 = 32;
 
 /// A connected queue pair with the extended interface.
@@ -242,7 +242,7 @@ fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
     }
 }
 
-/// The extended interface posts a list whole or not at all.
+/// The extended interface posts either all requests of a list or none.
 #[test]
 fn a_bad_request_stops_the_whole_list() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! A live peer gets no processor: hardware would have responded for it, so requests wait.
+//! A live peer gets no processor. A NIC would have responded in its place, so requests wait.
 
 #![allow(unsafe_code)]
 // UNSAFETY: changes the scheduling of another process's threads.
@@ -8,7 +8,7 @@ use crate::world::*;
 use ibverbs::sys::consts::*;
 use std::process::{Child, Command, Stdio};
 
-/// Processes that use up a processor.
+/// Processes that occupy a processor.
 struct Spinners(Vec<Child>);
 
 impl Drop for Spinners {
@@ -42,7 +42,7 @@ fn bind(thread: u32, set: &libc::cpu_set_t) {
     assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Moves a process, at idle priority, to a processor that `count` other processes want all the time.
+/// Moves a process, at idle priority, to a processor on which `count` other processes spin.
 fn starve(pid: u32, count: usize) -> Spinners {
     let set = one_processor();
     let spin = |_| {

@@ -115,8 +115,8 @@ fn has_stopped(pid: u32) -> bool {
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
 }
 
-/// Whatever ends a queue pair ends its peer's access: a peer that was stopped before it copied the result of our read
-/// must not do so later, when the memory holds something else.
+/// However a queue pair ends, its peer loses access: a peer that was stopped before it copied the result of our read must not copy
+/// it later, when the memory holds something else.
 fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     if std::env::var_os(PEER).is_some() {
         return peer();
@@ -148,7 +148,7 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
         unsafe { byte(at).write_volatile(7) };
     }
     other.signal(libc::SIGCONT);
-    // Gives the peer time to misbehave; a correct peer passes at any speed.
+    // Gives a faulty peer time to copy. A correct one passes at any speed.
     std::thread::sleep(Duration::from_millis(300));
     // SAFETY: as above.
     let wrong = (0..LONG).find(|at| unsafe { byte(*at).read_volatile() } != 7);

@@ -1,4 +1,4 @@
-//! Completion timestamps are those of the completion, not of the poll.
+//! Completion timestamps record when the completion was added, not when it was polled.
 
 use crate::world::*;
 use ibverbs::sys::consts::*;
@@ -92,7 +92,7 @@ fn a_queue_with_timestamps_works_like_any_other() {
             (1..=3).map(|_| world.next().wr_id).collect::<Vec<_>>(),
             [1, 2, 3]
         );
-        // A queue pair's unread completions disappear with it.
+        // Destroying a queue pair removes its completions that were not polled.
         let region = world.register(0, LEN, ALL);
         let [a, b] = world.pair(QPT_RC);
         // SAFETY: the objects are live.

@@ -46,7 +46,7 @@ def initiator(port, remote):
     assert made.transfer_sync_write(peer, address, remote, SIZE) == 0
     ctypes.memset(address, 0, SIZE)
     assert made.transfer_sync_read(peer, address, remote, SIZE) == 0
-    assert buffer.raw == content, "other bytes came back"
+    assert buffer.raw == content, "the read returned other bytes"
     # In parts, each to another place.
     part, count = 4096, SIZE // 4096
     here = [address + part * n for n in range(count)]
@@ -54,7 +54,7 @@ def initiator(port, remote):
     assert made.batch_transfer_sync_write(peer, here, there, [part] * count) == 0
     assert made.transfer_sync_read(peer, address, remote, SIZE) == 0
     turned = b"".join(content[part * n : part * (n + 1)] for n in reversed(range(count)))
-    assert buffer.raw == turned, "parts went elsewhere"
+    assert buffer.raw == turned, "the batch wrote to the wrong places"
     # Outside of what the target has registered.
     assert made.transfer_sync_write(peer, address, remote + SIZE, 4096) != 0
     print("sum", sum(content), flush=True)

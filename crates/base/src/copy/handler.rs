@@ -103,7 +103,7 @@ pub(super) fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a fault inside the guarded code would reach us.
+/// Whether a fault inside the guarded code would reach our handler.
 pub(super) fn in_place() -> bool {
     (0..SIGNALS.len()).all(|signal| match current(signal) {
         Ok(action) => reaches_us(action.sa_sigaction),
@@ -162,7 +162,7 @@ fn add_layer(signal: usize) -> io::Result<()> {
     }
     let previous = current(signal)?;
     let remembered = Box::leak(Box::new(previous));
-    // This precedes the handler's installation, so that the handler always finds its predecessor.
+    // Stored before the handler is installed, so that the handler always finds its predecessor.
     PREVIOUS[signal][layer].store(remembered, Ordering::Release);
 
     // SAFETY: all zeros is a valid `sigaction` (default action, empty mask, no flags).
@@ -197,7 +197,7 @@ unsafe extern "C" fn on_fault<const LAYER: usize>(
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO, and a handler that chains
     // to us passes on its arguments.
     let code = unsafe { (*info).si_code };
-    // A code above 0 comes from the kernel for this very instruction; others were sent by a process (`kill`).
+    // A code above 0 comes from the kernel, for exactly this instruction; others come from a process (`kill`).
     if code > 0 {
         // SAFETY: as above for the context, which the handler may change: it is loaded back when the handler returns.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };

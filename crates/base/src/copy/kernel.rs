@@ -96,7 +96,7 @@ unsafe fn transfer(dst: u64, src: u64, len: usize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Makes sure that the page of `address` is mapped and writable at this moment.
+/// Ensures that the page of `address` is mapped and writable at this moment.
 #[cold]
 pub(super) fn populate(address: u64) -> Result<(), Fault> {
     let page = address & !(crate::process::page_size() as u64 - 1);

@@ -105,7 +105,7 @@ pub fn still_installed() -> bool {
     }
 }
 
-/// Call this at the start of a batch of work: makes sure that faults are caught, and returns how copies are made.
+/// Call this at the start of a batch of work: ensures that faults are caught, and returns how copies are made.
 ///
 /// If the program displaced our handlers, this reinstalls them on top, once. If they are displaced again, the program
 /// insists, and the kernel copies from then on.
@@ -165,7 +165,7 @@ mod handlers {
 /// Copies `len` bytes from `src` to `dst`, or returns the address that cannot be accessed. Before a fault, some of
 /// the bytes may have been copied. The module's documentation describes the order in which bytes become visible.
 ///
-/// Other threads and processes may access the two ranges at the same time; then each byte has a value that it had at
+/// Other threads and processes may access the two ranges at the same time; each byte then has a value that it had at
 /// some moment. If the ranges overlap, the result is unspecified.
 ///
 /// # Errors

@@ -97,7 +97,7 @@ fn every_length_and_alignment() {
 }
 
 #[test]
-fn a_source_that_is_not_there() {
+fn an_unmapped_source_is_a_fault() {
     guarded(|copy| {
         let island = Island::new();
         let mut target = vec![0u8; 2 * page_size()];
@@ -110,7 +110,7 @@ fn a_source_that_is_not_there() {
 }
 
 #[test]
-fn a_source_that_ends_too_early() {
+fn a_short_source_is_a_fault() {
     guarded(|copy| {
         let island = Island::new();
         let mut target = vec![0u8; 3 * page_size()];
@@ -135,7 +135,7 @@ fn a_source_that_ends_too_early() {
 }
 
 #[test]
-fn a_target_that_ends_too_early() {
+fn a_short_target_is_a_fault() {
     guarded(|copy| {
         let island = Island::new();
         let source = vec![1u8; 3 * page_size()];
@@ -150,7 +150,7 @@ fn a_target_that_ends_too_early() {
 }
 
 #[test]
-fn a_target_that_is_read_only() {
+fn a_read_only_target_is_a_fault() {
     guarded(|copy| {
         let island = Island::new();
         island.protect(libc::PROT_READ);
@@ -168,7 +168,7 @@ fn a_target_that_is_read_only() {
 }
 
 #[test]
-fn a_file_that_was_truncated() {
+fn a_truncated_file_is_a_fault() {
     guarded(|copy| {
         let page = page_size();
         let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -206,7 +206,7 @@ fn a_file_that_was_truncated() {
 }
 
 #[test]
-fn addresses_that_no_program_can_have() {
+fn impossible_addresses_are_faults() {
     guarded(|copy| {
         let mut buffer = vec![0u8; 10_000];
         let impossible = [
@@ -361,7 +361,7 @@ fn child(case: &str) -> ExitStatus {
 
 /// A fault outside the guarded code.
 fn fault_elsewhere() -> ! {
-    // SAFETY: none at all, which is the purpose of the test. It runs in a process that should die from it.
+    // SAFETY: none, which is the purpose of the test. It runs in a process that should die from it.
     unsafe { ptr::without_provenance_mut::<u8>(16).write_volatile(1) };
     std::process::exit(99);
 }
@@ -538,12 +538,12 @@ fn faults_elsewhere_still_end_the_process() {
 }
 
 #[test]
-fn a_handler_that_was_there_before_still_runs() {
+fn a_handler_installed_before_still_runs() {
     assert_eq!(child("before").code(), Some(42));
 }
 
 #[test]
-fn a_handler_that_came_later_is_called_for_faults_elsewhere() {
+fn a_handler_installed_later_is_called_for_faults_elsewhere() {
     assert_eq!(child("displaced").code(), Some(43));
     assert_eq!(
         child("displaced by one that hands on").signal(),
@@ -552,7 +552,7 @@ fn a_handler_that_came_later_is_called_for_faults_elsewhere() {
 }
 
 #[test]
-fn a_program_that_insists_on_its_handler_gets_its_way() {
+fn a_program_that_insists_on_its_handler_keeps_it() {
     assert_eq!(child("displaced twice").code(), Some(43));
 }
 

@@ -1,7 +1,7 @@
 //! Copies between our memory and that of another process, by the kernel.
 //!
 //! Whether the kernel allows it depends on both processes, may differ by direction, and may change at any time (see
-//! `ptrace(2)`, "Ptrace access mode checking"). The only way to find out is to try.
+//! `ptrace(2)`, "Ptrace access mode checking"). The only way to determine that is to try.
 
 // UNSAFETY: the system calls write to addresses that the caller vouches for.
 #![allow(unsafe_code)]
@@ -23,7 +23,7 @@ pub enum CmaError {
     #[error("the process revoked its permit")]
     Revoked,
     /// The process no longer exists (`ESRCH`).
-    #[error("the process is gone")]
+    #[error("the process no longer exists")]
     Gone,
     /// A byte on our side cannot be accessed.
     #[error("our memory at {address:#x} cannot be accessed")]
@@ -223,7 +223,7 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
     };
     // SAFETY: the local list is valid for the call; the remote one is valid or lies in a page that may have vanished,
     // in which case the call fails. The kernel checks the addresses in both. The owner of the permit may change the
-    // list meanwhile, but it names only the owner's memory, and the local list limits how much is copied.
+    // list during the call, but it names only the owner's memory, and the local list limits how much is copied.
     let n = unsafe { call(pid, &raw const local, 1, list, 1, 0) };
     match usize::try_from(n) {
         Ok(0) => Err(libc::EFAULT), // `len` is not 0, so nothing was accessible
@@ -244,7 +244,7 @@ fn other(errno: i32) -> CmaError {
 /// Copies one byte through a local variable; returns the number of bytes copied.
 ///
 /// `EFAULT` does not say which end of a copy failed, and checking the ends afterwards does not help: the page may be
-/// back by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails
+/// accessible again by then, and the wrong end would be blamed. Here each call has only one end that can fail. If neither fails
 /// now, the copy has made progress by one byte and can continue from there.
 ///
 /// # Safety
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_sides_apart() {
+    fn faults_name_the_right_side() {
         let page = page_size();
         let bad = two_pages_of_which_one_is_there();
         let edge = bad as u64 + page as u64;
@@ -359,9 +359,9 @@ mod tests {
         }
     }
 
-    /// Pages disappear and return all the time: a failed copy must blame the side that has them.
+    /// Pages repeatedly disappear and return: a failed copy must blame the side that has them.
     #[test]
-    fn blames_the_side_whose_pages_come_and_go() {
+    fn faults_name_the_side_whose_pages_vanish_and_return() {
         use std::sync::atomic::{AtomicBool, Ordering};
         let page = page_size();
         let shaky = two_pages_of_which_one_is_there();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone() {
+    fn a_dead_process_is_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();

@@ -71,7 +71,7 @@ pub fn incarnation() -> u64 {
 #[cold]
 fn first_look(word: &AtomicU64) -> u64 {
     let mine = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    // Another thread may have been quicker.
+    // Another thread may have set it first.
     match word.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => mine,
         Err(theirs) => theirs,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_knows_that_it_is_one() {
+    fn a_forked_child_is_recognised() {
         let mark = ForkMark::new().unwrap();
         assert!(!mark.is_child());
         // SAFETY: the child calls only async-signal-safe functions and makes plain loads: the page already exists.

@@ -4,7 +4,7 @@
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
 //!   attach", `process_vm_readv(2)`). The other process can prevent further calls under a permit
 //!   ([`crate::segment::PeerPermit`]) by revoking it.
-//! * [`no_thread_copies`]: whether a process is in such a copy now; [`CallWatch`]: whether it is still in one that
+//! * [`no_thread_copies`]: whether no thread of a process is in such a copy now; [`CallWatch`]: whether it is still in one that
 //!   began before some moment.
 //! * [`stat_field`]: one field of `/proc/*/stat` of a process or a thread.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.

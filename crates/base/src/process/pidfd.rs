@@ -63,7 +63,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn we_live_and_children_die() {
+    fn pidfds_report_whether_processes_are_alive() {
         assert!(PidFd::open(std::process::id()).unwrap().is_alive());
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pidfd = PidFd::open(child.id()).unwrap();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_these_numbers() {
+    fn unused_pids_are_refused() {
         assert_eq!(
             PidFd::open(0).unwrap_err().raw_os_error(),
             Some(libc::EINVAL)

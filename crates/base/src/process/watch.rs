@@ -1,4 +1,4 @@
-//! Whether calls that had begun before some moment have ended, thread by thread.
+//! Checks, thread by thread, whether calls that began before some moment have ended.
 //!
 //! [`no_thread_copies`](super::no_thread_copies) checks where all threads are now, so one thread that always runs keeps
 //! the result at "no". If no *new* call can begin, less is enough: a thread has left its call once it has been seen
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    /// This is generous, for busy machines.
+    /// A generous limit, for busy machines.
     const LONG: Duration = Duration::from_secs(60);
 
     fn is_clear_in_time(watch: &mut CallWatch) -> bool {
@@ -157,9 +157,9 @@ mod tests {
         false
     }
 
-    /// Threads that always run are never seen asleep; the processor time that they use clears them.
+    /// Threads that always run are never seen asleep, so they are cleared by the processor time that they use.
     #[test]
-    fn threads_that_always_run_are_cleared_by_the_time_they_use() {
+    fn threads_that_always_run_are_cleared_by_their_processor_time() {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let spin = || {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_such_process() {
+    fn a_missing_process_is_an_error() {
         let deadline = Instant::now() + LONG;
         assert!(CallWatch::begin().all_clear(u32::MAX, deadline).is_err());
     }

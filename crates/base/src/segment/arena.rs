@@ -63,7 +63,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Fixes for good what peers can do, unless that is already fixed; returns what is fixed. Call it before a peer
+    /// Fixes permanently what peers can do, unless that is already fixed; returns what is fixed. Call it before a peer
     /// gets the descriptor, because the peer can map the whole arena for writing unless it is fixed as read-only.
     ///
     /// # Errors

@@ -188,7 +188,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.children == Children::DoNot && self.incarnation != incarnation() {
-            // A forked child never had the mapping; something else may be at that address.
+            // A forked child never had the mapping; something else may be mapped at that address.
             return;
         }
         // SAFETY: `new` mapped the range, and only this code unmaps it; views borrow the mapping, so none is left. An

@@ -40,7 +40,7 @@ impl OwnSegment {
         self.fd.as_fd()
     }
 
-    /// Closes the descriptor; call this when every peer that needs the segment has it. The mapping stays.
+    /// Closes the descriptor; call this once every peer that needs the descriptor has it. The mapping stays.
     #[must_use]
     pub fn publish(self) -> PublishedSegment {
         PublishedSegment {

@@ -3,8 +3,8 @@
 //! A process that is about to copy from our memory can be stopped right before the system call and make the call much
 //! later, when the memory is used for something else. No word in shared memory prevents that: the process may have read
 //! the word just before it was stopped. But the kernel reads the list of *our* addresses from *its* memory during the
-//! call. So this list must be in a page that we can remove. Once the page is gone, a call that begins fails, wherever
-//! the process was stopped before it. A call that has begun runs to its end because a process cannot be stopped inside
+//! call. So this list must be in a page that we can remove. Once the page has been removed, a call that begins fails,
+//! wherever the process was stopped before it. A call that has begun runs to its end because a process cannot be stopped inside
 //! one.
 //!
 //! The page is a memfd that may shrink but not grow. Its owner truncates it to zero; then no page backs the other
@@ -86,7 +86,7 @@ impl PeerPermit {
                 "the peer's descriptor is not a permit",
             ));
         }
-        // The page can vanish at any time, and then a store must give an error, not a signal.
+        // The page can vanish at any time, and a store must then return an error, not raise a signal.
         crate::copy::install()?;
         Ok(Self {
             mapping: Mapping::new(&fd, 0, page, Rights::ReadWrite, Children::DoNot)?,
@@ -103,7 +103,7 @@ impl PeerPermit {
         let to = self.mapping.as_ptr();
         let from = (&raw const place).cast::<u8>();
         // SAFETY: our own page, larger than the list, to which there is no other reference; one thread uses it at a
-        // time (the type is not `Sync`). If the page is gone, this returns an error.
+        // time (the type is not `Sync`). If the page no longer exists, this returns an error.
         unsafe { crate::copy::copy(to, from, size_of::<libc::iovec>())? };
         Ok(to.cast())
     }

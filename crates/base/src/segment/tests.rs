@@ -46,7 +46,7 @@ fn bare(size: u64, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn a_peer_sees_what_is_written_and_can_change_nothing() {
+fn a_peer_sees_writes_but_can_change_nothing() {
     let mut own = OwnSegment::create("rkey-test", 5000).unwrap();
     assert_eq!(own.len(), 2 * page_size());
     let fd = own.fd().try_clone_to_owned().unwrap();
@@ -82,7 +82,7 @@ fn a_peer_sees_what_is_written_and_can_change_nothing() {
 }
 
 #[test]
-fn a_segment_outlives_its_descriptor_and_its_creator() {
+fn a_segment_outlives_its_descriptor_and_creator() {
     let own = OwnSegment::create("rkey-test", 1).unwrap();
     own.word_u32(0).store(9, Ordering::Release);
     let fd = own.fd().try_clone_to_owned().unwrap();
@@ -188,7 +188,7 @@ fn an_arena_for_reading_cannot_be_written_by_peers() {
     assert_eq!(&seen, b"xy");
 }
 
-/// A peer of the same user that got the descriptor for reading tries everything it can, even if the arena allowed
+/// A peer of the same user that got the descriptor for reading tries every way to write, even if the arena allowed
 /// writing until its sharing was fixed.
 #[test]
 fn a_hostile_reader_of_the_same_user_cannot_write() {
@@ -393,7 +393,7 @@ fn a_permit_lasts_until_it_is_revoked() {
 }
 
 #[test]
-fn a_forked_child_has_no_mapping_and_its_drop_harms_nobody() {
+fn a_forked_child_has_no_mapping_and_its_drop_is_harmless() {
     let own = OwnSegment::create("rkey-test", 1).unwrap();
     own.word_u32(0).store(1, Ordering::Relaxed);
     let at = own.as_ptr().expose_provenance() as u64;

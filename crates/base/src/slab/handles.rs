@@ -80,9 +80,9 @@ impl<'a, T> Look<'a, T> {
         &self.slot.value
     }
 
-    /// Whether the slot is live under this generation at this moment. This may change at once: a caller that relies on
-    /// it must make sure by other means, for example a lock, that a slot retired after this call is not changed
-    /// meanwhile.
+    /// Whether the slot is live under this generation at this moment. This may change at once: a caller that relies on it
+    /// must ensure by other means, for example a lock, that a slot retired after this call is not changed in the
+    /// meantime.
     #[must_use]
     #[inline(always)]
     pub fn is_live(&self, generation: u32) -> bool {
@@ -177,8 +177,8 @@ impl<T> Retired<'_, T> {
         self.finish(free, next_generation, true)
     }
 
-    /// Makes the slot live again under its old generation, held ([`Slab::hold`]) or not; its contents may have been changed
-    /// meanwhile.
+    /// Makes the slot live again under its old generation, held ([`Slab::hold`]) or not; its contents may have been changed in
+    /// the meantime.
     ///
     /// # Errors
     ///

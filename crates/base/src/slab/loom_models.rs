@@ -23,7 +23,7 @@ impl Default for Value {
 
 #[expect(
     unsafe_code,
-    reason = "loom's cell stands for the memory that a pin protects"
+    reason = "loom's cell models the memory that a pin protects"
 )]
 // SAFETY: the cell is accessed only under a pin or after the slot was drained, which is what the models check.
 unsafe impl Sync for Value {}

@@ -57,7 +57,7 @@ fn the_life_of_a_slot() {
 }
 
 #[test]
-fn dropping_a_claim_gives_the_slot_back() {
+fn dropping_a_claim_frees_the_slot() {
     let slab = Slab::<Value>::new(1);
     drop(slab.claim().unwrap());
     assert_eq!(slab.live(), 0);
@@ -68,7 +68,7 @@ fn dropping_a_claim_gives_the_slot_back() {
 }
 
 #[test]
-fn a_retired_slot_that_was_left_can_be_resumed_once() {
+fn a_retired_slot_that_was_left_behind_can_be_resumed_once() {
     let slab = Slab::<Value>::new(1);
     let (index, generation) = publish(&slab, 1);
     let pin = slab.pin(index, generation).unwrap();
@@ -86,7 +86,7 @@ fn a_retired_slot_that_was_left_can_be_resumed_once() {
 }
 
 #[test]
-fn slots_are_reused_last_in_first_out_and_those_set_aside_at_the_very_end() {
+fn slots_are_reused_lifo_with_those_released_last_at_the_end() {
     let slab = Slab::<Value>::new(5);
     for value in 0..4 {
         publish(&slab, value);
@@ -139,7 +139,7 @@ fn a_slab_without_slots() {
 
 /// Every slot holds its own name, and a pin must find that name, whatever other threads do.
 #[test]
-fn threads_never_see_a_slot_under_a_wrong_name() {
+fn threads_never_see_a_slot_under_a_wrong_generation() {
     const ROUNDS: u32 = if cfg!(miri) { 100 } else { 20_000 };
     let slab = Slab::<Value>::new(8);
     let name = |index: u32, generation: u32| u64::from(index) << 32 | u64::from(generation);
@@ -220,7 +220,7 @@ fn a_slab_whose_free_list_the_caller_keeps() {
 }
 
 #[test]
-fn a_retired_slot_can_live_again_under_its_old_name() {
+fn a_retired_slot_can_be_revived_under_its_old_generation() {
     let slab = Slab::<Value>::new(1);
     let (index, generation) = publish(&slab, 1);
     let pin = slab.pin(index, generation).unwrap();

@@ -1,7 +1,7 @@
-//! The short paths, both sides in turns in one thread.
+//! The short paths, with both sides in turn in one thread.
 //!
-//! A round is one operation. In a counted round each side polls once, the target first, and finds what it waits for, so
-//! a count does not depend on the time. A round in which a poll finds nothing fails the run.
+//! A round is one operation. In a counted round each side polls once, the target first, and finds what it is waiting for,
+//! so a count does not depend on time. A round in which a poll finds nothing fails the run.
 
 use anyhow::{Context, Result, bail, ensure};
 use rkey::{
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How many operations are counted. A multiple of the periods in which a poller reads the clock and an endpoint returns credit.
 pub(crate) const ROUNDS: u32 = 1024;
-/// How many operations run before those that are counted. Meanwhile the connection is made, and buffers grow to their
-/// final size.
+/// How many operations run before the counted ones. In that time the connection is made, and buffers grow to their final
+/// size.
 pub(crate) const WARM_UP: u32 = 300;
 /// The operation of the warm-up before which the program pauses for [`SETTLE`].
 const PAUSE_AT: u32 = WARM_UP / 2;

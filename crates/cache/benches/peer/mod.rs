@@ -1,4 +1,4 @@
-//! UCX's registration cache, with which ours takes turns.
+//! UCX's registration cache, measured in turn with ours.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ impl Peer {
     /// Compiles and starts it.
     ///
     /// # Errors
-    /// What is missing.
+    /// Says what is missing.
     pub(crate) fn start() -> Result<Self, String> {
         let header = "/usr/include/ucs/memory/rcache.h";
         if !Path::new(header).exists() {
@@ -61,7 +61,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The end of its input ends it.
+        // It exits at the end of its input.
         self.to = None;
         let _ = self.child.wait();
     }

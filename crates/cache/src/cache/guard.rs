@@ -33,7 +33,7 @@ impl<'a, R: Registrar> Guard<'a, R> {
     /// A guard for an entry.
     ///
     /// # Safety
-    /// The value of the entry in `slot` is stored. The caller has pinned the entry, and leaves the unpinning to the
+    /// The value of the entry in `slot` is stored. The caller has pinned the entry, and passes the pin to the
     /// guard.
     pub(super) unsafe fn of_entry(cache: &'a Cache<R>, slot: u32, why: Why) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl<'a, R: Registrar> Guard<'a, R> {
             Held::Own(value) => value.as_ref(),
         };
         &value
-            .expect("an entry with a guard has a value, and an own one is taken only when dropped")
+            .expect("a guarded entry has a value, and a guard's own value is taken only on drop")
             .registration
     }
 }

@@ -129,7 +129,7 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Unpins an entry that the lookup does not use after all, and ends it if `end` is set.
+    /// Unpins an entry that turned out not to be usable, and ends it if `end` is set.
     #[cold]
     fn reject(&self, slot: u32, end: bool) {
         self.entries.slot(slot).no_hit();

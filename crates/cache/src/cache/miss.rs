@@ -26,7 +26,7 @@ const TRIES: usize = 3;
 
 /// The result of searching under the lock.
 enum Reserved<'a, R: Registrar> {
-    /// A new entry for this range, claimed and pinned, and why there was none.
+    /// A new entry for this range, claimed and pinned, and the reason for the miss.
     Slot(u32, VaRange, Why),
     /// There is an entry.
     Hit(Guard<'a, R>),
@@ -79,7 +79,7 @@ impl<R: Registrar> Cache<R> {
                 }
                 Err(error) => {
                     self.abandon(slot);
-                    // Perhaps only the memory that rounding added cannot be registered: try the range alone.
+                    // Perhaps only the memory added by rounding cannot be registered: try the exact range.
                     return if rounded == range {
                         Err(error)
                     } else {
@@ -114,7 +114,7 @@ impl<R: Registrar> Cache<R> {
         Ok(Guard::own(self, value, range, why))
     }
 
-    /// Takes a slot for a new entry, unless there is an entry by now.
+    /// Takes a slot for a new entry, unless an entry exists by now.
     fn reserve(&self, range: &VaRange, want: Class) -> Reserved<'_, R> {
         let mut gone = Gone::new();
         let mut shelf = self.shelf.lock();

@@ -37,7 +37,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A registration, and what the cache needs to check and end it.
+/// A registration, and what the cache needs to check it and to end it.
 pub(crate) struct Value<T> {
     registration: T,
     backing: Option<Backing>,
@@ -51,10 +51,10 @@ pub enum NotMade {
     /// The options contradict each other, or the registrar.
     #[error(transparent)]
     Options(#[from] Invalid),
-    /// The monitor serves as many caches as it can.
+    /// The monitor already serves the maximum number of caches.
     #[error(transparent)]
     Monitor(#[from] TooManyCaches),
-    /// The kernel cannot wipe a page when this process forks (before Linux 4.14), or there is no memory.
+    /// The kernel cannot wipe a page when this process forks (before Linux 4.14), or memory is exhausted.
     #[error("cannot detect forks: {0}")]
     Fork(io::Error),
     /// The registrar follows objects, and the kernel cannot be asked what is mapped at an address.
@@ -79,7 +79,7 @@ pub struct Cache<R: Registrar> {
     entries: Arc<Entries>,
     values: Values<Value<R::Registration>>,
     index: Index,
-    /// By hash of a range's first address and class: the slot that last served it. Only a hint.
+    /// Indexed by a hash of a range's first address and class: the slot that last served it. Only a hint.
     hints: Box<[AtomicU32]>,
     /// Counts new entries: the clock by which the least recently used entry is found.
     clock: AtomicU64,
@@ -94,7 +94,7 @@ impl<R: Registrar> Cache<R> {
     /// An empty cache.
     ///
     /// # Errors
-    /// See [`NotMade`]. A monitor that sees too little for the registrar is not an error: the cache is [off](Self::off) then.
+    /// See [`NotMade`]. A monitor that sees too little for the registrar is not an error, but the cache is then [off](Self::off).
     pub fn new(registrar: R, monitor: Arc<dyn Monitor>, options: Options) -> Result<Self, NotMade> {
         let follows = registrar.follows();
         options.rounding.validate(follows)?;
@@ -370,8 +370,8 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
 
 impl<R: Registrar> Drop for Cache<R> {
     fn drop(&mut self) {
-        // In a forked child, the entries are the parent's. Another thread of the parent may have been in the monitor or had
-        // a lock, and will never leave it here.
+        // In a forked child, the entries are the parent's. Another thread of the parent may have been in the monitor, or held a
+        // lock, at the fork; in the child it never leaves or releases it.
         if self.fork.is_child() {
             return;
         }
@@ -438,7 +438,7 @@ mod tests {
 
     /// The locks are held when the process forks, as if other threads had them.
     #[test]
-    fn a_forked_child_waits_for_no_thread_of_its_parent() {
+    fn a_forked_child_does_not_wait_for_the_parents_threads() {
         let options = Options {
             trace: 4,
             ..Options::default()

@@ -35,8 +35,8 @@ pub struct Options {
     pub exact_rights: bool,
     /// Whether a registrar that pins may use a monitor that does not see every change. Entries can then be stale.
     pub accept_partial: bool,
-    /// Whether memory is watched even if the registrar does not need that, so that the entries of memory that goes away end at once,
-    /// and do not stay until they are evicted.
+    /// Whether memory is watched even if the registrar does not need that, so that entries end as soon as their memory is unmapped,
+    /// instead of staying until they are evicted.
     pub watch: bool,
     /// Whether no address of accelerator memory equals one of host memory or of another accelerator (unified virtual
     /// addressing). If not, only host memory is cached (FI-232).
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounding_contains_the_buffer_and_nothing_that_it_need_not() {
+    fn rounding_covers_the_buffer_and_no_more_than_needed() {
         let buffer = VaRange::new(0x12345, 0x1000).unwrap();
         assert_eq!(Rounding::Exact.round(buffer), buffer);
         let large = Rounding::Multiples(0x10000).round(buffer);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn registrars_that_pin_get_no_page_without_a_byte_of_the_buffer() {
+    fn pinned_entries_have_no_page_without_a_byte_of_the_buffer() {
         let large = Rounding::Multiples(1 << 21);
         assert!(large.validate(Follows::Addresses).is_ok());
         let error = large.validate(Follows::Pages).unwrap_err();

@@ -96,7 +96,7 @@ impl Shelf {
         while let Some(it) = self.oldest.pop() {
             let slot = parts.entries.slot(it.slot);
             let used = slot.used.load(std::sync::atomic::Ordering::Relaxed);
-            // An entry that was used since the search may not be the oldest any more.
+            // An entry that was used since the search may no longer be the oldest.
             if used != it.used || slot.word.generation() != it.generation {
                 continue;
             }

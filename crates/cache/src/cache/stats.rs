@@ -14,7 +14,7 @@ pub struct Stats {
     pub hits: u64,
     /// Lookups that registered memory, which became an entry.
     pub misses: u64,
-    /// Lookups that registered memory for themselves only, whatever the reason.
+    /// Lookups whose registration did not become an entry, for any reason.
     pub uncached: u64,
     /// Attempts that failed because memory was changing, at a hit or during a registration.
     pub busy: u64,

@@ -1,4 +1,4 @@
-//! A monitor to which the program, or another library, announces changes (FI-248).
+//! A monitor whose changes are announced by the program or another library (FI-248).
 
 use super::subscribers::Subscribers;
 use super::{Monitor, Sees, TooManyCaches, Verdict, pages};
@@ -32,7 +32,7 @@ pub trait Source: Send + Sync {
 /// The source of a program that only announces changes.
 impl Source for () {}
 
-/// When a source announces a change.
+/// When a source announces changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timing {
     /// Before every change takes effect, with a [`Change`] that lasts until the change is complete. A registrar that

@@ -48,9 +48,9 @@ pub enum Sees {
 /// Whether an entry may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every change that this thread can know of has ended the entries that it concerns.
+    /// Every change that this thread can know of has ended the entries that it affects.
     Fresh,
-    /// The memory is not what was watched.
+    /// The memory there is no longer the memory that was watched.
     Changed,
     /// A change is in progress somewhere, so the answer is not known.
     Busy,
@@ -61,7 +61,7 @@ pub enum Verdict {
 #[error("16 caches already use this monitor")]
 pub struct TooManyCaches;
 
-/// Notices changes of memory, and ends the entries that they concern ([`Entries::invalidate`]).
+/// Notices changes of memory, and ends the affected entries ([`Entries::invalidate`]).
 ///
 /// The caches call it without holding a lock. A cache whose registrar follows addresses or objects calls `watch` and
 /// `check` only if the monitor [requires it](Monitor::watches_all).
@@ -75,7 +75,7 @@ pub trait Monitor: Send + Sync {
     /// From now on, changes end these entries.
     ///
     /// # Errors
-    /// It already serves as many caches as it can.
+    /// It already serves the maximum number of caches.
     fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches>;
 
     /// When this returns, the monitor no longer refers to these entries.

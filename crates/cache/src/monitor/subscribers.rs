@@ -41,7 +41,7 @@ impl Subscribers {
                 return Ok(());
             }
         }
-        // SAFETY: `raw` is from `Arc::into_raw` above, and no other code has it.
+        // SAFETY: `raw` is from `Arc::into_raw` above, and no other code owns it.
         drop(unsafe { Arc::from_raw(raw) });
         Err(TooManyCaches)
     }
@@ -59,9 +59,9 @@ impl Subscribers {
             while self.telling.load(Ordering::SeqCst) != 0 {
                 backoff.snooze();
             }
-            // SAFETY: the pointer is from `Arc::into_raw` in `add`. This thread took it out of its place, so no other thread
+            // SAFETY: the pointer is from `Arc::into_raw` in `add`. This thread took it out of its slot, so no other thread
             // drops it; threads that read it before were in `tell`, and each has left since (`telling` was 0 after the
-            // pointer was gone, in the single order of SeqCst operations).
+            // pointer was removed, in the single total order of SeqCst operations).
             drop(unsafe { Arc::from_raw(raw) });
             return;
         }
@@ -74,7 +74,7 @@ impl Subscribers {
         for place in &self.entries {
             let raw = place.load(Ordering::SeqCst);
             if !raw.is_null() {
-                // SAFETY: the pointer was in its place while `telling` counted this thread; `remove` and `drop` release it
+                // SAFETY: the pointer was in its slot while `telling` counted this thread; `remove` and `drop` release it
                 // only afterwards.
                 count += unsafe { &*raw }.invalidate(range, cause);
             }
@@ -108,7 +108,7 @@ mod tests {
     use crate::request::{Class, Kind, Rights};
 
     #[test]
-    fn caches_come_and_go_while_others_are_told() {
+    fn caches_are_added_and_removed_during_notifications() {
         let subscribers = Subscribers::new();
         let range = VaRange::new(0x1000, 0x1000).unwrap();
         let stop = AtomicUsize::new(0);

@@ -24,7 +24,7 @@ const REMEMBERED: usize = if cfg!(loom) { 2 } else { 64 };
 /// The maximum number of entries of a table.
 pub(crate) const MOST: usize = 1 << 20;
 
-/// One entry, or room for one.
+/// A slot: one entry, or room for one.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Slot {
@@ -62,7 +62,7 @@ impl Slot {
             .expect("start and length add up to the end, which is a number")
     }
 
-    /// The entry's class. Unless the entry is pinned or the slots are locked, the slot may get another entry meanwhile.
+    /// The entry's class. Unless the entry is pinned or the slots are locked, the slot may get another entry at any time.
     #[inline]
     pub(crate) fn class(&self) -> Class {
         Class::from_bits(self.class.load(Ordering::Relaxed))
@@ -282,7 +282,7 @@ impl Entries {
                 continue;
             };
             for (inner, slot) in chunk.slots.iter().enumerate() {
-                // A slot that gets another entry meanwhile need not be checked again, because that entry is newer than
+                // A slot that gets another entry during the scan need not be checked again, because that entry is newer than
                 // the change. If the range read here is mixed from both, ending the new entry costs a miss but is not
                 // an error.
                 if slot.word.is_valid_or_pending()

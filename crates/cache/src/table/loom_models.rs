@@ -114,7 +114,7 @@ fn pin_against_reuse_of_the_slot() {
     });
 }
 
-/// The kernel's part of userfaultfd. Its lock stands for the kernel's locks, which both sides take.
+/// The kernel's part of userfaultfd. Its lock models the kernel's locks, which both sides take.
 #[derive(Default)]
 struct Kernel {
     /// How many changes are in progress.
@@ -226,7 +226,7 @@ fn registration_against_change(confirmed: bool) {
                 changing.fetch_sub(1, Ordering::SeqCst);
             })
         };
-        // The monitors' loads are sequentially consistent, but loom's are not. Loom's additions see the newest value.
+        // The monitors' loads are sequentially consistent, but loom's loads are not. Loom's read-modify-writes do see the newest value.
         let quiet = || changing.fetch_add(0, Ordering::SeqCst) == 0;
         entries.arm(0);
         let mut pinned = None;
@@ -248,7 +248,7 @@ fn registration_against_change(confirmed: bool) {
 }
 
 #[test]
-fn a_registration_that_a_change_spans_becomes_no_entry() {
+fn a_registration_during_a_change_does_not_become_an_entry() {
     registration_against_change(true);
 }
 
@@ -260,7 +260,7 @@ fn a_registration_must_not_begin_during_a_change() {
 }
 
 #[test]
-fn a_hit_after_an_unmapping_that_it_can_know_of_is_refused() {
+fn a_hit_after_a_visible_unmapping_is_refused() {
     hit_against_munmap(true);
 }
 

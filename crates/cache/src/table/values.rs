@@ -15,7 +15,7 @@ pub(crate) struct Values<T> {
     chunks: Box<[OnceLock<Cells<T>>]>,
 }
 
-// SAFETY: `get` gives out `&T` to several threads (`T: Sync`) and `put` and `take` move values between threads (`T: Send`);
+// SAFETY: `get` lends `&T` to several threads (`T: Sync`) and `put` and `take` move values between threads (`T: Send`);
 // their contracts keep the two apart.
 unsafe impl<T: Send + Sync> Sync for Values<T> {}
 // SAFETY: sending it sends the values.
@@ -44,7 +44,7 @@ impl<T> Values<T> {
     ///
     /// # Safety
     /// The caller has pinned the slot's entry or claimed it, and keeps it pinned for as long as it uses the reference.
-    /// A claimed entry's value is not stored or taken meanwhile.
+    /// A claimed entry's value is not stored or taken during that time.
     #[inline]
     pub(crate) unsafe fn get(&self, slot: u32) -> Option<&T> {
         // SAFETY: while the entry is pinned, the contracts of `put` and `take` forbid calling them for this slot.

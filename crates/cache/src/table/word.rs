@@ -14,14 +14,14 @@
 //! queue of dead entries, exactly once.
 //!
 //! The word has the number of users (16 bits), four flags, a generation (20 bits) and a count of hits (24 bits). The count is
-//! at the top so that it overflows into nothing; [`Pin`] reports the overflow in time.
+//! at the top so that an overflow is harmless; [`Pin`] reports it in time.
 
 use crate::sync::{AtomicU64, Ordering};
 
 const USER: u64 = 1;
 const USERS: u64 = 0xFFFF;
-/// The maximum number of users. Threads that are about to be refused count as users for a moment, so this is well below
-/// the limit of the field.
+/// The maximum number of users. Threads that are about to be refused briefly count as users, so this is well below the
+/// limit of the field.
 const MOST_USERS: u64 = 0xF000;
 const CLAIMED: u64 = 1 << 16;
 const PENDING: u64 = 1 << 17;
@@ -84,7 +84,7 @@ impl Word {
 
     /// Begins an entry in a free slot, with the caller as its user. Only one thread at a time claims or frees slots.
     pub(crate) fn claim(&self) {
-        // Add instead of storing, because threads that try to pin the free slot count as users for a moment.
+        // Add instead of storing, because threads that try to pin the free slot briefly count as users.
         self.0.fetch_add(CLAIMED | USER, Ordering::AcqRel);
     }
 
@@ -187,7 +187,7 @@ impl Word {
         self.free_if(|word| word & (VALID | USERS) == VALID, 0)
     }
 
-    /// Frees the slot if `may` returns `true`; otherwise clears the flags `otherwise`.
+    /// Frees the slot if `may` returns `true`; if not, clears the flags in `otherwise`.
     fn free_if(&self, may: impl Fn(u64) -> bool, otherwise: u64) -> Freed {
         let mut word = self.0.load(Ordering::Acquire);
         loop {

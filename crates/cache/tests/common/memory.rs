@@ -1,6 +1,9 @@
 //! Memory that a test maps, unmaps and changes itself, at its own addresses.
 
-#![allow(dead_code, reason = "each test program uses a part of what they share")]
+#![allow(
+    dead_code,
+    reason = "each test program uses only a part of this shared module"
+)]
 // UNSAFETY: the tests unmap and replace memory.
 #![allow(unsafe_code)]
 
@@ -105,7 +108,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the arena is this test's own, and nothing refers to it any more.
+        // SAFETY: the arena is this test's own, and nothing refers to it anymore.
         unsafe { libc::munmap(pointer(self.start), self.len as usize) };
     }
 }

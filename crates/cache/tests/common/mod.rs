@@ -1,6 +1,9 @@
 //! A registrar that pins the pages of a simulated address space, and checks how it is used.
 
-#![allow(dead_code, reason = "each test program uses a part of what they share")]
+#![allow(
+    dead_code,
+    reason = "each test program uses only a part of this shared module"
+)]
 
 pub(crate) mod memory;
 pub(crate) mod ring;
@@ -56,7 +59,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// The pages of a part of the registration, as they were when it was made.
+    /// The pages of a part of the registration, as they were when it was registered.
     pub(crate) fn pages(&self, part: &VaRange) -> &[u64] {
         let whole = World::indices(&self.request.range);
         let part = World::indices(part);

@@ -20,7 +20,7 @@ pub(super) struct Hello {
 /// A request of the visitor.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Ask {
-    /// A key for the whole memory.
+    /// A key for all of the memory.
     Key,
     /// Fill the memory with the pattern of this seed, up to the counter.
     Fill(u64),
@@ -49,7 +49,7 @@ pub(super) enum Ask {
     Refused,
     /// Deregister the memory, and answer with the checksum of the returned buffer.
     Deregister,
-    /// End.
+    /// Exit.
     Goodbye,
 }
 
@@ -96,7 +96,7 @@ impl Owner {
     pub(super) fn greet(connection: Connection) -> anyhow::Result<Self> {
         let hello: Hello = connection
             .receive()
-            .context("the owner did not start the conversation")?;
+            .context("the owner did not send its first message")?;
         Ok(Self {
             connection,
             address: hello.address,

@@ -145,7 +145,7 @@ impl Mistake {
             Err(Error::Denied(denial)) => {
                 ensure!(
                     (self.names_it)(&denial.reason),
-                    "the reason does not name the mistake: {denial}"
+                    "the reason does not fit the mistake: {denial}"
                 );
                 ensure!(untouched, "a refused access returned bytes");
                 Ok(denial.explain())

@@ -1,7 +1,7 @@
-//! `rkey demo`: the device at work, in two processes.
+//! `rkey demo`: demonstrates the device with two processes.
 //!
 //! This process plays the *visitor*. It starts a second copy of the program, the *owner*, which registers memory and issues keys;
-//! the visitor's address is all that they share. The visitor tries the features of the device, checks the data after every
+//! the visitor's address is all that they share. The visitor exercises the features of the device, checks the data after every
 //! step, and then makes ten classic mistakes, each of which must be refused with an explanation that names it.
 //!
 //! | file | what it is |
@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// How long the owner may take to connect and to end. It takes milliseconds, but machines are busy.
+/// How long the owner may take to connect and to exit. It takes milliseconds, but machines can be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `rkey demo`.
@@ -80,7 +80,7 @@ fn visit(report: &mut Report) -> anyhow::Result<()> {
         .context("the second process did not connect")?;
     let owner = Owner::greet(connection)?;
     report.say(&format!(
-        "The owner is process {}, user {}. They talk through {}.\n",
+        "The owner is process {}, user {}. They communicate through {}.\n",
         owner.connection.peer().pid,
         owner.connection.peer().uid,
         owner.address

@@ -108,7 +108,7 @@ impl Report {
     }
 }
 
-/// The first line. For a refusal it has only the reason, because the row already names the attempt.
+/// The first line. For a refusal, it contains only the reason, because the row already names the attempt.
 fn shorten(result: &str) -> String {
     let line = result.lines().next().unwrap_or_default();
     match line.split_once(" denied: ") {

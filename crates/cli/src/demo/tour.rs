@@ -174,7 +174,7 @@ impl Visit<'_> {
         );
         ensure!(
             highest < after,
-            "a fetch-and-add returned {highest}, which is not below the counter's final value {after}"
+            "a fetch-and-add returned {highest}, which is not less than the counter's final value {after}"
         );
         Ok(format!(
             "{ADDITIONS} by us and {ADDITIONS} by the owner: {before} became {after}"

@@ -1,4 +1,4 @@
-//! The connection managers of processes: identifiers, listeners, and who waits for whom.
+//! The connection managers of processes: identifiers, listeners, and which side is waiting for which.
 
 use crate::style;
 use comfy_table::ColumnConstraint;

@@ -24,7 +24,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     let (number, ep_type) = (endpoint.number, &endpoint.ep_type);
     let _ = writeln!(text, "endpoint {number}, {ep_type} at {name}");
     let Some(traffic) = &endpoint.traffic else {
-        text.push_str("  busy: its program holds its lock all the time; try again\n");
+        text.push_str("  busy: its program keeps holding its lock; try again\n");
         return;
     };
     let wanted = traffic
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_show_what_they_wait_for_and_what_is_left_out() {
+    fn endpoints_show_what_they_wait_for_and_what_is_omitted() {
         let mut device = rkey::Device::open().unwrap().inspect().unwrap();
         assert_eq!(text(&device, false), "Endpoints: 0\n\n");
         let peer = |number: u64| PeerView {

@@ -16,7 +16,7 @@ use serde::Serialize;
 /// Arguments of `rkey ls`.
 #[derive(Args, Debug, Clone)]
 #[command(
-    after_help = "Keys are not shown, because a process that knows one could use it. `rkey explain` shows the memory of a denied key."
+    after_help = "Keys are not shown, because a process that knows a key could use it. `rkey explain` shows the memory of a denied key."
 )]
 pub(crate) struct LsArgs {
     /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for, uDAPL's
@@ -128,13 +128,13 @@ pub(crate) fn find(pid: Option<u32>, is_known: bool) -> anyhow::Result<Vec<Inspe
     find_all(pid, is_known).map(|found| found.devices)
 }
 
-/// The devices that answer, and the processes that do not.
+/// The devices that respond, and the processes that do not.
 struct Found {
     devices: Vec<Inspection>,
     silent: Vec<SilentProcess>,
 }
 
-/// Like [`find`], and also returns the processes that do not answer.
+/// Like [`find`], but also returns the processes that do not respond.
 fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
     let config = rkey::Config::from_env()?;
     let listing = list_all(&config).context("cannot list the devices of this host")?;
@@ -155,7 +155,7 @@ fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
             let error = anyhow::anyhow!("process {pid} has a device open, but {}", state(silent));
             let advice = match silent.stopped {
                 true => "continue it: `kill -CONT PID`, or in its debugger",
-                false => "wait until it is less busy, or look at it with a debugger",
+                false => "wait until it is less busy, or inspect it with a debugger",
             };
             return Err(hinted(error, advice));
         }
@@ -168,11 +168,11 @@ fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
     Ok(Found { devices, silent })
 }
 
-/// Why a process does not answer.
+/// Why a process does not respond.
 fn state(silent: &SilentProcess) -> &'static str {
     match silent.stopped {
         true => "is stopped",
-        false => "does not answer",
+        false => "does not respond",
     }
 }
 
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_without_objects_is_left_out_beside_a_used_one() {
+    fn a_device_without_objects_is_omitted_next_to_a_used_one() {
         let (one, other) = (rkey::Device::open().unwrap(), rkey::Device::open().unwrap());
         let _domain = one.domain().unwrap();
         let all = [one.inspect().unwrap(), other.inspect().unwrap()];

@@ -269,7 +269,7 @@ fn name_of(device: &Inspection, domain: DomainId) -> String {
     }
 }
 
-/// Access rights in a domain, in the names of its API: a DAT program reads the names of its flags.
+/// Access rights in a domain, in the terms of its API: a DAT program sees the names of its flags.
 fn rights(domain: DomainId, access: Access) -> String {
     match domain.api() {
         Api::Udapl => domain.api().names(access).to_string(),

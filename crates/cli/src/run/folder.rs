@@ -67,9 +67,9 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
     format!("{FOLDER}{hash:016x}")
 }
 
-/// Our private directory for temporary files, which other users cannot change.
+/// Our private directory for temporary files, to which other users cannot write.
 pub(super) fn private() -> Result<PathBuf> {
-    // The program may change its working directory, so the directory needs its whole path.
+    // The program may change its working directory, so the path must be absolute.
     let temporary =
         std::path::absolute(std::env::temp_dir()).context("TMPDIR is not a directory")?;
     let folder = temporary.join(format!("rkey-{}", own_user()));
@@ -87,7 +87,7 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Creates a directory, or checks that an existing one belongs to us alone.
+/// Creates a directory, or checks that an existing one is ours and not writable by others.
 fn claim(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_get_another_folder() {
+    fn other_libraries_get_a_different_directory() {
         let [a, b] = ["/a/libibverbs.so", "/b/libibverbs.so"].map(PathBuf::from);
         assert_ne!(name([&a].into_iter()), name([&b].into_iter()));
         assert_eq!(name([&a].into_iter()), name([&a].into_iter()));

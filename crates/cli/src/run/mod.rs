@@ -1,7 +1,7 @@
 //! `rkey run`: runs an unmodified program on the device instead of on hardware, without root.
 //!
-//! The program finds the front ends of the device through its environment. The program replaces this process (`exec`), so nothing
-//! of `rkey` is between it and its caller. Only with `--explain` does `rkey` stay, to print at the end what was refused and why.
+//! The program finds the front ends of the device through its environment. The program replaces this process (`exec`), so `rkey` is
+//! not between it and its caller. Only with `--explain` does `rkey` stay, to print at the end what was refused and why.
 
 mod folder;
 mod program;
@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode};
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
-    /// When the program has ended, print the accesses and connections that were refused in it and its children, and why.
+    /// When the program exits, print the accesses and connections that were refused in it and its children, and why.
     #[arg(long)]
     explain: bool,
     /// Give the program a libfabric.so.1 that has only rkey's provider, instead of the system's.

@@ -53,16 +53,17 @@ fn obstacle_of_binary(path: &Path) -> Option<&'static str> {
     if let Ok(Head::Elf(own)) = own
         && own.machine != elf.machine
     {
-        return Some("is built for another processor than rkey's libraries");
+        return Some("is built for a different processor than rkey's libraries");
     }
     if elf.loader.is_none() {
-        return Some("is linked statically, so it loads no libraries");
+        return Some("is statically linked, so it loads no shared libraries");
     }
     let file = fs::metadata(path).ok()?;
     let changes_user =
         file.mode() & SET_ID != 0 && file.uid() != rustix::process::geteuid().as_raw();
-    changes_user
-        .then_some("changes its user or group, so the system does not load our libraries into it")
+    changes_user.then_some(
+        "is set-user-ID or set-group-ID, so the system does not load our libraries into it",
+    )
 }
 
 /// Why a program did not start, with a hint.
@@ -220,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_read() {
+    fn headers_are_read() {
         let shell = find(OsStr::new("sh")).unwrap();
         let Ok(Head::Elf(elf)) = Head::of(&shell) else {
             panic!("{} is not an ELF file", shell.display());
@@ -235,7 +236,7 @@ mod tests {
 
     /// Damaged headers do not cause a panic.
     #[test]
-    fn damaged_heads_are_read_too() {
+    fn damaged_headers_do_not_panic() {
         let good = fs::read("/proc/self/exe").unwrap();
         let good = &good[..good.len().min(1 << 12)];
         for at in 0..200.min(good.len()) {

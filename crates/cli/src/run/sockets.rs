@@ -1,5 +1,5 @@
-//! `--sockets`: the library that turns a program's calls of sockets into calls of rsockets. It is rdma-core's own, which calls our
-//! librdmacm.so.1 like any other.
+//! `--sockets`: the library that turns a program's socket calls into rsocket calls. It is rdma-core's, and calls our librdmacm.so.1 as
+//! it would any other.
 
 use crate::failure::hinted;
 use anyhow::Result;
@@ -11,7 +11,7 @@ const NAME: &str = "rsocket/librspreload.so";
 /// Where distributions put libraries; some have a directory for each processor.
 const PLACES: &[&str] = &["/usr/lib", "/usr/lib64", "/usr/local/lib"];
 
-/// Adds the library to `LD_PRELOAD`, after what is there.
+/// Appends the library to `LD_PRELOAD`.
 pub(super) fn add(variables: &mut [(&'static str, OsString)]) -> Result<()> {
     let library = find(PLACES).ok_or_else(|| {
         let error = anyhow::anyhow!("{NAME} is in none of {}", PLACES.join(", "));

@@ -1,7 +1,7 @@
 //! Removes the files that earlier runs left in our private directory.
 //!
 //! A directory with front ends must outlive `rkey run`, which the program replaces, and the next run of the same build
-//! reuses it: there is one for each build directory. It is removed when the build directory is gone. A file for
+//! reuses it: there is one for each build directory. It is removed once the build directory no longer exists. A file for
 //! refusals is removed by its watcher. If the watcher was killed, a later run finds the file unlocked and removes it.
 
 use rkey_kit::dat_conf::REGISTRY;
@@ -25,7 +25,7 @@ pub(super) fn lock(file: &File) {
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
 }
 
-/// Tidies our private directory. If something cannot be removed, the next run tries again.
+/// Cleans up our private directory. Whatever cannot be removed is left to the next run.
 pub(super) fn tidy(private: &Path) {
     let Ok(entries) = fs::read_dir(private) else {
         return;
@@ -43,18 +43,18 @@ pub(super) fn tidy(private: &Path) {
     }
 }
 
-/// All that a directory may have.
+/// All files that such a directory may contain.
 fn front_ends() -> impl Iterator<Item = &'static FrontEnd> {
     FRONT_ENDS.iter().chain([&OWN_LIBFABRIC])
 }
 
-/// Removes a directory with front ends if their build directory is gone. It removes only our own links and the file of
-/// adapters.
+/// Removes a directory with front ends if their build directory no longer exists. It removes only our own links and the
+/// file of adapters.
 fn remove_without_libraries(folder: &Path) -> io::Result<()> {
     let mut gone = false;
     for front_end in front_ends() {
         let library = match fs::read_link(folder.join(front_end.file)) {
-            // Earlier versions had fewer front ends, and our libfabric is there only on request.
+            // Earlier versions had fewer front ends, and our libfabric is present only on request.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_removed_with_the_libraries() {
+    fn directories_are_removed_with_the_libraries() {
         let base = empty("folders");
         let libraries = base.join("libraries");
         let make = |name: &str, libraries: &Path| {

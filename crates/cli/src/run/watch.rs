@@ -1,4 +1,4 @@
-//! Runs a program as a child, and prints at its end what was refused.
+//! Runs a program as a child, and prints what was refused when it exits.
 //!
 //! The devices of the program and of its children append refusals to our file. Signals that are sent only to this
 //! process are forwarded to the program.
@@ -22,7 +22,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 const FROM_TERMINAL: &[i32] = &[SIGINT, SIGQUIT, SIGWINCH];
 const OTHERS: &[i32] = &[SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT];
 
-/// Runs a command to its end and prints the refusals. The inner error means that it could not be started.
+/// Runs a command until it exits, and prints the refusals. The inner error means that it could not be started.
 pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     let report = Report::new()?;
     command.env("RKEY_REPORT", &report.path);
@@ -52,7 +52,7 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     Ok(Ok(end_as(status)))
 }
 
-/// Ends as the program did: by the same signal if that ends us, otherwise with the exit code that a shell would use.
+/// Exits as the program did: by the same signal if that terminates us, otherwise with the exit code that a shell would use.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);

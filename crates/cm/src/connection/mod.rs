@@ -1,4 +1,4 @@
-//! One connection, or one request for a datagram queue pair: what is known of it.
+//! One connection, or one request for a datagram queue pair: its state and identifiers.
 
 pub mod state;
 
@@ -13,11 +13,11 @@ use crate::wire::{
 use core::net::{IpAddr, SocketAddr};
 use state::{Send, Why};
 
-/// Names a connection in calls and events. Never used again.
+/// Identifies a connection in calls and events. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
 
-/// Names a listener in calls and events. Never used again.
+/// Identifies a listener in calls and events. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub(crate) u64);
 
@@ -32,18 +32,18 @@ pub(crate) struct Connection {
     pub(crate) remote_id: Option<u32>,
     pub(crate) local: IpAddr,
     pub(crate) peer: IpAddr,
-    /// The ports: ours, and the peer's.
+    /// Our port and the peer's.
     pub(crate) ports: (u16, u16),
-    /// Whether our program asked for it.
+    /// Whether our program initiated it.
     pub(crate) is_active: bool,
-    /// Passive side: which peer of this address asked.
+    /// Passive side: which of the peers that share the address sent the request.
     pub(crate) party: u64,
-    /// Our device instance, as this peer and service see it.
+    /// The GUID of our device instance, as shown to this peer and service.
     pub(crate) own_guid: Guid,
-    /// The peer's device instance, once known.
+    /// The GUID of the peer's device instance, once known.
     pub(crate) guid: Option<Guid>,
     pub(crate) service: ServiceId,
-    /// The transaction id of the REQ or SIDR_REQ. All answers repeat it.
+    /// The transaction id of the REQ or SIDR_REQ. All answers carry it.
     pub(crate) tid: u64,
     /// The transaction id of our DREQ.
     pub(crate) dreq_tid: u64,
@@ -54,34 +54,34 @@ pub(crate) struct Connection {
     pub(crate) remote_qpn: Option<u32>,
     /// The time until a message is repeated.
     pub(crate) period: Nanos,
-    /// How many times a message is repeated.
+    /// How many times a message may be repeated.
     pub(crate) retries: u8,
     /// How many more times the last message may be repeated.
     pub(crate) left: u8,
     pub(crate) time_wait: Nanos,
     pub(crate) deadline: Option<Nanos>,
-    /// The message that may be repeated.
+    /// The last message, if it may have to be repeated.
     pub(crate) kept: Option<Box<[u8; MAD]>>,
-    /// The program has closed it and gets no more events.
+    /// The program has closed the connection and gets no more events.
     pub(crate) is_silent: bool,
 }
 
-/// What is known of a connection, for inspection.
+/// A description of a connection, for inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Its state.
+    /// The state of the connection.
     pub state: State,
-    /// Its transport; `None` for a datagram service.
+    /// The transport; `None` for a datagram service.
     pub transport: Option<Transport>,
-    /// The service that was asked for.
+    /// The requested service.
     pub service: ServiceId,
-    /// Whether our program asked for it.
+    /// Whether our program initiated it.
     pub is_active: bool,
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub peer: SocketAddr,
-    /// Passive side: which peer of this address asked.
+    /// Passive side: which of the peers that share the address sent the request.
     pub party: u64,
     /// The peer's communication id, once known.
     pub remote_id: Option<u32>,
@@ -95,7 +95,7 @@ pub struct Info {
     pub is_closed: bool,
 }
 
-/// What the caller of a step supplies for a refusal.
+/// What the caller of a step supplies for a REJ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
     pub(crate) rej: Rej,
@@ -120,17 +120,17 @@ impl Connection {
         }
     }
 
-    /// Whether the passive side has not decided.
+    /// Whether the passive side has yet to accept or reject.
     pub(crate) fn is_undecided(state: State) -> bool {
         matches!(state, State::ReqReceived | State::SidrReceived)
     }
 
-    /// Whether it is kept only to repeat an answer.
+    /// Whether the connection is kept only to repeat an answer.
     pub(crate) fn lingers(state: State) -> bool {
         matches!(state, State::Refused | State::SidrAnswered)
     }
 
-    /// Whether a message that names both communication ids is meant for it.
+    /// Whether a message from this address with this id of ours is for this connection.
     pub(crate) fn is_named(&self, from: IpAddr, local: u32) -> bool {
         self.peer == from && self.remote_id == Some(local)
     }
@@ -155,7 +155,8 @@ impl Connection {
         }
     }
 
-    /// The message to send; `None` for [`Send::Given`] and [`Send::Again`], whose messages exist already.
+    /// Builds the message to send; `None` for [`Send::Given`] and [`Send::Again`], whose messages exist
+    /// already.
     pub(crate) fn message(
         &self,
         send: Send,
@@ -235,8 +236,8 @@ impl Connection {
         Gid::from(self.local)
     }
 
-    /// How long we wait after a peer's MRA: its service timeout plus one `period`.
+    /// How long to wait after a peer's MRA: the service timeout in it plus one `period`.
     pub(crate) fn service_time(&self, code: u8) -> Nanos {
-        nanos(code.min(crate::time::LONGEST_SERVICE)) + self.period
+        nanos(code.min(crate::time::MAX_SERVICE)) + self.period
     }
 }

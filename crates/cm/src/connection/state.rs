@@ -8,11 +8,11 @@
 //!  datagram  Idle ─► SidrSent ─► Closed,   Idle ─► SidrReceived ─► SidrAnswered ─► Closed
 //! ```
 //!
-//! A message that does not fit a state is ignored; a call that does not fit is refused. The table follows Linux's
-//! connection manager, with these differences: a side that closes repeats its DREQ until the other side answers or the
-//! repetitions are used up; a refusal is kept for a while, so that a repeated request gets the same answer instead of a
-//! new connection; when both sides send a DREQ, both answer at once; a peer that still tries to open an ended connection
-//! learns that it has ended; a message that names a queue pair of another connection is refused, but does not end that one.
+//! A message that does not fit a state is ignored; a call that does not fit is refused. The table follows Linux's connection
+//! manager, with these differences: a side that closes repeats its DREQ until the other side answers or the retries are used up;
+//! a refusal is remembered for a while, so that a repeated request gets the same answer instead of a new connection; when both
+//! sides send a DREQ, both answer at once; a peer that still tries to establish an ended connection is told that it has ended; a
+//! message that names a queue pair of another connection is refused, but does not end that connection.
 
 use core::fmt::{self, Write};
 
@@ -23,7 +23,7 @@ pub enum State {
     Idle,
     /// Active side: the REQ is sent and repeated.
     ReqSent,
-    /// Active side: the peer has said that its answer to the last REQ takes longer.
+    /// Active side: an MRA says that the answer to the last REQ takes longer.
     ReqDelayed,
     /// Active side: the peer has accepted; the program has not brought up its queue pair yet.
     RepReceived,
@@ -31,15 +31,15 @@ pub enum State {
     ReqReceived,
     /// Passive side: accepted; the REP is sent and repeated.
     RepSent,
-    /// Passive side: the peer has said that its answer to the last REP takes longer.
+    /// Passive side: an MRA says that the answer to the last REP takes longer.
     RepDelayed,
     /// Both sides are ready.
     Established,
-    /// We end the connection: the DREQ is sent and repeated.
+    /// We are ending the connection: the DREQ is sent and repeated.
     DreqSent,
-    /// The peer ends the connection; the program has not agreed yet.
+    /// The peer is ending the connection; the program has not confirmed yet.
     DreqReceived,
-    /// It has ended. Late messages are answered, and its queue pair number should not be used again yet.
+    /// The connection has ended. Late messages are answered, and its queue pair number should not be reused yet.
     TimeWait,
     /// Passive side: refused. A repeated REQ gets the same refusal.
     Refused,
@@ -49,14 +49,14 @@ pub enum State {
     SidrReceived,
     /// Passive side: answered. A repeated SIDR_REQ gets the same answer.
     SidrAnswered,
-    /// Nothing is left of it.
+    /// Final: the connection can be forgotten.
     Closed,
 }
 
-/// What happens to a connection.
+/// An input to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// A REQ: the first one, or the same again.
+    /// A REQ: the first one, or a repetition.
     Req,
     /// An MRA for our REQ.
     MraReq,
@@ -64,25 +64,25 @@ pub enum Input {
     MraRep,
     /// A REP that we can use.
     Rep,
-    /// A REP that we cannot use: its queue pair number is impossible, or another connection has its queue pair or id.
+    /// A REP that we cannot use: its queue pair number is impossible, or another connection uses its queue pair or id.
     BadRep,
     /// An RTU.
     Rtu,
     /// A REJ.
     Rej,
-    /// A REJ because of an earlier connection of ours that the peer still knows.
+    /// A REJ because the peer still remembers an earlier connection of ours.
     RejStale,
     /// A DREQ.
     Dreq,
     /// A DREP.
     Drep,
-    /// A SIDR_REQ: the first one, or the same again.
+    /// A SIDR_REQ: the first one, or a repetition.
     SidrReq,
     /// A SIDR_REP.
     SidrRep,
     /// The program connects.
     Connect,
-    /// The program asks for a datagram queue pair.
+    /// The program requests a datagram queue pair.
     Resolve,
     /// The program accepts.
     Accept,
@@ -90,24 +90,24 @@ pub enum Input {
     Reject,
     /// The active side's program has brought up its queue pair.
     Establish,
-    /// The passive side's queue pair has received data: the RTU is late or lost.
+    /// The passive side's queue pair has received data, so the RTU is late or lost.
     CommunicationEstablished,
-    /// The program ends the connection, or agrees to its end.
+    /// The program ends the connection, or confirms its end.
     Disconnect,
-    /// The program gives up the connection, in whatever state it is.
+    /// The program gives up the connection, in any state.
     Close,
-    /// The timer ran out, and the message may be sent again.
+    /// The timer expired, and the message may be repeated.
     Repeat,
-    /// The timer ran out for the last time.
+    /// The timer expired for the last time.
     Expire,
 }
 
 /// The reason for a REJ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// The reason, info and data that the caller supplies.
+    /// The caller supplies the reason, info and private data.
     Given,
-    /// No answer came.
+    /// The peer did not answer.
     Timeout,
     /// The program gave up the connection.
     Consumer,
@@ -118,46 +118,46 @@ pub enum Why {
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Send {
-    /// The message that the caller supplies: REQ, REP, SIDR_REQ or SIDR_REP. It is kept, to be sent again.
+    /// The message that the caller supplies: REQ, REP, SIDR_REQ or SIDR_REP. It is kept for repetition.
     Given,
-    /// The message that was kept.
+    /// The kept message.
     Again,
     /// An MRA for the peer's REQ.
     MraReq,
     /// An MRA for the peer's REP.
     MraRep,
-    /// A REJ of the peer's REQ. It is kept, to be sent again.
+    /// A REJ of the peer's REQ. It is kept for repetition.
     RejReq(Why),
     /// A REJ of the peer's REP.
     RejRep(Why),
-    /// A REJ that is about no message.
+    /// A REJ that does not answer a message.
     RejOther(Why),
     /// An RTU.
     Rtu,
-    /// A DREQ. It is kept, to be sent again.
+    /// A DREQ. It is kept for repetition.
     Dreq,
     /// A DREP.
     Drep,
-    /// A SIDR_REP that refuses. It is kept, to be sent again.
+    /// A SIDR_REP that refuses. It is kept for repetition.
     SidrRefusal,
 }
 
-/// A timer to start instead of the running one. A step to another state always stops the running timer.
+/// A timer to start in place of the running one. Every change of state stops the running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Timer {
-    /// For the answer to a message that is sent for the first time; sets the number of repetitions.
+    /// Waits for the answer to a message that is sent for the first time; resets the number of repetitions.
     First,
-    /// For the answer to a repetition.
+    /// Waits for the answer to a repetition.
     Next,
-    /// For the time that the peer's MRA names.
+    /// Waits as long as the peer's MRA says.
     Service,
-    /// For late messages after an end.
+    /// Keeps an ended connection for late messages.
     TimeWait,
-    /// For repeated requests after an answer.
+    /// Keeps an answer for repeated requests.
     Linger,
 }
 
-/// What to tell the program.
+/// An event for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Report {
     /// The event that the caller supplies: a request, a response, or a refusal.
@@ -166,20 +166,20 @@ pub enum Report {
     Established,
     /// The peer does not answer.
     Unreachable,
-    /// The connection has ended, or the peer wants it to end.
+    /// The connection has ended, or the peer wants to end it.
     Disconnected,
-    /// The queue pair number may be used again.
+    /// The queue pair number may be reused.
     TimeWaitExit,
 }
 
-/// One thing to do.
+/// An action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Send a message.
     Send(Send),
     /// Start a timer.
     Start(Timer),
-    /// Tell the program.
+    /// Report an event to the program.
     Tell(Report),
 }
 
@@ -188,7 +188,7 @@ pub enum Action {
 pub struct Step {
     /// The next state.
     pub next: State,
-    /// What to do, in this order.
+    /// The actions, in order.
     pub actions: &'static [Action],
 }
 
@@ -226,7 +226,7 @@ impl State {
         Self::Closed,
     ];
 
-    /// The table: what an input does; `None` if it does not fit.
+    /// Looks up the step for an input; `None` if it does not fit the state.
     #[must_use]
     pub const fn step(self, input: Input) -> Option<Step> {
         match self {
@@ -250,7 +250,7 @@ impl State {
     const fn waits_for_rep(self, input: Input) -> Option<Step> {
         const GIVE_UP: Action = S(Send::RejOther(Why::Timeout));
         match input {
-            // One MRA for each sending, so a peer cannot delay the end without limit.
+            // One MRA for each transmission, so a peer cannot delay the end forever.
             Input::MraReq if matches!(self, Self::ReqSent) => {
                 to(Self::ReqDelayed, &[Start(Timer::Service)])
             }
@@ -287,7 +287,8 @@ impl State {
                     END,
                 ],
             ),
-            // A peer without the REP understands only the REJ. A peer with the REP also understands the DREQ, which is repeated.
+            // A peer that has not received the REP understands only the REJ. A peer that has also understands the DREQ, which is
+            // repeated.
             Input::Close => to(
                 Self::DreqSent,
                 &[S(Send::RejOther(Why::Consumer)), S(Send::Dreq), FIRST],
@@ -346,7 +347,7 @@ const fn established(input: Input) -> Option<Step> {
 
 const fn dreq_sent(input: Input) -> Option<Step> {
     match input {
-        // The peer has not received our REP, and we do not repeat it any more.
+        // The peer has not received our REP, which we no longer repeat.
         Input::Req => to(State::DreqSent, &[S(Send::RejReq(Why::Stale))]),
         Input::Dreq => to(
             State::TimeWait,
@@ -397,7 +398,7 @@ const fn sidr_received(input: Input) -> Option<Step> {
     }
 }
 
-/// Answered for good: the same request gets the same answer until the timer runs out.
+/// Answered finally: a repeated request gets the same answer until the timer expires.
 const fn answered(state: State, request: Input, input: Input) -> Option<Step> {
     match input {
         Input::Close => to(state, &[]),
@@ -434,7 +435,7 @@ impl Input {
         Self::Expire,
     ];
 
-    /// Whether it is a call of the program, which is refused if it does not fit.
+    /// Whether the input is a call of the program, which is refused if it does not fit the state.
     #[must_use]
     pub const fn is_call(self) -> bool {
         matches!(
@@ -461,7 +462,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// The whole table as text, for readers and for the snapshot in the tests: a line for each state and input.
+/// The whole table as text, one line for each state and input, for readers and for the snapshot test.
 #[must_use]
 pub fn table_text() -> String {
     let mut text = String::new();
@@ -494,19 +495,19 @@ pub fn table_text() -> String {
 mod tests {
     use super::*;
 
-    /// This is a snapshot of the whole table, so changing a rule takes two edits.
+    /// A snapshot of the whole table, so that changing a rule takes two edits.
     #[test]
-    fn the_whole_table_is_as_recorded() {
+    fn the_table_matches_its_snapshot() {
         let recorded = include_str!("state.snapshot.txt");
         assert_eq!(
             table_text(),
             recorded,
-            "if this is wanted, record it again:\n{}",
+            "if this is intended, update the snapshot:\n{}",
             table_text()
         );
     }
 
-    /// Every timer that starts can end its state, and every state that a timer ends is entered with a timer.
+    /// Every timer that is started can end its state, and every state that a timer ends starts one when it is entered.
     #[test]
     fn every_started_timer_is_handled_and_ends() {
         for state in State::ALL {
@@ -532,9 +533,9 @@ mod tests {
         }
     }
 
-    /// Nothing is left of a connection that the program has closed, even if the peer is silent.
+    /// A connection that the program has closed disappears even if the peer never answers.
     #[test]
-    fn every_closed_connection_ends_by_time_alone() {
+    fn every_closed_connection_ends_by_its_timers_alone() {
         for start in State::ALL.into_iter().filter(|state| *state != State::Idle) {
             let mut state = start.step(Input::Close).map_or(start, |step| step.next);
             for _ in 0..3 {
@@ -544,9 +545,9 @@ mod tests {
         }
     }
 
-    /// A message never makes us send more than one message, so we are no amplifier.
+    /// A message makes us send at most one message, so we cannot be used as an amplifier.
     #[test]
-    fn no_message_is_answered_by_two() {
+    fn no_message_gets_two_answers() {
         for state in State::ALL {
             for input in Input::ALL.into_iter().filter(|input| !input.is_call()) {
                 let actions = state.step(input).map_or(&[][..], |step| step.actions);

@@ -15,24 +15,24 @@ use crate::wire::{
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeSet;
 
-/// The program's queue pair, as the peer must know it (`struct rdma_conn_param`).
+/// The program's queue pair as described to the peer (`struct rdma_conn_param`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePair {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
-    /// The PSN that it wants to receive first.
+    /// The first PSN that it expects to receive.
     pub starting_psn: u32,
     /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
     /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
-    /// How many times it retries without an answer, at most 7. A REP does not carry it.
+    /// How many times it retries without an answer, at most 7. Not carried in a REP.
     pub retry_count: u8,
     /// How many times it retries when the receiver is not ready, at most 7.
     pub rnr_retry: u8,
-    /// Whether it has a shared receive queue.
+    /// Whether the queue pair has a shared receive queue.
     pub srq: bool,
-    /// Whether it uses end-to-end flow control.
+    /// Whether the queue pair uses end-to-end flow control.
     pub flow_control: bool,
 }
 
@@ -63,7 +63,7 @@ impl Default for PathOptions {
     }
 }
 
-/// A connection to make.
+/// A connection to establish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Our address and port.
@@ -78,7 +78,7 @@ pub struct Connect {
     pub queue_pair: QueuePair,
     /// The path.
     pub path: PathOptions,
-    /// The vendor's options.
+    /// The vendor options.
     pub ece: Ece,
     /// Private data for the peer's program.
     pub data: PrivateData<{ Req::DATA }>,
@@ -89,13 +89,13 @@ pub struct Connect {
 pub struct Accept {
     /// Our queue pair.
     pub queue_pair: QueuePair,
-    /// The vendor's options.
+    /// The vendor options.
     pub ece: Ece,
     /// Private data for the peer's program.
     pub data: PrivateData<{ Rep::DATA }>,
 }
 
-/// A datagram queue pair to find.
+/// A datagram queue pair to resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve {
     /// Our address and port.
@@ -125,14 +125,13 @@ const DEFAULT_PARTITION: u16 = 0xffff;
 
 impl Manager {
     /// Listens for requests for a service. At most `backlog` of them wait for [`take_request`](Self::take_request); further
-    /// ones are dropped, and repeated by their senders. A request that its peer withdraws vanishes if the program has not
-    /// fetched its event. Otherwise [`Event::Rejected`](super::Event::Rejected) follows, and the request counts against the
-    /// backlog until the program takes or closes it.
+    /// ones are dropped, and repeated by their senders. If the peer withdraws a request whose event the program has not
+    /// fetched, the event disappears. Otherwise [`Event::Rejected`](super::Event::Rejected) follows, and the request counts
+    /// against the backlog until the program takes or closes it.
     ///
     /// # Errors
     ///
-    /// [`Error::InUse`] if another listener has the service on an address that this one would share; [`Error::NoBacklog`] if
-    /// `backlog` is 0.
+    /// [`Error::InUse`] if another listener for the service overlaps in address; [`Error::NoBacklog`] if `backlog` is 0.
     pub fn listen(
         &mut self,
         on: ListenOn,
@@ -157,7 +156,7 @@ impl Manager {
         }
     }
 
-    /// Ends a listener. Requests that the program has not taken are refused, and their events dropped.
+    /// Ends a listener. Requests that the program has not taken are refused, and their events are dropped.
     ///
     /// # Errors
     ///
@@ -165,7 +164,7 @@ impl Manager {
     pub fn unlisten(&mut self, now: Nanos, listener: ListenerId) -> Result<(), Error> {
         let listener = self.listeners.remove(listener).ok_or(Error::Unknown)?;
         for id in listener.waiting {
-            // Nothing is left of a request that its peer has withdrawn.
+            // A request that the peer has withdrawn no longer has a connection.
             if self.connections.contains_key(&id) {
                 self.close(now, id)?;
             }
@@ -173,11 +172,11 @@ impl Manager {
         Ok(())
     }
 
-    /// The program has fetched a request: it no longer counts against the backlog.
+    /// Takes a request from the backlog: the program has fetched it.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if the peer has withdrawn it. Even then it no longer counts against the backlog.
+    /// [`Error::Unknown`] if the peer has withdrawn the request. Even then it no longer counts against the backlog.
     pub fn take_request(&mut self, connection: ConnectionId) -> Result<(), Error> {
         self.listeners.leave(connection);
         match self.connections.contains_key(&connection) {
@@ -186,7 +185,7 @@ impl Manager {
         }
     }
 
-    /// Begins a connection: sends a REQ. The result is an event: `ConnectResponse`, `Rejected` or `Unreachable`.
+    /// Starts a connection by sending a REQ. The result is an event: `ConnectResponse`, `Rejected` or `Unreachable`.
     ///
     /// # Errors
     ///
@@ -245,7 +244,7 @@ impl Manager {
         }
     }
 
-    /// Asks for a datagram queue pair: sends a SIDR_REQ. The result is an event: `DatagramResponse` or `Unreachable`.
+    /// Requests a datagram queue pair by sending a SIDR_REQ. The result is an event: `DatagramResponse` or `Unreachable`.
     ///
     /// # Errors
     ///
@@ -264,7 +263,7 @@ impl Manager {
         Ok(id)
     }
 
-    /// The parts that all our own requests share.
+    /// The part that all our own requests share.
     fn outgoing_connection(
         &mut self,
         from: SocketAddr,
@@ -325,7 +324,7 @@ impl Manager {
         })
     }
 
-    /// Accepts a connect request: sends a REP. `Established` follows when the peer is ready, too.
+    /// Accepts a connect request by sending a REP. `Established` follows when the peer is ready, too.
     ///
     /// # Errors
     ///
@@ -365,8 +364,8 @@ impl Manager {
         self.step(now, id, Input::Accept, Given::Message(mad))
     }
 
-    /// Refuses a connect request, or (active side) the peer's response to ours. `options` are ECE options, for a refusal
-    /// because of them. No event follows a refused request; `TimeWaitExit` follows a refused response.
+    /// Refuses a connect request or, on the active side, the peer's response to ours. `options` are the ECE options of a
+    /// refusal that is due to them. No event follows a refused request; `TimeWaitExit` follows a refused response.
     ///
     /// # Errors
     ///
@@ -411,22 +410,22 @@ impl Manager {
         self.step(now, id, Input::CommunicationEstablished, Given::Nothing)
     }
 
-    /// Ends a connection, or agrees that the peer ends it. `Disconnected` follows in the first case, then `TimeWaitExit` in
-    /// both. A second call has no effect.
+    /// Ends a connection, or confirms that the peer ends it. `Disconnected` follows in the first case; `TimeWaitExit`
+    /// follows in both. A second call has no effect.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`], [`Error::WrongState`] before it is established.
+    /// [`Error::Unknown`]; [`Error::WrongState`] before the connection is established.
     pub fn disconnect(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
         self.step(now, id, Input::Disconnect, Given::Nothing)
     }
 
-    /// Gives up a connection or request in any state: the program gets no more events. The manager still ends it properly
-    /// with the peer, so it may remain for a while.
+    /// Gives up a connection or request in any state: the program gets no more events. The manager still ends the exchange
+    /// with the peer, so the connection may remain for a while.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if it has ended already.
+    /// [`Error::Unknown`] if it has already ended.
     pub fn close(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
         self.listeners.leave(id);
         self.events.drop_those_of(id);

@@ -1,11 +1,11 @@
-//! What a manager reports: events for the program, messages for the network, counters for inspection.
+//! The output of a manager: events for the program, messages for the network, counters for inspection.
 
 use crate::address::ServiceId;
 use crate::connection::{ConnectionId, ListenerId, State};
 use crate::wire::{Ece, MAD, PrivateData, Rej, Rep, Req, SidrRep, SidrReq};
 use core::net::{IpAddr, SocketAddr};
 
-/// A message to send, as one datagram, to queue pair 1 of the port with the address `to`.
+/// A message to send as one datagram to queue pair 1 of the port with the address `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Our address.
@@ -14,7 +14,7 @@ pub struct Transmit {
     pub to: IpAddr,
     /// The management datagram.
     pub mad: [u8; MAD],
-    /// The connection that sends it, and the service that was asked for; `None` for an answer that belongs to no
+    /// The connection that sends the message and the requested service; `None` for an answer that belongs to no
     /// connection.
     pub of: Option<(ConnectionId, ServiceId)>,
 }
@@ -22,15 +22,15 @@ pub struct Transmit {
 /// A program on this or another host wants a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The new connection. The program answers it with `accept`, `reject` or `close`.
+    /// The new connection. The program answers with `accept`, `reject` or `close`.
     pub connection: ConnectionId,
-    /// The listener that it reached.
+    /// The listener that accepted the request.
     pub listener: ListenerId,
     /// The peer's address and port.
     pub from: SocketAddr,
-    /// The address and port that it wanted to reach.
+    /// The address and port that the request was for.
     pub to: SocketAddr,
-    /// The peer's queue pair and path. [`Req::check`] has accepted it.
+    /// The peer's queue pair and path, validated by [`Req::check`].
     pub req: Req,
     /// The peer's ECE options.
     pub ece: Ece,
@@ -41,13 +41,13 @@ pub struct ConnectRequest {
 /// A program on this or another host wants a datagram queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramRequest {
-    /// The new request. The program answers it with `accept_datagram`, `reject_datagram` or `close`.
+    /// The new request. The program answers with `accept_datagram`, `reject_datagram` or `close`.
     pub connection: ConnectionId,
-    /// The listener that it reached.
+    /// The listener that accepted the request.
     pub listener: ListenerId,
     /// The peer's address and port.
     pub from: SocketAddr,
-    /// The address and port that it wanted to reach.
+    /// The address and port that the request was for.
     pub to: SocketAddr,
     /// The peer's private data.
     pub data: PrivateData<{ SidrReq::DATA }>,
@@ -58,7 +58,7 @@ pub struct DatagramRequest {
 pub enum Event {
     /// A peer wants a connection.
     ConnectRequest(Box<ConnectRequest>),
-    /// The peer accepts. The program brings up its queue pair, then calls `establish`.
+    /// The peer accepted. The program brings up its queue pair and then calls `establish`.
     ConnectResponse {
         /// The connection.
         connection: ConnectionId,
@@ -72,8 +72,8 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
-    /// The peer refused the connection, or ended it by a refusal. A refusal that the manager itself sent, because the
-    /// peer's answer was impossible, is reported in the same way.
+    /// The peer refused the connection, or ended it with a refusal. If the manager itself refuses the peer's answer
+    /// because it is impossible, that is reported in the same way.
     Rejected {
         /// The connection.
         connection: ConnectionId,
@@ -87,12 +87,12 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
-    /// The connection has ended, or the peer wants it to end: then the program agrees with `disconnect`.
+    /// The connection has ended, or the peer wants to end it; then the program confirms with `disconnect`.
     Disconnected {
         /// The connection.
         connection: ConnectionId,
     },
-    /// No more late messages can come: the number of the queue pair may be used again. The last event of a connection.
+    /// No late messages can arrive any more: the queue pair number may be reused. The last event of a connection.
     TimeWaitExit {
         /// The connection.
         connection: ConnectionId,
@@ -109,7 +109,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The connection or request that it is about.
+    /// The connection or request that the event concerns.
     #[must_use]
     pub fn connection(&self) -> ConnectionId {
         match self {
@@ -129,38 +129,38 @@ impl Event {
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no such connection or listener, or it has ended.
-    #[error("the connection or listener does not exist any more")]
+    /// The connection or listener does not exist, or has ended.
+    #[error("the connection or listener no longer exists")]
     Unknown,
     /// The call does not fit the state.
     #[error("a connection in the state {0:?} does not allow this call")]
     WrongState(State),
-    /// A connection was passed to a call for datagrams, or vice versa.
-    #[error("this call is not for this kind of service")]
+    /// A connection was passed to a call for datagram requests, or vice versa.
+    #[error("this call does not apply to this kind of service")]
     WrongKind,
-    /// Another listener has this service, on an address that the new one would share.
+    /// Another listener for this service overlaps in address.
     #[error("another listener has this port on this address: use another port")]
     InUse,
-    /// A listener must accept at least one request.
+    /// The backlog of a listener must be at least 1.
     #[error("the backlog is 0: pass at least 1")]
     NoBacklog,
-    /// No room for another connection, or no communication id.
+    /// The limit of connections is reached, or no communication id is free.
     #[error("there are {0} connections already: close some")]
     Full(usize),
     /// The addresses are of different families, or one is not a unicast address.
-    #[error("no connection is possible between {0} and {1}: use unicast addresses of one family")]
+    #[error("cannot connect {0} to {1}: use unicast addresses of one family")]
     Addresses(IpAddr, IpAddr),
-    /// Not the number of a queue pair.
-    #[error("{0:#x} is not the number of a queue pair")]
+    /// The number is not a valid queue pair number.
+    #[error("{0:#x} is not a queue pair number")]
     QueuePair(u32),
 }
 
-/// What a manager has counted since it was made.
+/// Counters of a manager, since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages that arrived.
     pub received: u64,
-    /// Datagrams that were not a message of this protocol, or had an impossible address.
+    /// Datagrams that were not a message of this protocol, or came from an impossible address.
     pub malformed: u64,
     /// Messages that matched no connection, or did not fit its state: duplicates, late messages, forgeries.
     pub ignored: u64,
@@ -168,6 +168,6 @@ pub struct Counters {
     pub overload: u64,
     /// Answers that were dropped because too many messages waited to be sent.
     pub unanswered: u64,
-    /// Messages that were sent again.
+    /// Messages that were repeated.
     pub repeated: u64,
 }

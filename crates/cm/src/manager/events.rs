@@ -1,10 +1,10 @@
-//! The events that the program has not fetched, in the order in which they happened.
+//! Events that the program has not fetched, in the order in which they happened.
 
 use super::Event;
 use crate::connection::ConnectionId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The queue. The events of one connection are dropped without searching the others, so no peer can make this slow.
+/// The queue. Dropping the events of one connection does not search those of others, so no peer can make it slow.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: BTreeMap<u64, Event>,

@@ -35,18 +35,18 @@ impl ListenOn {
     }
 }
 
-/// What is known of a listener, for inspection.
+/// A description of a listener, for inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerInfo {
-    /// Its service.
+    /// The service that it listens for.
     pub service: ServiceId,
     /// The addresses that it accepts.
     pub on: ListenOn,
-    /// What it offers.
+    /// What the listener offers.
     pub kind: Kind,
     /// How many requests may wait for the program.
     pub backlog: usize,
-    /// How many wait.
+    /// How many requests are waiting.
     pub waiting: usize,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Adds a listener; false if another one shares its service and an address.
+    /// Adds a listener; `false` if another listener for the service overlaps in address.
     pub(super) fn add(&mut self, id: ListenerId, listener: Listener) -> bool {
         let least = ListenOn::Any;
         let of_service = self.by_service.range((listener.service, least)..);
@@ -122,7 +122,7 @@ impl Listeners {
         self.all.get(&id).map(|listener| (id, listener))
     }
 
-    /// Enters a request into a listener's backlog.
+    /// Adds a request to a listener's backlog.
     pub(super) fn enter(&mut self, id: ListenerId, request: ConnectionId) {
         if let Some(listener) = self.all.get_mut(&id) {
             listener.waiting.insert(request);
@@ -130,7 +130,7 @@ impl Listeners {
         }
     }
 
-    /// Removes a request from the backlog that it is in, if any.
+    /// Removes a request from its backlog, if it is in one.
     pub(super) fn leave(&mut self, request: ConnectionId) {
         let id = self.of_request.remove(&request);
         if let Some(listener) = id.and_then(|id| self.all.get_mut(&id)) {

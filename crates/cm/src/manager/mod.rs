@@ -1,8 +1,8 @@
-//! The connection manager of one device instance: many connections and listeners, driven by its host.
+//! The connection manager of a device instance: many connections and listeners, driven by their host.
 //!
-//! The host passes in each management datagram that arrives at queue pair 1 ([`Manager::receive`]) and the program's
-//! calls, and runs [`Manager::advance`] when the time of [`Manager::next_deadline`] has come. After each of them it takes
-//! out messages ([`Manager::next_transmit`]) and events ([`Manager::next_event`]) until there are none.
+//! The host passes in the program's calls and each management datagram that arrives at queue pair 1 ([`Manager::receive`]),
+//! and calls [`Manager::advance`] when [`Manager::next_deadline`] has passed. After each call it removes messages
+//! ([`Manager::next_transmit`]) and events ([`Manager::next_event`]) until none are left.
 
 mod calls;
 mod config;
@@ -42,9 +42,9 @@ pub struct Manager {
     tables: Tables,
     listeners: Listeners,
     timers: BTreeSet<(Nanos, ConnectionId)>,
-    /// How many undecided requests each peer has, by its address and its number among the peers with this address.
+    /// The number of undecided requests of each peer, by address and by party at this address.
     undecided: BTreeMap<(IpAddr, u64), usize>,
-    /// Connections that are kept only to repeat an answer.
+    /// The number of connections that are kept only to repeat an answer.
     lingering: usize,
     outgoing: VecDeque<Transmit>,
     events: Events,
@@ -53,7 +53,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager without connections.
+    /// Creates a manager without connections.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -73,23 +73,23 @@ impl Manager {
         }
     }
 
-    /// The next message to send.
+    /// Removes the next message to send.
     pub fn next_transmit(&mut self) -> Option<Transmit> {
         self.outgoing.pop_front()
     }
 
-    /// The next event. Events come in the order in which they happened.
+    /// Removes the next event. Events come in the order in which they happened.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop()
     }
 
-    /// When [`advance`](Self::advance) has something to do; `None` if no timer runs.
+    /// When to call [`advance`](Self::advance) next; `None` if no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.timers.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The state of a connection; `None` if nothing is left of it.
+    /// The state of a connection; `None` if it no longer exists.
     #[must_use]
     pub fn state(&self, id: ConnectionId) -> Option<State> {
         self.connections.get(&id).map(|it| it.state)
@@ -101,36 +101,37 @@ impl Manager {
         self.connections.get(&id).map(|it| it.peer)
     }
 
-    /// All connections and requests, with their states and the peer's address, in the order in which they began.
+    /// All connections and requests with their states and the peer's address, oldest first.
     pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, State, IpAddr)> {
         let all = self.connections.iter();
         all.map(|(id, it)| (*id, it.state, it.peer))
     }
 
-    /// What is known of a connection; `None` if nothing is left of it.
+    /// A description of a connection; `None` if it no longer exists.
     #[must_use]
     pub fn info(&self, id: ConnectionId) -> Option<Info> {
         self.connections.get(&id).map(Connection::info)
     }
 
-    /// All listeners, in the order in which they were made.
+    /// All listeners, oldest first.
     pub fn listeners(&self) -> impl Iterator<Item = (ListenerId, ListenerInfo)> {
         self.listeners.infos()
     }
 
-    /// The next connection that was not made, oldest first: one that a peer asked for, or our program. It is for people, and
-    /// comes before the event that tells the program. If the host does not take them, only the last ones are kept.
+    /// Removes the oldest record of a connection that was not established, whether a peer or our program requested it. The
+    /// records are for display, and come before the event for the program. If the host does not fetch them, only the most
+    /// recent ones are kept.
     pub fn next_refused(&mut self) -> Option<Refused> {
         self.refused.pop()
     }
 
-    /// What it has counted.
+    /// The manager's counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How many things it remembers: 0 if nothing is left of any connection or listener.
+    /// How many objects the manager remembers: 0 when no connection or listener is left.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.connections.len()

@@ -1,7 +1,7 @@
-//! Finds the connection that a peer's message is meant for. Everything in a message is untrusted.
+//! Finds the connection that a peer's message is for. Everything in a message is untrusted.
 //!
-//! A message reaches a connection only if it comes from the peer's address and names the ids that the two sides have
-//! agreed on; an answer must also repeat the transaction id. So a stranger who cannot see the messages cannot forge one.
+//! A message reaches a connection only if it comes from the peer's address and names the ids that the two sides have agreed
+//! on; an answer must also carry the transaction id. So a third party that cannot see the messages cannot forge one.
 
 use super::step::Given;
 use super::{Error, Event, Manager, Transmit};
@@ -17,15 +17,15 @@ use crate::wire::{
 use core::net::IpAddr;
 
 impl Manager {
-    /// Takes a management datagram that arrived at queue pair 1, from the peer's address `from` at our address `to`.
+    /// Handles a management datagram that arrived at queue pair 1, from the peer's address `from` at our address `to`.
     ///
-    /// Any bytes are allowed. We send at most one answer to a datagram, and it is no longer than the datagram.
+    /// Any bytes are allowed. A datagram gets at most one answer, which is no longer than the datagram.
     pub fn receive(&mut self, now: Nanos, from: IpAddr, to: IpAddr, bytes: &[u8]) {
         self.receive_from_party(now, (from, 0), to, bytes);
     }
 
-    /// As [`receive`](Self::receive), from a host that distinguishes peers with the same address: the number after the
-    /// address names one of them. Each has its own share of undecided requests
+    /// Like [`receive`](Self::receive), for a host that distinguishes peers with the same address: `party` is the peer's
+    /// number. Each party has its own limit of undecided requests
     /// ([`Limits::undecided_per_peer`](super::Limits::undecided_per_peer)).
     pub fn receive_from_party(
         &mut self,
@@ -80,7 +80,7 @@ impl Manager {
         self.counters.ignored += 1;
     }
 
-    /// The connection that an answer to our REQ or SIDR_REQ names.
+    /// The connection whose REQ or SIDR_REQ this answer names.
     fn asked(&self, at: &Arrival, id: u32) -> Option<ConnectionId> {
         let connection = self.tables.by_local(id)?;
         let it = self.connections.get(&connection)?;
@@ -142,7 +142,7 @@ impl Manager {
 
     fn on_rep(&mut self, at: &Arrival, rep: &Rep) {
         let Some(id) = self.asked(at, rep.remote) else {
-            // The peer waits for an RTU that will not come: tell it.
+            // The peer waits for an RTU that will never come, so refuse explicitly.
             let reason = RejectReason::COMMUNICATION_ID;
             let rej = Rej::bare(rep.remote, rep.local, About::Rep, reason);
             return self.answer(at, Message::Rej(rej));
@@ -179,7 +179,7 @@ impl Manager {
         self.step_message(at.now, id, Input::BadRep, given);
     }
 
-    /// Checks that a connection that waits for a REP can use the peer's queue pair; the error is the reason for the REJ.
+    /// Checks that a connection that waits for a REP can use the peer's queue pair. The error is the reason for the REJ.
     fn usable(&self, at: &Arrival, rep: &Rep, qpn: u32) -> Result<(), RejectReason> {
         if !is_queue_pair(qpn) {
             return Err(RejectReason::UNSUPPORTED);
@@ -209,13 +209,14 @@ impl Manager {
 
     fn on_dreq(&mut self, at: &Arrival, dreq: &Dreq) {
         let Some(id) = self.agreed(at, dreq.remote, dreq.local) else {
-            // The DREQ overtook the REP, which may still come. A DREP would make the peer forget the connection before that.
+            // The DREQ overtook the REP, which may still arrive. A DREP would make the peer forget the connection before
+            // that.
             let asked = self.tables.by_local(dreq.remote);
             let asked = asked.and_then(|id| self.connections.get(&id));
             if asked.is_some_and(|it| it.peer == at.from && it.remote_id.is_none()) {
                 return self.ignore();
             }
-            // The connection ended here long ago, or never began.
+            // The connection ended long ago, or never existed.
             let drep = Drep {
                 local: dreq.remote,
                 remote: dreq.local,
@@ -242,14 +243,14 @@ impl Manager {
         }
     }
 
-    /// Tells the manager that the process of a connection's peer has ended. The effect is that of a message from the peer:
-    /// an established connection ends, and one that is being made is refused. A request for a datagram queue pair of the
-    /// peer ends with [`Event::Unreachable`].
+    /// Tells the manager that the process at the other end of a connection has ended. The effect is the same as that of a
+    /// message from the peer: an established connection ends, and one that is being established is refused. A request for a
+    /// datagram queue pair ends with [`Event::Unreachable`].
     ///
     /// # Errors
     ///
     /// [`Error::Unknown`].
-    pub fn peer_is_gone(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
+    pub fn peer_ended(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
         let it = self.connections.get(&id).ok_or(Error::Unknown)?;
         let (input, given) = match it.state {
             State::Established => (Input::Dreq, Given::Nothing),
@@ -264,7 +265,7 @@ impl Manager {
                 let about = About::Other;
                 let (theirs, ours) = (it.remote_id.unwrap_or(0), it.local_id);
                 let rej = Rej::bare(theirs, ours, about, RejectReason::CONSUMER)
-                    .with_detail(Detail::Gone);
+                    .with_detail(Detail::PeerEnded);
                 let event = Event::Rejected {
                     connection: id,
                     rej: Box::new(rej),
@@ -307,11 +308,11 @@ impl Manager {
     }
 }
 
-/// What is known of a message besides its content.
+/// The context of a message.
 pub(super) struct Arrival {
     pub(super) now: Nanos,
     pub(super) from: IpAddr,
-    /// Which peer of this address sent it.
+    /// Which of the peers that share the address sent the message.
     pub(super) party: u64,
     pub(super) to: IpAddr,
     pub(super) tid: u64,
@@ -320,7 +321,7 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// The ECE options of a message with this vendor.
+    /// The ECE options of a message with this vendor id.
     pub(super) fn ece(&self, vendor: u32) -> Ece {
         Ece {
             vendor,

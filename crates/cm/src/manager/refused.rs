@@ -1,7 +1,7 @@
-//! Connections that were not made, for inspection: requests that were refused or dropped here, and our own.
+//! Connections that were not established, for inspection: requests that were refused or dropped here, and our own.
 //!
-//! The side that asks learns little (InfiniBand has one reason for "wrong queue pair type", "wrong address" and "the program
-//! does not want it"), and of a full backlog nothing at all. The other side knows.
+//! The active side learns little (InfiniBand has one reason for "wrong queue pair type", "wrong address" and "refused by the
+//! program"), and nothing at all about a full backlog. The passive side knows.
 
 use super::{Event, Kind};
 use crate::address::ServiceId;
@@ -10,10 +10,10 @@ use crate::wire::{Detail, RejectReason, SidrStatus};
 use core::net::SocketAddr;
 use std::collections::VecDeque;
 
-/// How many are kept until the host takes them. A stranger can cause any number.
-const KEPT: usize = 64;
+/// How many records are kept until the host fetches them. An untrusted peer can cause any number.
+const MAX: usize = 64;
 
-/// Why a connection was not made.
+/// Why a connection was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAccepted {
     /// The listener's backlog is full. The request was dropped, and its sender repeats it.
@@ -21,7 +21,7 @@ pub enum NotAccepted {
         /// The length of the backlog.
         backlog: usize,
     },
-    /// The peer has as many undecided requests as it may have. The request was dropped, and its sender repeats it.
+    /// The peer has reached its limit of undecided requests. The request was dropped, and its sender repeats it.
     TooMany,
     /// The listener is for queue pairs of another type.
     Transport {
@@ -32,7 +32,7 @@ pub enum NotAccepted {
     },
     /// Our program refused.
     Program(RejectReason),
-    /// Refused here, for a reason that the peer learns too.
+    /// Refused here, for a reason that the peer is told, too.
     Here(RejectReason),
     /// The peer refused, with this reason and detail.
     Peer(RejectReason, Option<Detail>),
@@ -43,7 +43,7 @@ pub enum NotAccepted {
 }
 
 impl NotAccepted {
-    /// What an event says about a connection that comes to nothing.
+    /// The reason in an event that ends an attempt to connect.
     pub(super) fn of_event(event: &Event) -> Option<Self> {
         match event {
             Event::Rejected { rej, .. } => Some(Self::Peer(rej.reason, rej.detail())),
@@ -57,29 +57,29 @@ impl NotAccepted {
     }
 }
 
-/// A connection that was not made.
+/// A connection that was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The connection. `None` for a request that never was one.
+    /// The connection. `None` for a request that never became one.
     pub connection: Option<ConnectionId>,
-    /// Whether our program asked for it.
+    /// Whether our program initiated it.
     pub is_active: bool,
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub peer: SocketAddr,
-    /// The service that was asked for.
+    /// The requested service.
     pub service: ServiceId,
-    /// Passive side: which peer of this address asked.
+    /// Passive side: which of the peers that share the address sent the request.
     pub party: u64,
-    /// The peer's communication id, if it is known.
+    /// The peer's communication id, if known.
     pub remote_id: Option<u32>,
-    /// Why not.
+    /// Why it was not established.
     pub why: NotAccepted,
 }
 
 impl Refused {
-    /// For a connection.
+    /// The record of a connection.
     pub(super) fn connection(id: ConnectionId, it: &Connection, why: NotAccepted) -> Self {
         let info = it.info();
         Self {
@@ -95,13 +95,13 @@ impl Refused {
     }
 }
 
-/// The last refused requests.
+/// The most recent refused requests.
 #[derive(Debug, Default)]
 pub(super) struct RefusedRequests(VecDeque<Refused>);
 
 impl RefusedRequests {
     pub(super) fn push(&mut self, refused: Refused) {
-        if self.0.len() == KEPT {
+        if self.0.len() == MAX {
             self.0.pop_front();
         }
         self.0.push_back(refused);

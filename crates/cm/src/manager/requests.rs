@@ -1,4 +1,4 @@
-//! Requests of strangers: a REQ or SIDR_REQ makes a connection only if it is possible, something listens, and there is
+//! Requests from peers. A REQ or SIDR_REQ creates a connection only if it is possible, a listener exists, and there is
 //! room.
 
 use super::listeners::Listener;
@@ -16,16 +16,16 @@ use crate::wire::{
 };
 use core::net::SocketAddr;
 
-/// Why a request makes no connection.
-enum No {
-    /// Drop it. The peer repeats it.
+/// Why a request does not create a connection.
+enum NoConnection {
+    /// Drop the request. The peer repeats it.
     Drop(NotAccepted),
     /// Refuse a REQ.
     Reject(RejectReason, NotAccepted),
 }
 
-impl No {
-    /// For a reason that needs no more words.
+impl NoConnection {
+    /// For a reason without further detail.
     fn reject(reason: RejectReason) -> Self {
         Self::Reject(reason, NotAccepted::Here(reason))
     }
@@ -41,7 +41,7 @@ struct Acceptable {
 
 impl Manager {
     pub(super) fn on_req(&mut self, at: &Arrival, req: &Req) {
-        // Nothing is sent to an address that the peer only claims to have.
+        // Nothing is sent to an address that the peer merely claims to have.
         if req.path.local != Gid::from(at.from) {
             return self.ignore();
         }
@@ -55,11 +55,11 @@ impl Manager {
             .and_then(|it| self.make_passive(at, req, &it));
         let (reason, why) = match made {
             Ok(()) => return,
-            Err(No::Drop(why)) => {
+            Err(NoConnection::Drop(why)) => {
                 self.counters.overload += 1;
                 return self.note_refused(at, req.service, req.source_port(), why);
             }
-            Err(No::Reject(reason, why)) => (reason, why),
+            Err(NoConnection::Reject(reason, why)) => (reason, why),
         };
         let rej = Rej::bare(0, req.local, About::Req, reason);
         let rej = match (reason, why) {
@@ -71,28 +71,30 @@ impl Manager {
         self.note_refused(at, req.service, req.source_port(), why);
     }
 
-    /// Makes the checks that are possible before a connection exists, in Linux's order.
-    fn acceptable(&self, at: &Arrival, req: &Req) -> Result<Acceptable, No> {
+    /// Performs the checks that are possible before a connection exists, in the same order as Linux.
+    fn acceptable(&self, at: &Arrival, req: &Req) -> Result<Acceptable, NoConnection> {
         if req.path.remote != Gid::from(at.to) {
-            return Err(No::reject(RejectReason::GID));
+            return Err(NoConnection::reject(RejectReason::GID));
         }
-        req.check().map_err(No::reject)?;
-        let transport = req.transport().ok_or(No::reject(RejectReason::TRANSPORT))?;
+        req.check().map_err(NoConnection::reject)?;
+        let transport = req
+            .transport()
+            .ok_or(NoConnection::reject(RejectReason::TRANSPORT))?;
         if self.is_taken(at, req.guid, req.local, req.qpn) {
-            return Err(No::reject(RejectReason::STALE));
+            return Err(NoConnection::reject(RejectReason::STALE));
         }
         let found = self.listeners.find(req.service, at.to);
-        let (listener, it) = found.ok_or(No::reject(RejectReason::SERVICE_ID))?;
+        let (listener, it) = found.ok_or(NoConnection::reject(RejectReason::SERVICE_ID))?;
         let data = req.ip_data();
         let data = data.filter(|(header, _)| header.agrees_with(at.from, at.to));
-        let (header, data) = data.ok_or(No::reject(RejectReason::CONSUMER))?;
+        let (header, data) = data.ok_or(NoConnection::reject(RejectReason::CONSUMER))?;
         let (asked, offered) = (Kind::Connected(transport), it.kind);
         if asked != offered {
             let why = NotAccepted::Transport { asked, offered };
-            return Err(No::Reject(RejectReason::CONSUMER, why));
+            return Err(NoConnection::Reject(RejectReason::CONSUMER, why));
         }
         if let Some(why) = self.lacks_room(at, it) {
-            return Err(No::Drop(why));
+            return Err(NoConnection::Drop(why));
         }
         Ok(Acceptable {
             listener,
@@ -102,17 +104,17 @@ impl Manager {
         })
     }
 
-    /// Whether an earlier connection has this communication id or queue pair of the peer.
+    /// Whether an earlier connection uses this communication id or queue pair of the peer.
     ///
-    /// Linux takes this as a sign that the peer has forgotten that connection, and ends it. But every host that knows the
-    /// peer's GUID and the number of its queue pair can send such a message, so here the earlier connection stays as it is.
+    /// Linux concludes that the peer has forgotten that connection, and ends it. But any host that knows the peer's GUID
+    /// and queue pair number can send such a message, so here the earlier connection is unaffected.
     ///
-    /// As on Linux, a queue pair is free again when its connection enters time wait: the peer may use the number of a queue
+    /// As on Linux, a queue pair is free when its connection enters time wait: the peer may reuse the number of a queue
     /// pair that it has destroyed.
     pub(super) fn is_taken(&self, at: &Arrival, guid: Guid, id: u32, qpn: u32) -> bool {
         let by_qpn = self.tables.by_queue_pair(at.from, guid, qpn);
         let by_qpn = by_qpn.and_then(|id| self.state(id));
-        // A refused peer may ask again with the same queue pair, and in the other states the peer has ended the connection.
+        // A refused peer may try again with the same queue pair, and in the other states the peer has ended the connection.
         let is_free = |state: &State| {
             matches!(
                 state,
@@ -123,7 +125,7 @@ impl Manager {
             || self.tables.by_remote(at.from, guid, id).is_some()
     }
 
-    /// Why there is no room for another request to a listener, if there is none.
+    /// Why a listener has no room for another request; `None` if it has room.
     fn lacks_room(&self, at: &Arrival, listener: &Listener) -> Option<NotAccepted> {
         if listener.is_full() {
             let backlog = listener.backlog;
@@ -132,7 +134,7 @@ impl Manager {
         self.has_too_many(at).then_some(NotAccepted::TooMany)
     }
 
-    /// Keeps for inspection that a request made no connection.
+    /// Records that a request did not create a connection.
     fn note_refused(&mut self, at: &Arrival, service: ServiceId, port: u16, why: NotAccepted) {
         self.refused.push(Refused {
             connection: None,
@@ -146,7 +148,7 @@ impl Manager {
         });
     }
 
-    /// Whether the peer has as many undecided requests as it may have.
+    /// Whether the peer has reached its limit of undecided requests.
     fn has_too_many(&self, at: &Arrival) -> bool {
         let count = self
             .undecided
@@ -156,9 +158,14 @@ impl Manager {
         count >= self.config.limits.undecided_per_peer
     }
 
-    fn make_passive(&mut self, at: &Arrival, req: &Req, from: &Acceptable) -> Result<(), No> {
+    fn make_passive(
+        &mut self,
+        at: &Arrival,
+        req: &Req,
+        from: &Acceptable,
+    ) -> Result<(), NoConnection> {
         let new = self.new_connection(at.to, at.from, req.service);
-        let mut it = new.map_err(|_| No::reject(RejectReason::NO_RESOURCES))?;
+        let mut it = new.map_err(|_| NoConnection::reject(RejectReason::NO_RESOURCES))?;
         it.is_active = false;
         it.ports = (req.service.port(), from.header.source_port);
         let timing = &self.config.timing;
@@ -249,7 +256,7 @@ impl Manager {
     }
 }
 
-/// The addresses and ports of both sides: the peer's, then ours.
+/// The addresses and ports of both sides: first the peer's, then ours.
 fn ends(header: &IpHeader, port: u16) -> (SocketAddr, SocketAddr) {
     (
         SocketAddr::new(header.source, header.source_port),

@@ -1,4 +1,5 @@
-//! Runs the steps of the state table: sends, starts timers, reports, and removes connections that have ended.
+//! Executes the steps of the state table: sends messages, starts timers, reports events, and removes connections that have
+//! ended.
 
 use super::refused::{NotAccepted, Refused};
 use super::{Error, Event, Manager, Transmit};
@@ -11,18 +12,18 @@ use core::net::IpAddr;
 /// What the caller of a step supplies for its actions.
 pub(super) enum Given {
     Nothing,
-    /// For [`Send::Given`].
+    /// The message for [`Send::Given`].
     Message(Mad),
-    /// For [`Report::Given`].
+    /// The event for [`Report::Given`].
     Event(Event),
-    /// For a REJ with [`Why::Given`](crate::connection::state::Why::Given).
+    /// The refusal for a REJ with [`Why::Given`](crate::connection::state::Why::Given).
     Refusal(Refusal),
     /// The service timeout of an MRA.
     Service(u8),
 }
 
 impl Given {
-    /// A refusal of our own because of a peer's message.
+    /// Our own refusal of a peer's message.
     pub(super) fn reason(about: About, reason: RejectReason) -> Self {
         let rej = Rej::bare(0, 0, about, reason);
         Self::Refusal(Refusal { rej, options: 0 })
@@ -84,7 +85,8 @@ impl Manager {
 
     /// Runs the timers that are due.
     ///
-    /// After a long pause of the host, each message is repeated only once: the pause says nothing about the peer.
+    /// After a long pause of the host, each message is repeated only once: the pause is not evidence that the peer is
+    /// silent.
     pub fn advance(&mut self, now: Nanos) {
         let due: Vec<ConnectionId> = self
             .timers
@@ -103,7 +105,7 @@ impl Manager {
             };
             it.left = it.left.saturating_sub(1);
             let fits = self.step(now, id, input, Given::Nothing);
-            debug_assert!(fits.is_ok(), "a timer in a state without one");
+            debug_assert!(fits.is_ok(), "a timer expired in a state without one");
         }
     }
 
@@ -133,7 +135,7 @@ impl Manager {
                 _ => it.period,
             },
             Timer::TimeWait => it.time_wait,
-            // Long enough for two repetitions of a peer with the usual times.
+            // Long enough for a peer with the default timing to repeat twice.
             Timer::Linger if has_room => 2 * self.config.timing.request(u8::MAX),
             Timer::Linger => 0,
         };
@@ -167,7 +169,8 @@ impl Manager {
             send,
             Send::Given | Send::Dreq | Send::RejReq(_) | Send::SidrRefusal
         );
-        // An ending connection does not keep the refusal of a repeated REQ: `DreqSent` repeats its DREQ, `TimeWait` nothing.
+        // An ending connection does not keep the refusal of a repeated REQ: `DreqSent` repeats its DREQ, and `TimeWait`
+        // repeats nothing.
         let ends = matches!(it.state, State::DreqSent | State::TimeWait);
         if keeps && (!ends || send == Send::Dreq) {
             it.kept = Some(Box::new(bytes));
@@ -208,7 +211,7 @@ impl Manager {
         self.events.push(event);
     }
 
-    /// Updates the counts and the listener's backlog when a connection changes its state.
+    /// Updates the counts and the listener's backlog when a connection changes state.
     fn count(&mut self, id: ConnectionId, before: State, after: State) {
         self.lingering += usize::from(Connection::lingers(after));
         self.lingering -= usize::from(Connection::lingers(before));
@@ -228,9 +231,9 @@ impl Manager {
         }
     }
 
-    /// Handles a request that the peer has withdrawn. If the program has not fetched its event, it never learns of it.
-    /// Otherwise the request counts against the backlog until the program takes it, so the requests that the program must
-    /// look at stay within the backlog.
+    /// Handles a request that the peer has withdrawn. If the program has not fetched its event, the program never learns of
+    /// it. Otherwise the request counts against the backlog until the program takes it, so the backlog also bounds the
+    /// withdrawn requests that the program must handle.
     fn withdraw(&mut self, id: ConnectionId) {
         if !self.events.drop_those_of(id) {
             return;

@@ -1,4 +1,4 @@
-//! Finds connections by what messages name.
+//! Indexes connections by the identifiers in messages.
 
 use crate::address::Guid;
 use crate::connection::{Connection, ConnectionId};
@@ -6,11 +6,11 @@ use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a peer named: its address, its device instance, and its communication id or queue pair number. The address is part
-/// of it so that no other host can speak for the peer.
+/// An identifier of a peer: its address, its device instance, and its communication id or queue pair number. The address
+/// is included so that no other host can speak for the peer.
 type Named = (IpAddr, Guid, u32);
 
-/// The tables. They are ordered trees: no choice of keys makes a look-up slow, and they shrink.
+/// The tables. They are ordered trees: no choice of keys makes a lookup slow, and they shrink.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     local: BTreeMap<u32, ConnectionId>,
@@ -22,7 +22,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Enters what is known of a connection. It replaces the entry of an ended connection with the same names.
+    /// Adds a connection's identifiers. They replace those of an ended connection that are equal.
     pub(super) fn add(&mut self, id: ConnectionId, it: &Connection) {
         self.local.insert(it.local_id, id);
         let (Some(remote), peer) = (it.remote_id, it.peer) else {
@@ -95,7 +95,7 @@ impl Tables {
     }
 }
 
-/// Removes an entry if it is this connection's.
+/// Removes an entry if it belongs to this connection.
 fn remove_own<K: Ord>(table: &mut BTreeMap<K, ConnectionId>, key: K, id: ConnectionId) {
     if table.get(&key) == Some(&id) {
         table.remove(&key);

@@ -1,9 +1,9 @@
-//! Fields of a message by their offset, in network byte order.
+//! Access to message fields by offset, in network byte order.
 
-/// The bytes of a message after the MAD header.
+/// The length of a message without its MAD header, in bytes.
 pub(super) const BODY: usize = 232;
 
-/// Reads fields. Offsets are constants of this crate, within the body.
+/// Reads fields. All offsets are constants of this crate and within the body.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8; BODY]);
 
@@ -16,7 +16,7 @@ impl Reader<'_> {
         u16::from_be_bytes(self.array(at))
     }
 
-    /// A field of 24 bits.
+    /// Reads a 24-bit field.
     pub(super) fn u24(self, at: usize) -> u32 {
         u32::from(self.0[at]) << 16 | u32::from(self.u16(at + 1))
     }
@@ -48,7 +48,7 @@ impl Writer<'_> {
         self.array(at, value.to_be_bytes());
     }
 
-    /// A field of 24 bits.
+    /// Writes a 24-bit field.
     pub(super) fn u24(&mut self, at: usize, value: u32) {
         let [_, high, middle, low] = value.to_be_bytes();
         self.array(at, [high, middle, low]);

@@ -1,12 +1,13 @@
-//! Private data: what the two programs tell each other in the manager's messages.
+//! Private data: what the two programs exchange in the manager's messages.
 
 use core::fmt;
 
-/// Private data of at most `N` bytes. The field has a fixed size on the wire and no length: the rest is zero.
+/// Private data of at most `N` bytes. The field has a fixed size in the message and no length: unused bytes
+/// are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrivateData<const N: usize>(pub(super) [u8; N]);
 
-/// Private data is longer than its field.
+/// The private data is longer than its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given} B of private data do not fit into this message: pass at most {most} B")]
 pub struct TooLong {
@@ -17,7 +18,7 @@ pub struct TooLong {
 }
 
 impl<const N: usize> PrivateData<N> {
-    /// Private data that begins with `bytes`.
+    /// Private data that starts with `bytes` and is padded with zeros.
     ///
     /// # Errors
     ///
@@ -32,13 +33,13 @@ impl<const N: usize> PrivateData<N> {
         Ok(Self(field))
     }
 
-    /// The whole field, with the zeros after the data.
+    /// The whole field, including the zeros after the data.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; N] {
         &self.0
     }
 
-    /// The first `M` bytes and the rest. `M` and `R` add up to `N`.
+    /// Splits off the first `M` bytes. `M` and `R` add up to `N`.
     pub(super) fn split<const M: usize, const R: usize>(&self) -> ([u8; M], PrivateData<R>) {
         const { assert!(M + R == N) };
         let mut first = [0; M];
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_padded_with_zeros_and_refused_when_too_long() {
+    fn data_is_padded_with_zeros_and_refused_if_too_long() {
         let data = PrivateData::<4>::new(b"ab").unwrap();
         assert_eq!(data.as_bytes(), b"ab\0\0");
         assert_eq!(format!("{data:?}"), "[97, 98]");

@@ -1,21 +1,21 @@
-//! What a refusal of ours adds to its reason.
+//! Additional information in our refusals.
 //!
-//! InfiniBand has one reason, "consumer", for a program that refuses, for a listener with another type of queue pair, and for
-//! more; the field for additional information is free then. Our own managers put a few bytes there, so that a person can be
+//! InfiniBand has a single reason, "consumer", for a refusal by the program, a listener with another type of queue pair, and
+//! more; the field for additional information is then unused. Our managers put a few bytes there, so that the user can be
 //! told what is wrong. Other managers ignore them.
 
 use super::{PrivateData, Rej, RejectReason, SidrRep, SidrStatus};
 
-/// More on a refusal with the reason [`RejectReason::CONSUMER`] or [`SidrStatus::REJECT`].
+/// Details of a refusal with the reason [`RejectReason::CONSUMER`] or [`SidrStatus::REJECT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// The listener is for queue pairs of another type.
     QueuePairType,
-    /// The process of the peer has ended. Nothing sends it: the manager reports it to its own program.
-    Gone,
+    /// The peer's process has ended. Never sent: the manager reports it to its own program.
+    PeerEnded,
 }
 
-/// What the information begins with.
+/// The first bytes of the information.
 const MARK: [u8; 4] = *b"rkey";
 const LEN: usize = MARK.len() + 1;
 
@@ -23,7 +23,7 @@ impl Detail {
     const fn code(self) -> u8 {
         match self {
             Self::QueuePairType => 1,
-            Self::Gone => 2,
+            Self::PeerEnded => 2,
         }
     }
 
@@ -35,7 +35,7 @@ impl Detail {
     fn read(info: &PrivateData<72>, len: u8) -> Option<Self> {
         let bytes = info.as_bytes().first_chunk::<LEN>()?;
         let fits = usize::from(len) == LEN && bytes.starts_with(&MARK);
-        let all = [Self::QueuePairType, Self::Gone];
+        let all = [Self::QueuePairType, Self::PeerEnded];
         all.into_iter().find(|it| fits && *bytes == it.bytes())
     }
 }
@@ -79,10 +79,10 @@ mod tests {
     use crate::wire::{About, Mad, Message};
 
     #[test]
-    fn a_detail_arrives_with_its_reason_and_no_other_bytes_are_one() {
+    fn a_detail_round_trips_and_other_bytes_are_not_a_detail() {
         let bare = Rej::bare(1, 2, About::Req, RejectReason::CONSUMER);
         assert_eq!(bare.detail(), None);
-        for detail in [Detail::QueuePairType, Detail::Gone] {
+        for detail in [Detail::QueuePairType, Detail::PeerEnded] {
             let sent = Mad::new(7, Message::Rej(bare.with_detail(detail))).encode();
             let Ok(Mad {
                 message: Message::Rej(rej),

@@ -7,19 +7,19 @@ use core::net::IpAddr;
 /// The addresses and the source port that the peer's program used. The destination port is in the service id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// The port of the side that asks.
+    /// The port of the active side.
     pub source_port: u16,
-    /// The address of the side that asks.
+    /// The address of the active side.
     pub source: IpAddr,
-    /// The address that it wants to reach.
+    /// The destination address.
     pub destination: IpAddr,
 }
 
 impl IpHeader {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 36;
 
-    /// Writes it. The IP version is that of the destination.
+    /// Encodes the header. The IP version is that of the destination.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -33,8 +33,8 @@ impl IpHeader {
         bytes
     }
 
-    /// Reads it; `None` if the version of the header or of IP is unknown, or if an IPv4 address is longer than 4 bytes.
-    /// The low 4 bits of the byte with the IP version are reserved and ignored.
+    /// Decodes a header; `None` if the version of the header or of IP is unknown, or if an IPv4 address is longer than
+    /// 4 bytes. The low 4 bits of the byte with the IP version are reserved and ignored.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Option<Self> {
         if bytes[0] != 0 {
@@ -58,7 +58,7 @@ impl IpHeader {
         })
     }
 
-    /// Whether its addresses are those between which the message travelled: a peer that names other addresses lies to
+    /// Whether the addresses are those that the message travelled between: a peer that states other addresses deceives
     /// the program.
     #[must_use]
     pub fn agrees_with(&self, from: IpAddr, to: IpAddr) -> bool {
@@ -66,7 +66,7 @@ impl IpHeader {
     }
 }
 
-/// An IPv4 address is in the last 4 bytes.
+/// An IPv4 address occupies the last 4 bytes.
 fn field(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_compatible().octets(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_the_wire_in_both_versions() {
+    fn the_header_round_trips_in_both_ip_versions() {
         for it in [header("10.77.0.2", "10.77.0.1"), header("fe80::2", "::1")] {
             assert_eq!(IpHeader::decode(&it.encode()), Some(it));
         }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_than_those_of_the_packet_are_noticed() {
+    fn addresses_that_differ_from_the_packet_are_detected() {
         let it = header("10.77.0.2", "10.77.0.1");
         let address = |text: &str| text.parse().unwrap();
         assert!(it.agrees_with(address("10.77.0.2"), address("10.77.0.1")));

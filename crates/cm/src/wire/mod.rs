@@ -1,10 +1,10 @@
-//! The messages of the connection manager as they travel: management datagrams (MADs) of exactly 256 bytes to queue pair 1.
+//! The encoding of the connection manager's messages: management datagrams (MADs) of exactly 256 bytes to queue pair 1.
 //!
-//! [`Mad::decode`] fails for packets that are not messages of this protocol, and the receiver drops them. A message that it
-//! decodes may still ask for the impossible; [`Req::check`] gives the reason for the refusal. Reserved bits are ignored, as the
-//! specification demands, and written as 0. Alternate paths (LAP, APR) do not exist on RoCE: their messages are dropped.
+//! [`Mad::decode`] fails for packets that are not messages of this protocol, and the receiver drops them. A decoded message may
+//! still contain an impossible request; [`Req::check`] returns the reason for the refusal. Reserved bits are ignored, as the
+//! specification demands, and written as 0. Alternate paths (LAP, APR) do not exist on RoCE, so their messages are dropped.
 //!
-//! Layouts: chapter 12 of the InfiniBand specification, volume 1.
+//! Layouts: InfiniBand specification, volume 1, chapter 12.
 
 mod bytes;
 mod data;
@@ -43,13 +43,13 @@ const METHOD: u8 = 3;
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Asks for a connection.
+    /// Requests a connection.
     Req(Req),
     /// The answer takes longer.
     Mra(Mra),
-    /// Refuses or gives up.
+    /// Refuses or gives up a connection.
     Rej(Rej),
-    /// Accepts.
+    /// Accepts a connection.
     Rep(Rep),
     /// Both sides are ready.
     Rtu(Rtu),
@@ -57,13 +57,13 @@ pub enum Message {
     Dreq(Dreq),
     /// The connection has ended.
     Drep(Drep),
-    /// Asks for a datagram queue pair.
+    /// Requests a datagram queue pair.
     SidrReq(SidrReq),
     /// Names a datagram queue pair.
     SidrRep(SidrRep),
 }
 
-/// Which of several managers that share an address gets a message.
+/// Which of several managers that share an address receives a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
     /// The manager that listens for a service.
@@ -73,9 +73,8 @@ pub enum Addressee {
 }
 
 impl Message {
-    /// The manager that it is meant for, if several share an address. A REJ from a side that has had no answer yet does not
-    /// name the receiver's communication id: its addressee is [`Addressee::Communication`] of 0, and it must go where the
-    /// REQ went.
+    /// The manager that a message is for, if several share an address. A REJ sent before the first answer does not contain the
+    /// receiver's communication id: its addressee is [`Addressee::Communication`] with id 0, and it must go where the REQ went.
     #[must_use]
     pub const fn addressee(&self) -> Addressee {
         match self {
@@ -91,7 +90,7 @@ impl Message {
         }
     }
 
-    /// Its attribute id.
+    /// The message's attribute id.
     const fn attribute(&self) -> u16 {
         match self {
             Self::Req(_) => 0x10,
@@ -107,16 +106,16 @@ impl Message {
     }
 }
 
-/// Why bytes are not a message of this protocol. The receiver drops them without an answer.
+/// Why bytes are not a message of this protocol. The receiver drops them silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The length is not 256 bytes.
-    #[error("a message has 256 B, not {0} B")]
+    #[error("the message is {0} B long, not 256 B")]
     Length(usize),
     /// The management class, version or method is not that of the connection manager.
     #[error("not a message of the connection manager, version 2")]
     Header,
-    /// The message is LAP or APR, or the attribute does not exist.
+    /// The message is LAP or APR, or the attribute is unknown.
     #[error("unsupported attribute {0:#x}")]
     Attribute(u16),
 }
@@ -124,7 +123,7 @@ pub enum Malformed {
 /// A management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// The transaction id: REQ, SIDR_REQ and DREQ choose it, answers repeat it.
+    /// The transaction id, chosen by the sender of a REQ, SIDR_REQ or DREQ; answers carry the same id.
     pub tid: u64,
     /// The attribute modifier: ECE options.
     pub modifier: u32,
@@ -143,7 +142,7 @@ impl Mad {
         }
     }
 
-    /// Writes it.
+    /// Encodes the datagram.
     #[must_use]
     pub fn encode(&self) -> [u8; MAD] {
         let mut mad = [0; MAD];
@@ -168,7 +167,7 @@ impl Mad {
         mad
     }
 
-    /// Reads it.
+    /// Decodes a datagram.
     ///
     /// # Errors
     ///

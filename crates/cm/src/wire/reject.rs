@@ -17,7 +17,7 @@ pub enum About {
 }
 
 impl About {
-    /// From the top 2 bits of a byte.
+    /// Decodes the top 2 bits of a byte.
     pub(super) const fn of(byte: u8) -> Self {
         match byte >> 6 {
             0 => Self::Req,
@@ -26,7 +26,7 @@ impl About {
         }
     }
 
-    /// The top 2 bits of a byte.
+    /// Encodes into the top 2 bits of a byte.
     pub(super) const fn bits(self) -> u8 {
         match self {
             Self::Req => 0,
@@ -60,30 +60,30 @@ pub struct RejectReason(pub u16);
 reasons! {
     /// No queue pair is available.
     NO_QUEUE_PAIR = 1, "no queue pair is available";
-    /// There is no room for another connection.
-    NO_RESOURCES = 3, "the other side has no room for another connection";
-    /// The sender of the REJ has given up waiting.
-    TIMEOUT = 4, "the other side has given up waiting";
-    /// Something in the request is not supported.
-    UNSUPPORTED = 5, "the request asks for something that is not supported";
+    /// The other side lacks resources for another connection.
+    NO_RESOURCES = 3, "the other side has no resources for another connection";
+    /// The sender of the REJ gave up waiting.
+    TIMEOUT = 4, "the other side gave up waiting";
+    /// The request uses an unsupported feature.
+    UNSUPPORTED = 5, "the request uses an unsupported feature";
     /// The communication id is unknown.
     COMMUNICATION_ID = 6, "the communication id is unknown";
     /// Nothing listens on this service id.
     SERVICE_ID = 8, "nothing listens on this port";
     /// The transport is not supported.
     TRANSPORT = 9, "the transport is not supported";
-    /// An earlier connection still has this communication id or queue pair.
-    STALE = 10, "an earlier connection still has this communication id or queue pair";
-    /// The address is not the receiver's. The info has one that is.
+    /// An earlier connection still uses this communication id or queue pair.
+    STALE = 10, "an earlier connection still uses this communication id or queue pair";
+    /// The address is not one of the receiver's. The info contains one that is.
     GID = 12, "the address does not belong to the receiver";
-    /// The request names an alternate address, and RoCE has no alternate paths.
+    /// The request has an alternate address, but RoCE has no alternate paths.
     ALTERNATE_GID = 18, "RoCE has no alternate paths";
     /// The path MTU is not valid.
     MTU = 26, "the path MTU is not valid";
     /// The program refused.
     CONSUMER = 28, "the program refused, or its listener has another address or queue pair type";
-    /// The vendor's options are not acceptable.
-    VENDOR = 35, "the vendor's options (ECE) are not acceptable";
+    /// The vendor options are not acceptable.
+    VENDOR = 35, "the vendor options (ECE) are not acceptable";
 }
 
 /// A REJ.
@@ -91,17 +91,17 @@ reasons! {
 pub struct Rej {
     /// The communication id of the side that refuses; 0 if it has none.
     pub local: u32,
-    /// The communication id of the other side; 0 if it is unknown.
+    /// The communication id of the other side; 0 if unknown.
     pub remote: u32,
-    /// The message that it refuses.
+    /// The message that is refused.
     pub about: About,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
-    /// How much of the info counts, in bytes: at most 72.
+    /// The length of the valid part of the info, in bytes: at most 72.
     pub info_len: u8,
-    /// More on the reason ("ARI").
+    /// Additional information on the reason ("ARI").
     pub info: PrivateData<{ Self::INFO }>,
-    /// The private data.
+    /// The program's private data.
     pub data: PrivateData<{ Self::DATA }>,
 }
 
@@ -111,7 +111,7 @@ impl Rej {
     /// The maximum length of a REJ's private data, in bytes.
     pub const DATA: usize = 148;
 
-    /// A refusal without info and private data.
+    /// A refusal without info or private data.
     #[must_use]
     pub fn bare(local: u32, remote: u32, about: About, reason: RejectReason) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl Rej {
         }
     }
 
-    /// Adds information. Bytes past [`Self::INFO`] are cut off.
+    /// Adds information. Bytes past [`Self::INFO`] are discarded.
     #[must_use]
     pub fn with_info(mut self, info: &[u8]) -> Self {
         let len = info.len().min(Self::INFO);
@@ -134,8 +134,8 @@ impl Rej {
         self
     }
 
-    /// The device instance in the info of a REJ with the reason [`RejectReason::TIMEOUT`]. Its sender does not know our
-    /// communication id, so this and its own id name the connection.
+    /// The device instance in the info of a REJ with the reason [`RejectReason::TIMEOUT`]. The sender does not know our
+    /// communication id, so the connection is identified by this GUID and the sender's own id.
     #[must_use]
     pub fn guid(&self) -> Option<Guid> {
         let timeout = self.reason == RejectReason::TIMEOUT && self.info_len >= 8;

@@ -1,4 +1,4 @@
-//! REP: accepts a connection, with what the side that asked needs for its queue pair.
+//! REP: accepts a connection, with all that the active side needs for its queue pair.
 
 use super::bytes::{Reader, Writer};
 use super::{PrivateData, Transport};
@@ -7,9 +7,9 @@ use crate::address::Guid;
 /// A REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// The communication id of the side that accepts.
+    /// The communication id of the passive side.
     pub local: u32,
-    /// The communication id of the side that asked.
+    /// The communication id of the active side.
     pub remote: u32,
     /// The queue pair number, 24 bits; 0 for an extended reliable connection.
     pub qpn: u32,
@@ -17,23 +17,23 @@ pub struct Rep {
     pub eecn: u32,
     /// The vendor of the ECE options, 24 bits.
     pub ece_vendor: u32,
-    /// The PSN that the side that accepts wants to receive first. 24 bits.
+    /// The first PSN that the passive side expects to receive, 24 bits.
     pub starting_psn: u32,
     /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
     /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
-    /// How long it takes to acknowledge, as a time code of 5 bits.
+    /// How long the passive side may delay an acknowledgement, as a time code of 5 bits.
     pub target_ack_delay: u8,
-    /// What became of the alternate path, 2 bits: 0 if it was accepted, or if there was none.
+    /// The result for the alternate path, 2 bits: 0 if it was accepted, or if there was none.
     pub failover: u8,
-    /// Whether it uses end-to-end flow control.
+    /// Whether the passive side uses end-to-end flow control.
     pub flow_control: bool,
     /// The RNR retry count, 3 bits.
     pub rnr_retry: u8,
     /// Whether its queue pair has a shared receive queue.
     pub srq: bool,
-    /// The device instance of the side that accepts.
+    /// The device instance of the passive side.
     pub guid: Guid,
     /// The private data.
     pub data: PrivateData<{ Self::DATA }>,
@@ -43,7 +43,7 @@ impl Rep {
     /// The maximum length of a REP's private data, in bytes.
     pub const DATA: usize = 196;
 
-    /// The number of the queue pair of the side that accepts.
+    /// The number of the passive side's queue pair.
     #[must_use]
     pub fn queue_pair(&self, transport: Transport) -> u32 {
         match transport {

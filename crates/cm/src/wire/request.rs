@@ -1,4 +1,4 @@
-//! REQ: asks for a connection. It has all that the other side needs for its queue pair.
+//! REQ: requests a connection. It contains all that the passive side needs for its queue pair.
 
 use super::bytes::{Reader, Writer};
 use super::{IpHeader, PrivateData, RejectReason};
@@ -46,12 +46,12 @@ impl Mtu {
     }
 }
 
-/// A path between two ports. On RoCE, LIDs mean nothing: we write 0xffff and read none.
+/// A path between two ports. On RoCE, LIDs mean nothing: they are written as 0xffff and ignored when read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The address of the side that asks.
+    /// The address of the active side.
     pub local: Gid,
-    /// The address of the side that answers.
+    /// The address of the passive side.
     pub remote: Gid,
     /// The flow label, 20 bits.
     pub flow_label: u32,
@@ -59,7 +59,7 @@ pub struct Path {
     pub traffic_class: u8,
     /// The hop limit.
     pub hop_limit: u8,
-    /// The rate code, 6 bits; 0 is none.
+    /// The rate code, 6 bits; 0 means none.
     pub rate: u8,
     /// The service level, 4 bits.
     pub service_level: u8,
@@ -67,41 +67,41 @@ pub struct Path {
     pub ack_timeout: u8,
 }
 
-/// Enhanced connection establishment: the vendor's options (`rdma_set_local_ece(3)`). All 0 if there are none.
+/// Enhanced connection establishment (ECE): the vendor options (`rdma_set_local_ece(3)`). All 0 if there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
     /// The vendor, 24 bits.
     pub vendor: u32,
-    /// Its options; in the attribute modifier of the MAD.
+    /// The options, which travel in the attribute modifier of the MAD.
     pub options: u32,
 }
 
-/// A REQ. Fields that may hold impossible values are numbers; [`Req::check`] judges them.
+/// A REQ. Fields that may contain impossible values are plain numbers; [`Req::check`] validates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The communication id of the side that asks.
+    /// The communication id of the active side.
     pub local: u32,
     /// The vendor of the ECE options, 24 bits.
     pub ece_vendor: u32,
     /// The service.
     pub service: ServiceId,
-    /// The device instance of the side that asks.
+    /// The device instance of the active side.
     pub guid: Guid,
-    /// Its queue pair number, 24 bits.
+    /// The number of the active side's queue pair, 24 bits.
     pub qpn: u32,
     /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
     /// The maximum number of outstanding reads and atomics that it initiates.
     pub initiator_depth: u8,
-    /// How long the other side may take to answer, as a time code of 5 bits.
+    /// How long the passive side may take to answer, as a time code of 5 bits.
     pub remote_response: u8,
     /// The service type, 2 bits, and the extended transport type, 3 bits.
     pub transport: (u8, u8),
-    /// Whether it uses end-to-end flow control.
+    /// Whether the active side uses end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN that it wants to receive first: the other side's first to send. 24 bits.
+    /// The first PSN that the active side expects to receive, which is the first that the passive side sends. 24 bits.
     pub starting_psn: u32,
-    /// How long it takes to answer a REP, as a time code of 5 bits.
+    /// How long the active side may take to answer a REP, as a time code of 5 bits.
     pub local_response: u8,
     /// The retry count, 3 bits.
     pub retry_count: u8,
@@ -113,11 +113,11 @@ pub struct Req {
     pub rnr_retry: u8,
     /// How many times messages are repeated, 4 bits.
     pub max_retries: u8,
-    /// Whether its queue pair has a shared receive queue.
+    /// Whether the active side's queue pair has a shared receive queue.
     pub srq: bool,
     /// The path.
     pub path: Path,
-    /// Whether it names an alternate path, which RoCE does not have.
+    /// Whether the REQ has an alternate path, which RoCE does not support.
     pub has_alternate_path: bool,
     /// The header of the IP service, then the program's private data.
     pub data: PrivateData<92>,
@@ -204,7 +204,7 @@ impl Req {
         body.array(140, self.data.0);
     }
 
-    /// Its transport; `None` for reliable datagrams and reserved types.
+    /// The requested transport; `None` for reliable datagrams and reserved types.
     #[must_use]
     pub fn transport(&self) -> Option<Transport> {
         match self.transport {
@@ -215,7 +215,7 @@ impl Req {
         }
     }
 
-    /// Its path MTU; `None` for reserved codes.
+    /// The path MTU; `None` for reserved codes.
     #[must_use]
     pub fn path_mtu(&self) -> Option<Mtu> {
         Mtu::of(self.mtu)
@@ -243,14 +243,14 @@ impl Req {
     }
 
     /// Splits the private data into the header of the IP service and the program's data; `None` if the header is missing or
-    /// wrong.
+    /// invalid.
     #[must_use]
     pub fn ip_data(&self) -> Option<(IpHeader, PrivateData<{ Self::DATA }>)> {
         let (header, data) = self.data.split();
         Some((IpHeader::decode(&header)?, data))
     }
 
-    /// The port that the sender says it has; 0 without a header of the IP service.
+    /// The port that the sender claims to have; 0 without a header of the IP service.
     #[must_use]
     pub fn source_port(&self) -> u16 {
         self.ip_data().map_or(0, |(header, _)| header.source_port)
@@ -275,14 +275,14 @@ impl Req {
         }
     }
 
-    /// The sender's address, as the REQ states it.
+    /// The sender's address according to the REQ.
     #[must_use]
     pub fn sender(&self) -> IpAddr {
         self.path.local.address()
     }
 }
 
-/// RoCE has the default partition only, with full or limited membership.
+/// RoCE has only the default partition, with full or limited membership.
 pub(super) const fn is_default_partition(pkey: u16) -> bool {
     pkey & 0x7fff == 0x7fff
 }

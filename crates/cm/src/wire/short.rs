@@ -6,13 +6,13 @@ use super::{About, PrivateData};
 /// MRA: the answer takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mra {
-    /// The communication id of the side that takes longer.
+    /// The communication id of the side that needs more time.
     pub local: u32,
     /// The communication id of the other side.
     pub remote: u32,
-    /// The message that it has not answered yet.
+    /// The message that this side has not answered yet.
     pub about: About,
-    /// How long it takes, as a time code of 5 bits.
+    /// How much time this side needs, as a time code of 5 bits.
     pub service_timeout: u8,
     /// The private data.
     pub data: PrivateData<222>,
@@ -41,9 +41,9 @@ impl Mra {
 /// RTU: both sides are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtu {
-    /// The communication id of the side that asked.
+    /// The communication id of the active side.
     pub local: u32,
-    /// The communication id of the side that accepted.
+    /// The communication id of the passive side.
     pub remote: u32,
     /// The private data.
     pub data: PrivateData<224>,
@@ -65,10 +65,10 @@ impl Rtu {
     }
 }
 
-/// DREQ: asks to end the connection.
+/// DREQ: requests the end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dreq {
-    /// The communication id of the side that ends it.
+    /// The communication id of the side that ends the connection.
     pub local: u32,
     /// The communication id of the other side.
     pub remote: u32,
@@ -99,9 +99,9 @@ impl Dreq {
 /// DREP: the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drep {
-    /// The communication id of the side that was asked.
+    /// The communication id of the side that received the DREQ.
     pub local: u32,
-    /// The communication id of the side that asked.
+    /// The communication id of the side that sent the DREQ.
     pub remote: u32,
     /// The private data.
     pub data: PrivateData<224>,

@@ -1,4 +1,4 @@
-//! SIDR: finds the datagram queue pair behind a service id (service id resolution).
+//! SIDR (service id resolution): finds the datagram queue pair of a service id.
 
 use super::bytes::{Reader, Writer};
 use super::request::is_default_partition;
@@ -6,10 +6,10 @@ use super::{IpHeader, PrivateData};
 use crate::address::{ServiceId, is_queue_pair};
 use core::fmt;
 
-/// SIDR_REQ: asks for the queue pair of a service.
+/// SIDR_REQ: requests the queue pair of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrReq {
-    /// Names the request; chosen by the side that asks.
+    /// The id of the request, chosen by the active side.
     pub request: u32,
     /// The partition key.
     pub pkey: u16,
@@ -24,7 +24,7 @@ impl SidrReq {
     pub const DATA: usize = 216 - IpHeader::LEN;
 
     /// Splits the private data into the header of the IP service and the program's data; `None` if the header is missing or
-    /// wrong.
+    /// invalid.
     #[must_use]
     pub fn ip_data(&self) -> Option<(IpHeader, PrivateData<{ Self::DATA }>)> {
         let (header, data) = self.data.split();
@@ -40,7 +40,7 @@ impl SidrReq {
         PrivateData(field)
     }
 
-    /// Whether it names the default partition, the only one on RoCE.
+    /// Whether the request is for the default partition, the only one on RoCE.
     #[must_use]
     pub const fn is_in_default_partition(&self) -> bool {
         is_default_partition(self.pkey)
@@ -68,7 +68,7 @@ impl SidrReq {
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// The answer has a queue pair.
+    /// The answer contains a queue pair.
     pub const VALID: Self = Self(0);
     /// Nothing listens on this service id.
     pub const UNSUPPORTED: Self = Self(1);
@@ -93,19 +93,19 @@ impl fmt::Display for SidrStatus {
 /// SIDR_REP: the queue pair of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrRep {
-    /// The request that it answers.
+    /// The id of the request that this answers.
     pub request: u32,
     /// The result.
     pub status: SidrStatus,
-    /// How much of the info counts, in bytes: at most 72.
+    /// The length of the valid part of the info, in bytes: at most 72.
     pub info_len: u8,
     /// The queue pair number, 24 bits.
     pub qpn: u32,
     /// The service.
     pub service: ServiceId,
-    /// The Q_Key for datagrams to that queue pair.
+    /// The Q_Key for datagrams to this queue pair.
     pub qkey: u32,
-    /// More on the result.
+    /// Additional information on the result.
     pub info: PrivateData<72>,
     /// The private data.
     pub data: PrivateData<{ Self::DATA }>,
@@ -130,7 +130,7 @@ impl SidrRep {
         }
     }
 
-    /// The status, with a success that names an impossible queue pair turned into [`SidrStatus::NO_QUEUE_PAIR`].
+    /// The status, except that a success with an impossible queue pair number becomes [`SidrStatus::NO_QUEUE_PAIR`].
     #[must_use]
     pub fn checked_status(&self) -> SidrStatus {
         match self.status {

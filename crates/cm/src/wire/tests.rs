@@ -1,11 +1,11 @@
-//! Messages against what Linux's connection manager (rxe) and its peers sent, byte by byte, and against hostile bytes.
+//! Messages compared byte by byte with those of Linux's connection manager (rxe) and its peers, and hostile bytes.
 
 use super::*;
 use crate::address::{Gid, Guid, PortSpace, ServiceId};
 use core::net::IpAddr;
 use proptest::prelude::*;
 
-/// A message from hexadecimal digits; the rest of its 256 bytes is zero.
+/// A message from hexadecimal digits, padded with zeros to 256 bytes.
 fn mad(hex: &str) -> [u8; MAD] {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut mad = [0; MAD];
@@ -18,7 +18,7 @@ fn mad(hex: &str) -> [u8; MAD] {
 fn decoded(hex: &str) -> Mad {
     let bytes = mad(hex);
     let it = Mad::decode(&bytes).expect("a message");
-    assert_eq!(it.encode(), bytes, "{it:?} is not written as it was read");
+    assert_eq!(it.encode(), bytes, "{it:?} does not round-trip");
     it
 }
 
@@ -26,7 +26,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// From `rping` on rxe.
+/// From `rping` over rxe.
 const REQ: &str = "010702030000000000000004ca772d4f0010000000000000
     4f2d77ca00000000 0000000001061c06 505400fffe770002 0000000000000000
     00001701 00000001 000000a0 a11099a7 ffff37f0 ffffffff
@@ -36,7 +36,7 @@ const REQ: &str = "010702030000000000000004ca772d4f0010000000000000
     004085ca 0000000000000000000000000a4d0002 0000000000000000000000000a4d0001";
 
 #[test]
-fn a_captured_req_is_read_and_written_as_it_was() {
+fn a_captured_req_round_trips() {
     let it = decoded(REQ);
     assert_eq!((it.tid, it.modifier), (0x4_ca77_2d4f, 0));
     let Message::Req(req) = it.message else {
@@ -90,7 +90,7 @@ fn a_captured_req_is_read_and_written_as_it_was() {
 }
 
 #[test]
-fn captured_answers_are_read_and_written_as_they_were() {
+fn captured_answers_round_trip() {
     let rep = decoded(
         "010702030000000000000000000000520013000000000000 4d2d77ca 00000052 00000000 00001800 00000000 7e97bb00 040478e0 505400fffe770002",
     );
@@ -138,7 +138,7 @@ fn captured_answers_are_read_and_written_as_they_were() {
 }
 
 #[test]
-fn captured_disconnects_are_read_and_written_as_they_were() {
+fn captured_disconnects_round_trip() {
     let dreq =
         decoded("010702030000000000000004ca772d4d0015000000000000 4d2d77ca 00000052 00034200");
     let wanted = Dreq {
@@ -158,7 +158,7 @@ fn captured_disconnects_are_read_and_written_as_they_were() {
 }
 
 #[test]
-fn captured_datagram_resolutions_are_read_and_written_as_they_were() {
+fn captured_datagram_resolutions_round_trip() {
     let asked = decoded(
         "010702030000000000000000000000620017000000000000 00000062 ffff0000 0000000001111c06
          0040beef 0000000000000000000000000a4d0001 0000000000000000000000000a4d0002 78",
@@ -192,7 +192,7 @@ fn captured_datagram_resolutions_are_read_and_written_as_they_were() {
 }
 
 #[test]
-fn other_lengths_headers_and_attributes_are_dropped() {
+fn invalid_lengths_headers_and_attributes_are_dropped() {
     let good = mad(REQ);
     for len in [0, 24, 200, 255, 257, 300, 4096] {
         let mut bytes = good.to_vec();
@@ -231,7 +231,7 @@ fn impossible_requests_are_refused_with_their_reason() {
     ];
     for (at, value, reason) in impossible {
         let mut bytes = mad(REQ);
-        // Without this, 0x17 would stay in the number of the queue pair.
+        // Otherwise 0x17 would remain in the queue pair number.
         if at == body(33) {
             bytes[body(34)] = 0;
         }
@@ -258,7 +258,7 @@ fn impossible_requests_are_refused_with_their_reason() {
 }
 
 #[test]
-fn every_transport_has_its_codes() {
+fn every_transport_has_its_own_codes() {
     let it = decoded(REQ);
     let Message::Req(req) = it.message else {
         panic!("{it:?}")
@@ -275,9 +275,9 @@ fn every_transport_has_its_codes() {
     }
 }
 
-/// The vendor of an ECE is in three places of a REP, and its options are in the header.
+/// A REP contains the ECE vendor in three separate bytes; the ECE options are in the header.
 #[test]
-fn ece_survives_the_wire() {
+fn ece_round_trips() {
     let rep = decoded(
         "0107020300000000000000000000005200130000aabbccdd 4d2d77ca 00000052 00000000 00001812 00000034 7e97bb56 040478e0",
     );
@@ -308,7 +308,7 @@ fn the_info_of_a_refusal_never_exceeds_its_field() {
 }
 
 #[test]
-fn reasons_have_words() {
+fn reasons_have_descriptions() {
     assert_eq!(
         RejectReason::SERVICE_ID.to_string(),
         "nothing listens on this port"
@@ -318,7 +318,7 @@ fn reasons_have_words() {
 }
 
 proptest! {
-    /// Reserved bits are lost, and nothing else.
+    /// Only reserved bits are lost.
     #[test]
     fn any_message_means_the_same_after_a_round_trip(
         body in proptest::array::uniform32(any::<[u8; 7]>()),
@@ -333,7 +333,7 @@ proptest! {
         for (part, random) in bytes[HEADER..].chunks_mut(7).zip(body) {
             part.copy_from_slice(&random[..part.len()]);
         }
-        let first = Mad::decode(&bytes).expect("every body has a meaning");
+        let first = Mad::decode(&bytes).expect("every body is valid");
         prop_assert_eq!(Mad::decode(&first.encode()), Ok(first));
         prop_assert_eq!((first.tid, first.modifier), (tid, modifier));
         if let Message::Req(req) = first.message {

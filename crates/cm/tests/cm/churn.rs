@@ -1,4 +1,4 @@
-//! Many connections: only what is in use takes memory, and floods are bounded.
+//! Many connections: memory is bounded by what is in use, and floods are bounded.
 
 use crate::world::{A, B, PORT, Policy, SECOND, World, address, config, queue_pair};
 use rkey_cm::address::{Gid, Guid, PortSpace, ServiceId};
@@ -33,7 +33,7 @@ fn ten_thousand_connects_and_disconnects_leave_nothing() {
     assert_eq!(world.hosts[B].manager.remembered(), 1, "the listener");
 }
 
-/// Connects with these queue pairs; returns both ends.
+/// Connects these queue pairs; returns both connection ids.
 fn connect_with(world: &mut World, qpns: [u32; 2]) -> [ConnectionId; 2] {
     let request = Connect {
         queue_pair: queue_pair(qpns[A]),
@@ -55,9 +55,9 @@ fn connect_with(world: &mut World, qpns: [u32; 2]) -> [ConnectionId; 2] {
     [a, b]
 }
 
-/// The numbers of destroyed queue pairs come round while their connections are in time wait, on either side.
+/// The numbers of destroyed queue pairs are reused while their connections are in time wait, on either side.
 #[test]
-fn the_queue_pair_of_an_ended_connection_connects_again() {
+fn the_queue_pair_of_an_ended_connection_can_reconnect() {
     for (which, next) in [("A", [0x11, 0x23]), ("B", [0x12, 0x22])] {
         for closes in [A, B] {
             let mut world = World::new();
@@ -77,7 +77,7 @@ fn the_queue_pair_of_an_ended_connection_connects_again() {
                 let state = world.state(side, second[side]);
                 assert_eq!(state, Some(State::Established), "{which}");
             }
-            // The end of the first connection's time wait takes nothing from the second.
+            // The end of the first connection's time wait does not affect the second connection.
             world.run(3 * SECOND);
             assert_eq!(world.state(A, first[A]), None);
             let third = connect_with(&mut world, next);
@@ -88,9 +88,9 @@ fn the_queue_pair_of_an_ended_connection_connects_again() {
     }
 }
 
-/// The program of the passive side has not agreed to the end yet.
+/// The program of the passive side has not confirmed the end yet.
 #[test]
-fn the_queue_pair_of_a_connection_that_the_peer_ended_connects_again() {
+fn the_queue_pair_of_a_connection_that_the_peer_ended_can_reconnect() {
     let mut world = World::new();
     world.listen(B, 8);
     let first = connect_with(&mut world, [0x11, 0x22]);
@@ -116,7 +116,7 @@ fn the_queue_pair_of_a_connection_that_the_peer_ended_connects_again() {
 
 /// A refused request leaves no entry that hides the next one of the same queue pair.
 #[test]
-fn the_queue_pair_of_a_refused_request_has_one_connection_at_most() {
+fn the_queue_pair_of_a_refused_request_has_at_most_one_connection() {
     let mut world = World::new();
     world.listen(B, 8);
     world.hosts[B].policy = Policy::Reject;
@@ -136,7 +136,7 @@ fn the_queue_pair_of_a_refused_request_has_one_connection_at_most() {
     assert_eq!(world.state(B, second[B]), Some(State::Established));
 }
 
-/// A REQ of a stranger with its own address and number.
+/// A REQ of a third party with its own address and number.
 fn stranger(template: &Mad, from: IpAddr, number: u32) -> [u8; 256] {
     let Message::Req(req) = template.message else {
         panic!("{template:?}")
@@ -174,7 +174,7 @@ fn spoofed(number: u32) -> IpAddr {
 const FLOOD: u32 = if cfg!(miri) { 300 } else { 50_000 };
 
 #[test]
-fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
+fn a_flood_of_requests_fills_only_the_backlog() {
     let template = template();
     for one_source in [true, false] {
         let mut world = World::new();
@@ -191,12 +191,13 @@ fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
             "the flood is not answered"
         );
         let sources = if one_source { 1 } else { 16 };
-        // Connections, events and places in the backlog; four table entries each; a count for each source; the listener.
+        // Connections, events and backlog entries; four table entries each; a count for each source; the listener.
         assert_eq!(manager.remembered(), 16 * 3 + 16 * 4 + sources + 1);
     }
 }
 
-/// The REJ by which the stranger withdraws its REQ: it names its own id and GUID, since it knows none of ours.
+/// The REJ that withdraws a third party's REQ: it contains the sender's id and GUID, since the sender knows none of
+/// ours.
 fn withdrawal(number: u32) -> [u8; 256] {
     let rej = Rej::bare(number, 0, About::Other, RejectReason::TIMEOUT);
     let rej = rej.with_info(&[9; 8]);
@@ -242,7 +243,7 @@ fn withdrawn_requests_stay_in_the_backlog_until_the_program_takes_them() {
     let fetched = (1..100).filter(|number| fetch(manager, *number)).count();
     assert_eq!(fetched, 4);
     assert_eq!(manager.connections().count(), 0);
-    // Taking and closing both free a place.
+    // Taking and closing both free a backlog entry.
     let taken = requests[0];
     let closed = requests[1];
     assert_eq!(manager.take_request(taken), Err(Error::Unknown));
@@ -257,7 +258,7 @@ fn withdrawn_requests_stay_in_the_backlog_until_the_program_takes_them() {
 }
 
 #[test]
-fn one_address_cannot_take_the_whole_backlog_when_its_share_is_limited() {
+fn one_address_cannot_fill_the_backlog_when_its_share_is_limited() {
     let template = template();
     let mut limited = config(B);
     limited.limits.undecided_per_peer = 4;
@@ -278,7 +279,7 @@ fn one_address_cannot_take_the_whole_backlog_when_its_share_is_limited() {
 
 /// Processes of one host share its address.
 #[test]
-fn the_requests_of_one_party_do_not_count_against_another_of_the_same_address() {
+fn the_requests_of_one_party_do_not_count_against_another_at_the_same_address() {
     const BACKLOG: usize = 1024;
     let template = template();
     let mut world = World::new();
@@ -320,7 +321,7 @@ fn a_flood_that_the_program_accepts_ends_at_the_limit_and_is_forgotten() {
     limited.limits.connections = 100;
     let mut world = World::with(config(A), limited);
     world.listen(B, 8);
-    world.censor = Some(|_| true);
+    world.drop_if = Some(|_| true);
     for number in 1..=500 {
         let from = spoofed(number);
         let mad = stranger(&template, from, number);
@@ -345,7 +346,7 @@ fn a_flood_that_the_program_accepts_ends_at_the_limit_and_is_forgotten() {
 }
 
 #[test]
-fn answers_to_strangers_wait_in_a_bounded_queue() {
+fn answers_to_unknown_peers_wait_in_a_bounded_queue() {
     let template = template();
     let mut manager = Manager::new(config(B));
     for number in 1..=FLOOD {
@@ -384,7 +385,7 @@ fn refused_requests_are_kept_within_a_limit() {
     let mut world = World::with(config(A), limited);
     world.listen(B, 8);
     world.hosts[B].policy = Policy::Reject;
-    world.censor = Some(|_| true);
+    world.drop_if = Some(|_| true);
     for number in 1..=200 {
         let from = spoofed(number);
         let mad = stranger(&template, from, number);

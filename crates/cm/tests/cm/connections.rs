@@ -1,4 +1,4 @@
-//! One connection at a time: how it begins, is refused, and ends; which messages that takes, and when.
+//! Single connections: how they begin, are refused and end, which messages that takes, and when.
 
 use crate::world::{A, B, Policy, SECOND, World, address, config, kind, queue_pair};
 use rkey_cm::State;
@@ -19,7 +19,7 @@ fn reason(event: &Event) -> RejectReason {
 }
 
 #[test]
-fn a_connection_takes_three_messages_and_carries_what_both_programs_said() {
+fn a_connection_takes_three_messages_and_carries_both_programs_data() {
     let mut world = World::new();
     world.listen(B, 1);
     let a = world.connect(A, b"hello");
@@ -47,7 +47,7 @@ fn a_connection_takes_three_messages_and_carries_what_both_programs_said() {
 }
 
 #[test]
-fn a_disconnect_ends_both_sides_and_then_nothing_is_left() {
+fn a_disconnect_ends_both_sides_and_leaves_nothing() {
     for first in [A, B] {
         let mut world = World::new();
         let ids = <[_; 2]>::from(world.pair());
@@ -74,7 +74,7 @@ fn a_disconnect_ends_both_sides_and_then_nothing_is_left() {
 fn crossing_disconnects_are_one_disconnect_for_each_program() {
     let mut world = World::new();
     let (a, b) = world.pair();
-    world.weather.delay = SECOND;
+    world.conditions.delay = SECOND;
     world.hosts[A].manager.disconnect(world.now, a).unwrap();
     world.hosts[B].manager.disconnect(world.now, b).unwrap();
     world.run_to_the_end();
@@ -85,7 +85,7 @@ fn crossing_disconnects_are_one_disconnect_for_each_program() {
 }
 
 #[test]
-fn a_refusal_brings_its_reason_and_data() {
+fn a_refusal_carries_its_reason_and_data() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Reject;
@@ -104,7 +104,7 @@ fn a_refusal_brings_its_reason_and_data() {
 }
 
 #[test]
-fn a_refused_peer_may_ask_again_with_the_same_queue_pair() {
+fn a_refused_peer_may_retry_with_the_same_queue_pair() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Reject;
@@ -120,21 +120,21 @@ fn a_refused_peer_may_ask_again_with_the_same_queue_pair() {
 }
 
 #[test]
-fn a_lost_refusal_is_repeated_and_is_no_second_request() {
+fn a_lost_refusal_is_repeated_without_a_second_request() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Reject;
     world.connect(A, b"");
-    world.censor = Some(|mad| kind(mad) == "REJ");
+    world.drop_if = Some(|mad| kind(mad) == "REJ");
     world.run(SECOND);
-    world.censor = None;
+    world.drop_if = None;
     world.run(7 * SECOND);
     assert_eq!(reason(last(&world, A)), RejectReason::CONSUMER);
     assert_eq!(world.hosts[B].events.len(), 1);
 }
 
 #[test]
-fn requests_that_reach_nothing_are_refused_with_the_reason_of_linux() {
+fn requests_without_a_listener_are_refused_with_the_same_reason_as_on_linux() {
     let mut world = World::new();
     world.connect(A, b"");
     world.run(0);
@@ -149,7 +149,7 @@ fn requests_that_reach_nothing_are_refused_with_the_reason_of_linux() {
 #[test]
 fn a_silent_peer_is_unreachable_after_sixteen_requests_in_98_seconds() {
     let mut world = World::new();
-    world.censor = Some(|_| true);
+    world.drop_if = Some(|_| true);
     let a = world.connect(A, b"");
     world.run_to_the_end();
     let requests = world.sent.iter().filter(|(_, mad)| kind(mad) == "REQ");
@@ -163,15 +163,15 @@ fn a_silent_peer_is_unreachable_after_sixteen_requests_in_98_seconds() {
 }
 
 #[test]
-fn a_lost_rep_is_repeated_and_a_lost_rtu_makes_it_repeat() {
+fn a_rep_is_repeated_if_it_or_the_rtu_is_lost() {
     let mut world = World::new();
     world.listen(B, 1);
     world.connect(A, b"");
-    world.censor = Some(|mad| kind(mad) == "REP");
+    world.drop_if = Some(|mad| kind(mad) == "REP");
     world.run(SECOND);
-    world.censor = Some(|mad| kind(mad) == "RTU");
+    world.drop_if = Some(|mad| kind(mad) == "RTU");
     world.run(4 * SECOND);
-    world.censor = None;
+    world.drop_if = None;
     world.run(4 * SECOND);
     let times: Vec<(u64, &str)> = world
         .sent
@@ -192,10 +192,10 @@ fn a_lost_rep_is_repeated_and_a_lost_rtu_makes_it_repeat() {
 }
 
 #[test]
-fn the_first_data_establishes_when_the_rtu_is_lost() {
+fn the_first_data_establishes_the_connection_if_the_rtu_is_lost() {
     let mut world = World::new();
     world.listen(B, 1);
-    world.censor = Some(|mad| kind(mad) == "RTU");
+    world.drop_if = Some(|mad| kind(mad) == "RTU");
     world.connect(A, b"");
     world.run(0);
     let b = world.requested(B);
@@ -214,7 +214,7 @@ fn the_first_data_establishes_when_the_rtu_is_lost() {
 }
 
 #[test]
-fn a_repeated_request_for_a_slow_program_is_answered_with_mra_and_then_waits_longer() {
+fn a_repeated_request_to_a_slow_program_gets_an_mra_and_then_waits_longer() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Keep;
@@ -249,7 +249,7 @@ fn a_repeated_request_for_a_slow_program_is_answered_with_mra_and_then_waits_lon
 }
 
 #[test]
-fn a_slow_active_program_answers_a_repeated_rep_with_mra() {
+fn a_repeated_rep_to_a_slow_active_program_gets_an_mra() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[A].establishes = false;
@@ -262,8 +262,8 @@ fn a_slow_active_program_answers_a_repeated_rep_with_mra() {
 }
 
 #[test]
-fn a_closed_side_tells_the_other_in_every_state() {
-    // The states in which A closes: after this many messages of the exchange.
+fn a_side_that_closes_notifies_the_other_in_every_state() {
+    // A closes after this many messages of the exchange, which puts it into each state.
     for kept in 0..4 {
         let mut world = World::new();
         world.listen(B, 1);
@@ -273,7 +273,7 @@ fn a_closed_side_tells_the_other_in_every_state() {
         } else {
             Policy::Accept
         };
-        world.censor = (kept == 0).then_some(|mad: &Mad| kind(mad) == "REQ");
+        world.drop_if = (kept == 0).then_some(|mad: &Mad| kind(mad) == "REQ");
         let a = world.connect(A, b"");
         world.run(0);
         world.hosts[A].manager.close(world.now, a).unwrap();
@@ -299,10 +299,10 @@ fn a_closed_side_tells_the_other_in_every_state() {
 }
 
 #[test]
-fn a_passive_side_that_closes_tells_the_other_even_if_its_first_message_is_lost() {
+fn a_passive_side_that_closes_notifies_the_other_even_if_its_first_message_is_lost() {
     let mut world = World::new();
     world.listen(B, 1);
-    world.censor = Some(|mad| matches!(kind(mad), "RTU" | "REJ"));
+    world.drop_if = Some(|mad| matches!(kind(mad), "RTU" | "REJ"));
     let a = world.connect(A, b"");
     world.run(0);
     let b = world.requested(B);
@@ -317,13 +317,13 @@ fn a_passive_side_that_closes_tells_the_other_even_if_its_first_message_is_lost(
     assert_eq!(world.hosts[A].manager.remembered(), 0);
 }
 
-/// The DREQ overtakes the REP, and the refusal that went with it is lost. A DREP would end the passive side, and the
-/// late REP would establish the active one.
+/// The DREQ overtakes the REP, and the refusal sent with it is lost. A DREP would end the passive side, and the late
+/// REP would then establish the active one.
 #[test]
 fn a_dreq_that_overtakes_the_rep_ends_both_sides() {
     let mut world = World::new();
     world.listen(B, 1);
-    world.censor = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
+    world.drop_if = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
     let a = world.connect(A, b"");
     world.run(0);
     let (_, late) = *world.sent.last().unwrap();
@@ -348,10 +348,10 @@ fn a_dreq_that_overtakes_the_rep_ends_both_sides() {
 
 /// The REP never comes: the repeated REQ is refused.
 #[test]
-fn a_request_whose_answer_was_lost_is_refused_when_the_passive_side_has_closed() {
+fn a_request_whose_answer_was_lost_is_refused_after_the_passive_side_has_closed() {
     let mut world = World::new();
     world.listen(B, 1);
-    world.censor = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
+    world.drop_if = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
     let a = world.connect(A, b"");
     world.run(0);
     world.hosts[B]
@@ -359,7 +359,7 @@ fn a_request_whose_answer_was_lost_is_refused_when_the_passive_side_has_closed()
         .close(world.now, world.requested(B))
         .unwrap();
     world.run(SECOND);
-    world.censor = None;
+    world.drop_if = None;
     world.run(6 * SECOND);
     assert_eq!(reason(last(&world, A)), RejectReason::STALE);
     assert_eq!(world.state(A, a), Some(State::TimeWait));
@@ -367,7 +367,7 @@ fn a_request_whose_answer_was_lost_is_refused_when_the_passive_side_has_closed()
     assert_eq!(world.hosts[B].manager.remembered(), 1, "the listener");
 }
 
-/// After a crash: another manager with the same GUID, which uses the same queue pair number.
+/// After a crash: a new manager with the same GUID uses the same queue pair number.
 #[test]
 fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
     let mut world = World::new();
@@ -385,7 +385,7 @@ fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
     let new = world.hosts[A].manager.connect(world.now, &request).unwrap();
     world.run(0);
     assert_eq!(world.state(A, new), Some(State::Established));
-    // The old connection stays until B's program ends it. A answers the DREQ.
+    // The old connection remains until B's program ends it. A answers the DREQ.
     assert_eq!(world.state(B, old), Some(State::Established));
     world.hosts[B].manager.disconnect(world.now, old).unwrap();
     world.run(0);
@@ -394,7 +394,7 @@ fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
 }
 
 #[test]
-fn every_transport_connects_and_extended_queue_pairs_are_named_where_linux_looks() {
+fn every_transport_connects_and_xrc_queue_pair_numbers_are_where_linux_expects_them() {
     for transport in [Transport::Rc, Transport::Uc, Transport::Xrc] {
         let mut world = World::new();
         world.listen_with(B, 1, Kind::Connected(transport));
@@ -421,7 +421,7 @@ fn every_transport_connects_and_extended_queue_pairs_are_named_where_linux_looks
 }
 
 #[test]
-fn a_manager_connects_to_itself() {
+fn a_manager_can_connect_to_itself() {
     let mut world = World::new();
     world.listen(A, 1);
     let request = Connect {
@@ -485,7 +485,7 @@ fn calls_that_do_not_fit_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn listeners_on_different_addresses_share_a_port_and_the_request_reaches_the_right_one() {
+fn listeners_on_different_addresses_can_share_a_port() {
     let mut world = World::new();
     let service = ServiceId::new(PortSpace::Tcp, 7174);
     let kind = Kind::Connected(Transport::Rc);
@@ -518,7 +518,7 @@ fn listeners_on_different_addresses_share_a_port_and_the_request_reaches_the_rig
 }
 
 #[test]
-fn the_end_of_a_listener_refuses_what_the_program_has_not_taken() {
+fn ending_a_listener_refuses_the_requests_not_taken() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Ignore;
     let listener = world.listen(B, 8);

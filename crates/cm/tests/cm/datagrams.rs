@@ -47,7 +47,7 @@ fn world() -> World {
 }
 
 #[test]
-fn a_queue_pair_is_found_with_its_key_and_both_programs_data() {
+fn a_resolution_returns_the_queue_pair_and_q_key_and_carries_both_programs_data() {
     let mut world = world();
     let a = ask(&mut world);
     world.run(0);
@@ -81,10 +81,10 @@ fn a_lost_answer_is_repeated_without_asking_the_program_again() {
     let mut world = world();
     ask(&mut world);
     world.run(0);
-    world.censor = Some(|mad| kind(mad) == "SIDR_REP");
+    world.drop_if = Some(|mad| kind(mad) == "SIDR_REP");
     answer(&mut world).unwrap();
     world.run(SECOND);
-    world.censor = None;
+    world.drop_if = None;
     world.run(4 * SECOND);
     assert_eq!(response(&world).qpn, 0x42);
     assert_eq!(world.hosts[B].events.len(), 1);
@@ -95,7 +95,7 @@ fn a_lost_answer_is_repeated_without_asking_the_program_again() {
 }
 
 #[test]
-fn requests_that_reach_no_datagram_service_are_refused() {
+fn requests_without_a_datagram_listener_are_refused() {
     let mut world = World::new();
     ask(&mut world);
     world.run(0);
@@ -115,7 +115,7 @@ fn a_closed_request_is_refused_and_a_silent_peer_is_unreachable() {
     world.hosts[B].manager.close(world.now, b).unwrap();
     world.run(0);
     assert_eq!(response(&world).status, SidrStatus::REJECT);
-    world.censor = Some(|_| true);
+    world.drop_if = Some(|_| true);
     let a = ask(&mut world);
     world.run_to_the_end();
     assert_eq!(world.hosts[A].history(a), ["Unreachable"]);
@@ -123,7 +123,7 @@ fn a_closed_request_is_refused_and_a_silent_peer_is_unreachable() {
 }
 
 #[test]
-fn an_answer_without_a_queue_pair_is_no_success() {
+fn an_answer_without_a_queue_pair_is_not_a_success() {
     let rep = SidrRep {
         status: SidrStatus::VALID,
         ..SidrRep::refusal(&sidr(), SidrStatus::VALID)

@@ -1,4 +1,4 @@
-//! Hostile messages: from a third address, with wrong ids, with any bytes.
+//! Hostile messages: from a third address, with wrong ids, with arbitrary bytes.
 
 use crate::world::{A, B, PORT, Policy, World, address, kind};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 66));
 
-/// The messages of a whole connection, from A to B and back, with the addresses.
+/// The messages of a whole connection, in both directions, with the addresses.
 fn exchange() -> Vec<Mad> {
     let mut world = World::new();
     let (a, _) = world.pair();
@@ -80,7 +80,7 @@ fn only_the_peer_can_end_a_connection() {
             state_after(&mut it, STRANGER, &mad),
             Some(State::Established)
         );
-        // The messages are good: the peer itself may send them.
+        // The messages are valid: the peer itself may send them.
         let ended = [State::DreqReceived, State::TimeWait][index];
         assert_eq!(state_after(&mut it, address(B), &mad), Some(ended));
     }
@@ -148,7 +148,7 @@ fn an_unknown_disconnect_is_answered_and_an_unknown_rtu_is_not() {
     assert!(it.world.hosts[A].manager.next_transmit().is_none());
 }
 
-/// The answer to a REQ that was changed, from this address; `None` is silence.
+/// The answer to a modified REQ from this address; `None` if there is no answer.
 fn answer_to_changed(from: IpAddr, change: fn(&mut rkey_cm::wire::Req)) -> Option<Rej> {
     let mut world = World::new();
     world.listen(B, 8);
@@ -168,7 +168,7 @@ fn answer_to_changed(from: IpAddr, change: fn(&mut rkey_cm::wire::Req)) -> Optio
 }
 
 #[test]
-fn requests_that_lie_about_addresses_are_dropped_or_refused() {
+fn requests_with_false_addresses_are_dropped_or_refused() {
     assert_eq!(answer_to_changed(STRANGER, |_| {}), None, "another source");
     let multicast = IpAddr::from([239, 1, 2, 3]);
     let from_group = answer_to_changed(multicast, |req| {
@@ -204,10 +204,10 @@ fn requests_that_lie_about_addresses_are_dropped_or_refused() {
     assert_eq!(reason(|req| req.qpn = 0xff_ffff), unsupported);
 }
 
-/// Another process at the peer's address, or a host that claims it, knows the GUID and the number of the peer's queue pair,
-/// but none of the ids.
+/// Another process at the peer's address, or a host that claims the address, knows the GUID and the number of the peer's
+/// queue pair, but none of the ids.
 #[test]
-fn messages_that_name_the_queue_pair_of_a_connection_do_not_end_it() {
+fn naming_the_queue_pair_of_a_connection_does_not_end_it() {
     let mut world = World::new();
     let (a, b) = world.pair();
     let (Message::Req(req), Message::Rep(rep)) = (world.sent[0].1.message, world.sent[1].1.message)
@@ -226,8 +226,8 @@ fn messages_that_name_the_queue_pair_of_a_connection_do_not_end_it() {
         panic!("a REJ")
     };
     assert_eq!((refusal.reason, refusal.remote), (RejectReason::STALE, 5));
-    // A peer that was asked for another connection names the queue pair of the first.
-    world.censor = Some(|_| true);
+    // The peer names the queue pair of the first connection in its answer for another connection.
+    world.drop_if = Some(|_| true);
     let other = world.connect(A, b"");
     world.run(0);
     let (_, asked) = *world.sent.last().unwrap();
@@ -256,7 +256,7 @@ fn reason(event: &Event) -> RejectReason {
     }
 }
 
-/// A REP of another world.
+/// A REP from an unrelated exchange.
 fn a_rep() -> Rep {
     let mut world = World::new();
     world.pair();
@@ -270,7 +270,7 @@ fn a_rep() -> Rep {
 #[test]
 fn a_rep_with_an_impossible_queue_pair_is_refused_and_reported() {
     let mut world = World::new();
-    world.censor = Some(|_| true);
+    world.drop_if = Some(|_| true);
     let a = world.connect(A, b"");
     world.run(0);
     let (_, request) = world.sent[0];
@@ -321,7 +321,7 @@ fn a_refused_rep_leaves_the_peers_datagram_request_alone() {
         panic!("{asked:?}")
     };
     assert_eq!(world.hosts[A].events.len(), 1);
-    world.censor = Some(|_| true);
+    world.drop_if = Some(|_| true);
     world.connect(A, b"");
     world.run(0);
     let (_, request) = *world.sent.last().unwrap();
@@ -344,7 +344,7 @@ fn a_refused_rep_leaves_the_peers_datagram_request_alone() {
 }
 
 #[test]
-fn equal_ids_of_two_devices_are_two_connections() {
+fn equal_ids_from_two_devices_make_two_connections() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Keep;
     world.listen(B, 8);
@@ -362,9 +362,9 @@ fn equal_ids_of_two_devices_are_two_connections() {
 }
 
 proptest! {
-    /// Real messages with changed bytes, from the peer and from a stranger, in any order, with time passing.
+    /// Real messages with modified bytes, from the peer and from a third party, in any order, at various times.
     #[test]
-    fn changed_messages_get_at_most_one_answer_each_and_leave_nothing(
+    fn modified_messages_get_at_most_one_answer_each_and_leave_nothing(
         script in proptest::collection::vec(
             (any::<u8>(), any::<bool>(), proptest::collection::vec((16_usize..200, any::<u8>()), 0..4), 0..9_u64),
             1..60,

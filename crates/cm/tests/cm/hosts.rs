@@ -1,4 +1,4 @@
-//! What a host of several managers needs: where a message has to go, and what becomes of connections to a process that is gone.
+//! What a host with several managers needs: the addressee of a message, and the end of connections to a process that has ended.
 
 use crate::world::{A, B, PORT, Policy, World};
 use rkey_cm::State;
@@ -7,31 +7,31 @@ use rkey_cm::ids::IdSpace;
 use rkey_cm::manager::{Error, Event};
 use rkey_cm::wire::{Addressee, Mad, Message, RejectReason};
 
-/// The host knows that the peer's process is gone: the connection ends as if the peer had sent a DREQ.
+/// The host knows that the peer's process has ended: the connection ends as if the peer had sent a DREQ.
 #[test]
-fn a_peer_that_is_gone_ends_the_connection() {
+fn the_end_of_the_peer_process_ends_the_connection() {
     let mut world = World::new();
     let (a, b) = world.pair();
     let now = world.now;
     assert_eq!(world.hosts[B].manager.connections_to(IdSpace::ALL), [b]);
     let manager = &mut world.hosts[B].manager;
-    assert!(manager.peer_is_gone(now, b).is_ok());
+    assert!(manager.peer_ended(now, b).is_ok());
     let told = manager.next_event();
     assert!(matches!(told, Some(Event::Disconnected { .. })), "{told:?}");
     assert_eq!(manager.state(b), Some(State::DreqReceived));
     assert!(manager.disconnect(now, b).is_ok());
-    // The program that has sent a DREQ does not wait for the answer of a peer that is gone.
+    // A program that has sent a DREQ does not wait for the answer of a peer that has ended.
     assert!(world.hosts[A].manager.disconnect(now, a).is_ok());
-    assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
+    assert!(world.hosts[A].manager.peer_ended(now, a).is_ok());
     assert_eq!(world.state(A, a), Some(State::TimeWait));
-    assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
+    assert!(world.hosts[A].manager.peer_ended(now, a).is_ok());
     world.run_to_the_end();
-    let gone = world.hosts[A].manager.peer_is_gone(now, a);
-    assert_eq!(gone, Err(Error::Unknown));
+    let ended = world.hosts[A].manager.peer_ended(now, a);
+    assert_eq!(ended, Err(Error::Unknown));
 }
 
 #[test]
-fn a_peer_that_is_gone_before_it_answers_counts_as_a_refusal() {
+fn a_peer_that_ends_before_it_answers_counts_as_a_refusal() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Keep;
@@ -39,7 +39,7 @@ fn a_peer_that_is_gone_before_it_answers_counts_as_a_refusal() {
     world.run(0);
     let now = world.now;
     assert_eq!(world.hosts[A].manager.connections_to(IdSpace::ALL), []);
-    assert!(world.hosts[A].manager.peer_is_gone(now, a).is_ok());
+    assert!(world.hosts[A].manager.peer_ended(now, a).is_ok());
     world.run(0);
     let told = world.hosts[A].events.last();
     let Some(Event::Rejected { rej, .. }) = told else {
@@ -47,11 +47,11 @@ fn a_peer_that_is_gone_before_it_answers_counts_as_a_refusal() {
     };
     assert_eq!(rej.reason, RejectReason::CONSUMER);
     let b = world.requested(B);
-    assert!(world.hosts[B].manager.peer_is_gone(now, b).is_ok());
+    assert!(world.hosts[B].manager.peer_ended(now, b).is_ok());
     assert_eq!(world.state(B, b), None);
 }
 
-/// On a host with several managers, a message finds its own by what it names.
+/// On a host with several managers, the ids in a message determine its manager.
 #[test]
 fn messages_name_their_addressee_and_their_connection() {
     let mut world = World::new();
@@ -65,7 +65,7 @@ fn messages_name_their_addressee_and_their_connection() {
     let Message::Req(req) = mad.message else {
         panic!("{mad:?}")
     };
-    // Without a listener, the answer belongs to no connection. It names the communication id of the side that asked.
+    // Without a listener, the answer belongs to no connection. It names the communication id of the active side.
     world.hosts[B]
         .manager
         .receive(0, sent.from, sent.to, &sent.mad);

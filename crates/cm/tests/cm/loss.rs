@@ -1,12 +1,12 @@
-//! Bad networks. Both sides always end in the same state, because a message that is repeated arrives eventually.
+//! Bad networks. Both sides always end in the same state, because a repeated message arrives eventually.
 
-use crate::world::{A, B, Policy, SECOND, Weather, World};
+use crate::world::{A, B, Conditions, Policy, SECOND, World};
 use proptest::prelude::*;
 use rkey_cm::State;
 use rkey_cm::manager::Event;
 use std::collections::BTreeMap;
 
-/// The connections of B by the number that A's program sent with each.
+/// B's connections, by the number that A's program sent with each.
 fn partners(world: &World) -> BTreeMap<u8, Vec<rkey_cm::ConnectionId>> {
     let mut partners: BTreeMap<u8, Vec<_>> = BTreeMap::new();
     for event in &world.hosts[B].events {
@@ -18,12 +18,13 @@ fn partners(world: &World) -> BTreeMap<u8, Vec<rkey_cm::ConnectionId>> {
     partners
 }
 
-fn weather() -> impl Strategy<Value = Weather> {
-    (0..60_u32, 0..40_u32, 0..10 * SECOND).prop_map(|(lost, doubled, delay)| Weather {
+fn conditions() -> impl Strategy<Value = Conditions> {
+    (0..60_u32, 0..40_u32, 0..10 * SECOND).prop_map(|(lost, doubled, delay)| Conditions {
         lost,
         doubled,
         delay,
-        // Two thirds of the answers to two thirds of the requests may be lost: with 16 requests, one gets its answer.
+        // Two thirds of the requests and two thirds of their answers may be lost: of 16 requests, at least one gets
+        // its answer.
         most_lost: 2,
     })
 }
@@ -32,13 +33,13 @@ proptest! {
     /// While no program ends anything, each connection of A is established on both sides.
     #[test]
     fn connections_are_established_on_both_sides_or_on_neither(
-        weather in weather(),
+        conditions in conditions(),
         seed: u64,
         gaps in proptest::collection::vec(0..4 * SECOND, 1..12),
     ) {
         let mut world = World::new();
         world.seed(seed);
-        world.weather = weather;
+        world.conditions = conditions;
         world.listen(B, 64);
         let mut asked = Vec::new();
         for (number, gap) in gaps.into_iter().enumerate() {
@@ -55,16 +56,16 @@ proptest! {
         }
     }
 
-    /// Programs refuse, disconnect and close at any time, on both sides. Then nothing is left on either.
+    /// Programs refuse, disconnect and close at any time, on both sides. Afterwards neither side has anything left.
     #[test]
     fn nothing_is_left_of_connections_that_either_side_ends(
-        weather in weather(),
+        conditions in conditions(),
         seed: u64,
         script in proptest::collection::vec((0..6_u8, any::<u8>(), 0..3 * SECOND), 1..40),
     ) {
         let mut world = World::new();
         world.seed(seed);
-        world.weather = weather;
+        world.conditions = conditions;
         world.listen(B, 64);
         let mut asked = Vec::new();
         for (what, which, gap) in script {
@@ -73,7 +74,7 @@ proptest! {
             let a = asked.get(usize::from(which) % asked.len().max(1)).copied();
             let b = passive.get(usize::from(which) % passive.len().max(1)).copied();
             let now = world.now;
-            // Calls that come too late fail, which is part of the test.
+            // Late calls fail, which is part of the test.
             match (what, a, b) {
                 (0, ..) => asked.push(world.connect(A, &[asked.len() as u8])),
                 (1, ..) => world.hosts[B].policy = policies[usize::from(which) % 3],
@@ -85,7 +86,7 @@ proptest! {
             }
             world.run(gap);
         }
-        // One side ends what is left; the other must notice.
+        // One side ends the remaining connections; the other must notice.
         let passive: Vec<_> = partners(&world).into_values().flatten().collect();
         for id in passive {
             let _ = world.hosts[B].manager.close(world.now, id);

@@ -1,4 +1,4 @@
-//! What each side can tell a person about a connection that was not made.
+//! What each side can report about a connection that was not established.
 
 use crate::world::{A, B, PORT, Policy, SECOND, World, address};
 use rkey_cm::address::PortSpace;
@@ -6,7 +6,7 @@ use rkey_cm::manager::{Kind, NotAccepted, Refused, Resolve};
 use rkey_cm::wire::{Detail, PrivateData, RejectReason, SidrStatus, Transport};
 use std::net::SocketAddr;
 
-/// What a side tells, with the addresses checked.
+/// What a side reports. Checks the addresses.
 fn told(world: &mut World, side: usize) -> Vec<NotAccepted> {
     let mut all = Vec::new();
     while let Some(it) = world.hosts[side].manager.next_refused() {
@@ -20,7 +20,7 @@ fn told(world: &mut World, side: usize) -> Vec<NotAccepted> {
 }
 
 #[test]
-fn both_sides_tell_that_the_program_refused() {
+fn both_sides_report_that_the_program_refused() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Reject;
     world.listen(B, 1);
@@ -32,7 +32,7 @@ fn both_sides_tell_that_the_program_refused() {
 }
 
 #[test]
-fn both_sides_tell_that_nothing_listens() {
+fn both_sides_report_that_nothing_listens() {
     let mut world = World::new();
     world.connect(A, b"");
     world.run(0);
@@ -42,7 +42,7 @@ fn both_sides_tell_that_nothing_listens() {
 }
 
 #[test]
-fn both_sides_tell_that_the_queue_pairs_have_other_types() {
+fn both_sides_report_that_the_queue_pair_types_differ() {
     let mut world = World::new();
     let (asked, offered) = (
         Kind::Connected(Transport::Rc),
@@ -79,7 +79,7 @@ fn both_sides_tell_that_the_queue_pairs_have_other_types() {
 }
 
 #[test]
-fn a_full_backlog_is_told_by_the_side_that_has_it_and_the_other_gets_no_answer() {
+fn the_passive_side_reports_a_full_backlog_and_the_active_side_gets_no_answer() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Ignore;
     world.listen(B, 1);
@@ -88,28 +88,28 @@ fn a_full_backlog_is_told_by_the_side_that_has_it_and_the_other_gets_no_answer()
     world.run(0);
     assert_eq!(told(&mut world, B), [NotAccepted::Backlog { backlog: 1 }]);
     assert_eq!(told(&mut world, A), []);
-    // The first request waits longer: its repetitions are answered by an MRA.
+    // The first request waits longer: its repetitions get an MRA.
     world.run(110 * SECOND);
     assert_eq!(told(&mut world, A), [NotAccepted::NoAnswer]);
 }
 
 #[test]
-fn a_peer_that_has_ended_is_told_apart_from_one_that_refuses() {
+fn a_peer_that_has_ended_is_distinguished_from_one_that_refuses() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Keep;
     world.listen(B, 1);
     let a = world.connect(A, b"");
     world.run(0);
     let now = world.now;
-    world.hosts[A].manager.peer_is_gone(now, a).unwrap();
+    world.hosts[A].manager.peer_ended(now, a).unwrap();
     world.run(0);
-    let gone = NotAccepted::Peer(RejectReason::CONSUMER, Some(Detail::Gone));
-    assert_eq!(told(&mut world, A), [gone]);
+    let ended = NotAccepted::Peer(RejectReason::CONSUMER, Some(Detail::PeerEnded));
+    assert_eq!(told(&mut world, A), [ended]);
 }
 
-/// A stranger can cause any number of refusals.
+/// A third party can cause any number of refusals.
 #[test]
-fn only_the_last_refusals_wait_for_the_host() {
+fn only_the_most_recent_refusals_are_kept_for_the_host() {
     let mut world = World::new();
     for _ in 0..1000 {
         world.connect(A, b"");

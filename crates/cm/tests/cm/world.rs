@@ -1,4 +1,4 @@
-//! The world of the tests: two hosts, each with a manager and a program, and a network that loses, repeats, delays and
+//! The test world: two hosts, each with a manager and a program, and a network that loses, repeats, delays and
 //! reorders messages.
 
 use rkey_cm::address::{Guid, PortSpace, ServiceId};
@@ -24,7 +24,7 @@ pub(crate) fn config(side: usize) -> Config {
     Config::new(Guid([2, 0, 0, 0, 0, 0, 0, side as u8]), 1000 + side as u128)
 }
 
-/// What the program of a host does with a request.
+/// How a host's program handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     Accept,
@@ -86,18 +86,18 @@ pub(crate) fn queue_pair(qpn: u32) -> QueuePair {
     }
 }
 
-/// How the network treats messages. Percentages of all messages.
+/// How the network treats messages. Percentages are of all messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct Conditions {
     pub(crate) lost: u32,
     pub(crate) doubled: u32,
-    /// Messages take up to this long.
+    /// The maximum transit time of a message, in nanoseconds.
     pub(crate) delay: u64,
     /// How many times in a row the same message of a connection may be lost.
     pub(crate) most_lost: u32,
 }
 
-pub(crate) const FAIR: Weather = Weather {
+pub(crate) const FAIR: Conditions = Conditions {
     lost: 0,
     doubled: 0,
     delay: 0,
@@ -107,16 +107,16 @@ pub(crate) const FAIR: Weather = Weather {
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) hosts: [Host; 2],
-    pub(crate) weather: Weather,
-    /// Messages under way, by the time of arrival.
+    pub(crate) conditions: Conditions,
+    /// Messages in transit, by arrival time.
     under_way: BTreeMap<(u64, u64), Transmit>,
     sequence: u64,
     random: u64,
     lost_in_a_row: HashMap<(IpAddr, [u8; 2], [u8; 4]), u32>,
     /// All messages that were sent, with the time.
     pub(crate) sent: Vec<(u64, Mad)>,
-    /// Decides for each message whether it is lost, before the weather does.
-    pub(crate) censor: Option<fn(&Mad) -> bool>,
+    /// Decides whether a message is lost, before random losses.
+    pub(crate) drop_if: Option<fn(&Mad) -> bool>,
 }
 
 impl World {
@@ -128,17 +128,17 @@ impl World {
         Self {
             now: 0,
             hosts: [Host::new(A, a), Host::new(B, b)],
-            weather: FAIR,
+            conditions: FAIR,
             under_way: BTreeMap::new(),
             sequence: 0,
             random: 1,
             lost_in_a_row: HashMap::new(),
             sent: Vec::new(),
-            censor: None,
+            drop_if: None,
         }
     }
 
-    /// Sets the seed of everything that is random.
+    /// Sets the seed of all random choices.
     pub(crate) fn seed(&mut self, seed: u64) {
         self.random = seed | 1;
     }
@@ -182,7 +182,7 @@ impl World {
         manager.connect(now, &request).expect("there is room")
     }
 
-    /// Connects A to B; the ids of both ends.
+    /// Connects A to B; returns both connection ids.
     pub(crate) fn pair(&mut self) -> (ConnectionId, ConnectionId) {
         self.listen(B, 8);
         let a = self.connect(A, b"");
@@ -193,7 +193,7 @@ impl World {
         (a, b)
     }
 
-    /// The connection of the last request that a program got.
+    /// The connection of the last request that a program received.
     pub(crate) fn requested(&self, side: usize) -> ConnectionId {
         let mut events = self.hosts[side].events.iter().rev();
         let request = events
@@ -230,7 +230,7 @@ impl World {
         self.now = end;
     }
 
-    /// Runs until nothing is left to happen.
+    /// Runs until no messages or timers are left.
     pub(crate) fn run_to_the_end(&mut self) {
         for _ in 0..100 {
             self.run(600 * SECOND);
@@ -248,7 +248,7 @@ impl World {
         manager.receive(self.now, it.from, it.to, &it.mad);
     }
 
-    /// Sends what the managers have to send, and lets the programs handle their events, until both are idle.
+    /// Transmits the managers' messages and lets the programs handle their events, until both are idle.
     fn settle(&mut self) {
         loop {
             let mut idle = true;
@@ -271,15 +271,15 @@ impl World {
     fn post(&mut self, it: Transmit) {
         let mad = Mad::decode(&it.mad).expect("what we send can be read");
         self.sent.push((self.now, mad));
-        if self.censor.is_some_and(|censor| censor(&mad)) {
+        if self.drop_if.is_some_and(|drop_if| drop_if(&mad)) {
             return;
         }
         let mut attribute = [0; 2];
         attribute.copy_from_slice(&it.mad[16..18]);
         let mut id = [0; 4];
         id.copy_from_slice(&it.mad[24..28]);
-        let lost = self.draw(100) < u64::from(self.weather.lost);
-        let most = self.weather.most_lost;
+        let lost = self.draw(100) < u64::from(self.conditions.lost);
+        let most = self.conditions.most_lost;
         let in_a_row = self.lost_in_a_row.entry((it.from, attribute, id));
         let in_a_row = in_a_row.or_default();
         if lost && *in_a_row < most {
@@ -287,9 +287,9 @@ impl World {
             return;
         }
         *in_a_row = 0;
-        let doubled = self.draw(100) < u64::from(self.weather.doubled);
+        let doubled = self.draw(100) < u64::from(self.conditions.doubled);
         for _ in 0..1 + usize::from(doubled) {
-            let at = self.now + self.draw(self.weather.delay + 1);
+            let at = self.now + self.draw(self.conditions.delay + 1);
             self.sequence += 1;
             self.under_way.insert((at, self.sequence), it.clone());
         }
@@ -307,7 +307,7 @@ impl World {
             Event::ConnectResponse { .. } if host.establishes => {
                 host.manager.establish(now, id).expect("it fits");
             }
-            // The program agrees. If it had asked for the end itself, this does nothing.
+            // The program confirms. If it initiated the disconnect itself, this has no effect.
             Event::Disconnected { .. } => {
                 host.manager.disconnect(now, id).expect("it fits");
             }

@@ -1,4 +1,4 @@
-//! One region table with one domain, and the check of a denial's texts.
+//! A protection table with one domain, and a check of a denial's texts.
 
 use rkey_base::range::VaRange;
 use rkey_core::*;

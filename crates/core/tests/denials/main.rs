@@ -39,7 +39,7 @@ fn a_deregistered_region() {
 }
 
 #[test]
-fn a_deregistered_region_whose_slot_is_in_use_again() {
+fn a_deregistered_region_whose_slot_is_reused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.deregister(region.id).unwrap().finish().unwrap();
@@ -271,14 +271,14 @@ fn a_rebound_type_2_window() {
 
 /// Proves: FI-053
 #[test]
-fn an_offset_instead_of_an_address_and_the_reverse() {
+fn an_offset_instead_of_an_address_and_vice_versa() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     says(
         &it.write(region.key.0, 16, 8),
         &format!(
             "RDMA write of 8 B at 0x10 with {} over queue pair 0x12 denied: \
-             the region has virtual addresses (0x7000..0x8000), but the request gave an offset",
+             the region has virtual addresses (0x7000..0x8000), but the request used an offset",
             region.key
         ),
         "Use address 0x7010.",
@@ -288,7 +288,7 @@ fn an_offset_instead_of_an_address_and_the_reverse() {
         &it.write(region.key.0, 0x7010, 8),
         &format!(
             "RDMA write of 8 B at 0x7010 with {} over queue pair 0x12 denied: \
-             the region is zero-based (offsets up to 0x1000), but the request gave a virtual address",
+             the region is zero-based (offsets up to 0x1000), but the request used a virtual address",
             region.key
         ),
         "Use offset 0x10.",
@@ -419,7 +419,7 @@ fn an_address_outside_a_zero_based_region() {
         ),
         "Use an offset below 0x1000 instead of an address.",
     );
-    // An access that starts inside and goes past the end is another mistake.
+    // An access that starts inside and extends past the end is a different mistake.
     let denial = it.write(region.key.0, 0xffc, 8);
     assert!(!denial.to_string().contains("zero-based"), "{denial}");
     assert_eq!(
@@ -430,7 +430,7 @@ fn an_address_outside_a_zero_based_region() {
 
 /// A denial of a stale key discloses nothing about the new object in its slot.
 #[test]
-fn a_stale_key_learns_nothing_about_its_successor() {
+fn a_stale_key_reveals_nothing_about_its_successor() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.deregister(region.id).unwrap().finish().unwrap();
@@ -441,7 +441,7 @@ fn a_stale_key_learns_nothing_about_its_successor() {
 }
 
 #[test]
-fn denials_and_snapshots_survive_json() {
+fn denials_and_snapshots_round_trip_through_json() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     for denial in [

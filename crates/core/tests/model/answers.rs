@@ -12,7 +12,7 @@ pub(crate) fn core_no(error: &CoreError) -> No {
         CoreError::Empty => No::Empty,
         CoreError::Wraps { .. } => No::AddressWraps,
         CoreError::AccessNeeds { .. } => No::AccessNeeds,
-        CoreError::UnknownAccess(_) => unreachable!("the generator knows all rights"),
+        CoreError::UnknownAccess(_) => unreachable!("the generator includes all rights"),
         CoreError::KeyTaken(_) => No::KeyTaken,
         CoreError::KeyReserved(_) => No::KeyReserved,
         CoreError::DomainBusy { .. } | CoreError::RegionBusy { .. } => No::Busy,
@@ -71,7 +71,7 @@ pub(crate) fn denial_no(denial: &Denial) -> No {
         | Reason::Fault { .. }
         | Reason::Withheld
         | Reason::Other(_) => {
-            panic!("nothing of the kind was asked for: {denial}")
+            panic!("no request can cause this denial: {denial}")
         }
     }
 }

@@ -46,14 +46,17 @@ fn the_table_agrees_with_the_model() {
         .map(|((kind, no), count)| format!("{kind:24} {no:?} {count}"))
         .collect();
     lines.sort();
-    println!("{sequences} sequences, all alike:\n{}", lines.join("\n"));
+    println!(
+        "{sequences} sequences, all in agreement:\n{}",
+        lines.join("\n")
+    );
     if sequences >= 10_000 {
         everything_happened(&seen);
     }
 }
 
-/// Checks the coverage of the comparison: each kind of request must have got each kind of answer that is possible for
-/// it.
+/// Checks the coverage of the comparison: each kind of request must have received each kind of answer that is possible
+/// for it.
 fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
     use No::*;
     let access = [

@@ -7,7 +7,7 @@ const APIS: [Api; 3] = [Api::Verbs, Api::Libfabric, Api::Udapl];
 
 struct World {
     table: Protection,
-    /// For each API a domain and a region in it.
+    /// For each API, a domain with a region.
     sides: Vec<(DomainId, Region)>,
 }
 
@@ -72,7 +72,7 @@ fn memory_of_another_api_is_in_another_domain() {
 
 /// A requested key can equal a key that the device chose for another API. Then the request's own domain comes first.
 #[test]
-fn a_peer_may_name_another_apis_key_where_keys_have_64_bits() {
+fn a_peer_may_use_another_apis_key_as_a_64_bit_key() {
     for across in [false, true] {
         let it = World::new(across);
         let (fabric, _) = it.sides[1];
@@ -101,7 +101,7 @@ fn a_peer_may_name_another_apis_key_where_keys_have_64_bits() {
 }
 
 #[test]
-fn the_owner_may_let_peers_in_across_apis() {
+fn the_owner_may_admit_peers_across_apis() {
     let it = World::new(true);
     for &(from, own) in &it.sides {
         for &(owner, region) in &it.sides {
@@ -125,7 +125,7 @@ fn the_owner_may_let_peers_in_across_apis() {
 }
 
 #[test]
-fn windows_are_reached_across_apis_as_regions_are() {
+fn windows_are_reachable_across_apis_like_regions() {
     for across in [false, true] {
         let it = World::new(across);
         let (owner, region) = it.sides[2];

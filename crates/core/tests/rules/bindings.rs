@@ -5,7 +5,7 @@ use rkey_core::*;
 
 /// Proves: FI-072, FI-073, FI-075, FI-198, FI-199
 #[test]
-fn a_disabled_region_is_tied_then_enabled() {
+fn a_disabled_region_is_bound_then_enabled() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {
@@ -168,7 +168,7 @@ fn a_region_of_one_peer_serves_no_other() {
 
 /// The requesting peer matters only for regions that serve one peer, also on the slow path.
 #[test]
-fn a_region_of_no_peer_serves_all() {
+fn a_region_without_a_peer_serves_all_peers() {
     let (table, domain) = table();
     let segments = [range(0x1000, 16), range(0x9000, 16)];
     let apart = table

@@ -30,7 +30,7 @@ fn deregistering_waits_for_the_grant() {
 }
 
 #[test]
-fn checks_in_a_section_hold_up_nothing() {
+fn checks_in_a_section_delay_nothing() {
     let (table, domain) = table();
     let table = Arc::new(table);
     let mut section = table.section().unwrap();
@@ -71,14 +71,14 @@ fn checks_in_a_section_hold_up_nothing() {
     assert!(matches!(denied.reason, Reason::StaleKey { .. }), "{denied}");
 }
 
-/// Grants of a section are not counted, so a region ends only when exclusive access to the section has shown that they
+/// Grants of a section are not counted, so a region ends only when exclusive access to the section has proved that they
 /// have ended.
 #[test]
-fn a_region_ends_when_its_tables_section_was_passed() {
+fn a_region_ends_once_its_tables_section_is_drained() {
     let (table, domain) = table();
     let table = Arc::new(table);
     let mut section = table.section().unwrap();
-    assert!(table.section().is_none(), "a table has one");
+    assert!(table.section().is_none(), "a table has only one");
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec::new(domain, &ranges, ALL);
     let [first, second, third] = [(); 3].map(|()| table.register(&spec).unwrap());
@@ -102,13 +102,13 @@ fn a_region_ends_when_its_tables_section_was_passed() {
     let deregistering = deregistering.finish().unwrap_err();
     drop(lock);
     deregistering.finish().unwrap();
-    assert!(table.section().is_some(), "the next one");
+    assert!(table.section().is_some(), "the next section");
 }
 
 /// A section remembers the slot in which a key was found. A slot has 2048 generations; when they wrap, the remembered
 /// slot holds another region.
 #[test]
-fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
+fn a_stale_key_stays_refused_in_a_section_when_generations_wrap() {
     const GENERATIONS: usize = 2048;
     let limits = Limits {
         key_slots: 1,
@@ -140,7 +140,7 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_begin_anew() {
 }
 
 #[test]
-fn a_close_that_nobody_waits_for_ends_later() {
+fn a_dropped_deregistration_finishes_later() {
     let limits = Limits {
         key_slots: 1,
         ..Limits::default()
@@ -252,7 +252,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     assert_eq!(
         asked(),
         Reason::Deregistering,
-        "the key stays known meanwhile"
+        "the key stays known during the change"
     );
     drop(changing);
     assert_eq!(asked(), Reason::UnknownKey);
@@ -266,7 +266,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
 
 /// The handles of a free slot's next generations have not been issued yet.
 #[test]
-fn a_handle_that_is_still_to_come_names_nothing() {
+fn a_future_handle_names_nothing() {
     let it = Fixture::new();
     let id = it.region.id.to_bits();
     it.close().unwrap();

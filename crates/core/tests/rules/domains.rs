@@ -4,7 +4,7 @@ use crate::table::{ALL, range, table};
 use rkey_core::*;
 
 #[test]
-fn a_domain_with_children_stays() {
+fn a_domain_with_children_cannot_be_closed() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let region = table

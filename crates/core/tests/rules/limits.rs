@@ -4,9 +4,9 @@ use crate::table::{ALL, range, table_within};
 use rkey_base::range::VaRange;
 use rkey_core::*;
 
-/// Each error says the limit's name, its value and how to raise it.
+/// Each error gives the limit's name, its value and how to raise it.
 #[test]
-fn limits_name_themselves() {
+fn errors_name_their_limit() {
     let limits = Limits {
         max_regions: 2,
         max_region_bytes: 100,

@@ -37,7 +37,7 @@ fn reason(table: &Protection, domain: DomainId, key: WireKey) -> Option<Reason> 
 }
 
 #[test]
-fn inspection_shows_regions_and_nothing_prepaid() {
+fn inspection_omits_prepaid_slots() {
     let (table, domain) = table(Limits::default());
     let magazine = table.magazine();
     let shown = || {
@@ -98,7 +98,7 @@ fn limits_count_what_is_registered() {
 }
 
 #[test]
-fn a_domain_closes_though_a_magazine_has_slots_in_it() {
+fn a_domain_closes_even_if_a_magazine_has_slots_in_it() {
     let (table, domain) = table(Limits::default());
     let (magazine, other) = (table.magazine(), table.create_domain().unwrap());
     let region = register(&table, &magazine, domain, range(0x1000, 8)).unwrap();
@@ -126,7 +126,7 @@ fn a_domain_closes_though_a_magazine_has_slots_in_it() {
 }
 
 #[test]
-fn a_dropped_magazine_gives_its_slots_back() {
+fn a_dropped_magazine_returns_its_slots() {
     let limits = Limits {
         key_slots: 4,
         ..Limits::default()
@@ -180,7 +180,7 @@ fn a_region_with_bindings_does_not_end_into_a_magazine() {
 }
 
 #[test]
-fn revoking_ends_what_is_bound_with_a_magazine_too() {
+fn revoking_into_a_magazine_also_ends_bindings() {
     let (table, domain) = table(Limits::default());
     let magazine = table.magazine();
     for bound in [false, true, false] {
@@ -206,7 +206,7 @@ fn revoking_ends_what_is_bound_with_a_magazine_too() {
 
 /// A slot has more regions than generations, one after the other: each key is new, and the earlier ones are stale.
 #[test]
-fn keys_of_regions_that_came_and_went_are_stale() {
+fn keys_of_deregistered_regions_are_stale() {
     let limits = Limits {
         key_slots: 1,
         ..Limits::default()

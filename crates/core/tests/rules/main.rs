@@ -1,4 +1,4 @@
-//! The rules of the core, one object after the other.
+//! The rules of the core, by object.
 
 mod across;
 mod bindings;

@@ -35,7 +35,7 @@ fn spans(
 }
 
 #[test]
-fn bytes_come_from_the_zeros_and_go_to_the_sink() {
+fn reads_return_zeros_and_writes_go_to_the_sink() {
     let (table, domain, region) = null();
     let key = region.local_key;
     for want in [LocalUse::Send, LocalUse::WriteSource] {
@@ -54,7 +54,7 @@ fn bytes_come_from_the_zeros_and_go_to_the_sink() {
 }
 
 #[test]
-fn any_address_will_do_but_none_beyond_the_last() {
+fn any_address_works_up_to_the_last() {
     let (table, domain, region) = null();
     let check = |addr, len| {
         let answer = table.check_local(domain, region.local_key, addr, len, LocalUse::Send);
@@ -70,7 +70,7 @@ fn any_address_will_do_but_none_beyond_the_last() {
 }
 
 #[test]
-fn nobody_else_reaches_it() {
+fn peers_and_other_domains_cannot_reach_it() {
     let (table, domain, region) = null();
     let other = table.create_domain().unwrap();
     let denied = table.check_local(other, region.local_key, 0, 8, LocalUse::Send);
@@ -90,7 +90,7 @@ fn nobody_else_reaches_it() {
 }
 
 #[test]
-fn it_can_be_closed_and_nothing_else() {
+fn it_can_only_be_deregistered() {
     let (table, domain, region) = null();
     let wanted = Change {
         access: Some(Access::all()),

@@ -13,7 +13,7 @@ const USES: [LocalUse; 6] = [
     LocalUse::Collective,
 ];
 
-/// Every set of rights grants exactly what is in it.
+/// Every set of rights grants exactly the accesses that it contains.
 ///
 /// Proves: VB-018, VB-010, VB-011, VB-012, FI-021, FI-096
 #[test]
@@ -46,7 +46,7 @@ fn each_right_grants_its_own_kind_of_access_only() {
     }
 }
 
-/// Each rule applies only if it is asked for.
+/// Each rule applies only if it is requested.
 ///
 /// Proves: X-01, VB-014, VB-015, VB-016, VB-017
 #[test]
@@ -154,7 +154,7 @@ fn nothing_wraps() {
 
 /// Proves: FI-109, FI-I38
 #[test]
-fn several_pieces_make_one_region() {
+fn several_segments_make_one_region() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 10), range(0x9000, 10), range(0x3000, 10)];
     let spec = RegionSpec::new(domain, &ranges, ALL);
@@ -190,7 +190,7 @@ fn several_pieces_make_one_region() {
 
 /// Proves: FI-I40
 #[test]
-fn overlapping_regions_have_rights_of_their_own() {
+fn overlapping_regions_have_their_own_rights() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let read = table
@@ -205,7 +205,7 @@ fn overlapping_regions_have_rights_of_their_own() {
 
 /// A request of no bytes needs no valid key: InfiniBand ignores the key, and so do we.
 #[test]
-fn a_request_of_no_bytes_touches_nothing_and_is_granted() {
+fn an_empty_request_accesses_nothing_and_is_granted() {
     let (table, domain) = table();
     for key in [0, 1, u32::MAX] {
         let grant = remote(&table, domain, Key(key), 0, 0, Operation::Write).unwrap();

@@ -74,7 +74,7 @@ fn thousands_of_rebinds_never_revive_a_key() {
 }
 
 #[test]
-fn a_promised_key_is_the_one_that_the_bind_gives() {
+fn a_bind_uses_its_reserved_key() {
     let it = Fixture::new();
     let window = it.window(WindowKind::Type1);
     let first = it.table.next_window_key(window.id).unwrap();
@@ -97,7 +97,7 @@ fn a_promised_key_is_the_one_that_the_bind_gives() {
     assert_eq!(
         it.table.bind_window(&request),
         Err(error),
-        "a promise is kept once"
+        "a reservation is used once"
     );
     let failing = BindRequest {
         range: range(0, 1),

@@ -6,7 +6,7 @@ use rkey_core::*;
 
 /// Proves: VB-021, DA-I16
 #[test]
-fn a_region_with_a_bound_window_does_not_close() {
+fn a_region_with_a_bound_window_cannot_be_deregistered() {
     for kind in WindowKind::ALL {
         let it = Fixture::new();
         let window = it.window(kind);
@@ -34,7 +34,7 @@ fn a_region_with_a_bound_window_does_not_close() {
 
 /// Proves: DA-I16
 #[test]
-fn a_rebind_to_another_region_lets_the_first_go() {
+fn a_rebind_to_another_region_releases_the_first() {
     let it = Fixture::new();
     let window = it.window(WindowKind::Dat);
     it.bind(&it.request(window.id));
@@ -116,7 +116,7 @@ fn windows_on_scatter_lists_and_zero_based_regions() {
 
 /// Proves: VB-013, DA-027, DA-029, DA-030, DA-032, DA-I18
 #[test]
-fn a_bind_asks_the_region_for_rights_and_room() {
+fn a_bind_requires_rights_and_room_of_the_region() {
     let it = Fixture::new();
     let window = it.window(WindowKind::Type1);
     let bind = |access: Access, wanted: Access, rules| {
@@ -207,7 +207,7 @@ fn a_window_grants_its_own_rights_only() {
 }
 
 #[test]
-fn window_region_and_queue_pair_meet_in_one_domain() {
+fn window_region_and_queue_pair_must_share_a_domain() {
     let it = Fixture::new();
     let other = it.table.create_domain().unwrap();
     let window = it.window(WindowKind::Dat);
@@ -240,7 +240,7 @@ fn window_region_and_queue_pair_meet_in_one_domain() {
 
 /// Proves: DA-I08
 #[test]
-fn an_unbind_looks_at_nothing_but_its_length() {
+fn an_unbind_depends_only_on_its_length() {
     let it = Fixture::new();
     let window = it.window(WindowKind::Dat);
     let key = it.bind(&it.request(window.id));
@@ -257,9 +257,9 @@ fn an_unbind_looks_at_nothing_but_its_length() {
     it.close().unwrap();
 }
 
-/// A grant through a window delays the end of the region, even if the window is unbound meanwhile.
+/// A grant through a window delays the end of the region, even if the window is unbound in the meantime.
 #[test]
-fn a_grant_through_a_window_outlives_the_binding_not_the_region() {
+fn a_grant_through_a_window_outlives_the_binding_but_not_the_region() {
     for kind in WindowKind::ALL {
         let it = Fixture::new();
         let window = it.window(kind);

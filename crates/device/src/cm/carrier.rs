@@ -1,11 +1,12 @@
-//! Brings messages from one process's connection manager to another's.
+//! Carries messages from one process's connection manager to another's.
 //!
-//! A process claims a block of communication ids, and a port for each service, by binding names to sockets: the kernel makes a
-//! claim unique and ends it with the process. A request goes to the port's name, all other messages to the block that the
-//! receiver's communication id names. Links carry packets one way only, from the process that connected: so no process can
-//! pose as the owner of a name. `receivers` has the links to other processes, `senders` those from other processes.
+//! A process claims a block of communication ids, and a port for each service, by binding names to sockets: the kernel makes
+//! each name unique and releases it when the process ends. A request goes to the port's name; every other message goes to the
+//! block that the receiver's communication id is in. Links carry packets one way only, away from the process that connected,
+//! so no process can pose as the owner of a name. `receivers` has the links to other processes, `senders` those from other
+//! processes.
 //!
-//! A message without a receiver goes to the sender's own manager, which answers as it would for an unknown service or
+//! A message without a receiver is returned to the sender's own manager, which answers as it would for an unknown service or
 //! connection.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,10 +38,10 @@ use crate::wire::Wire;
 const WAITING_TIME: Nanos = 1_000_000_000;
 /// How long to accept no connections after an attempt failed.
 const ACCEPT_PAUSE: Nanos = 50_000_000;
-/// How long links that nothing needs any more may stay open after a change.
+/// How long links that nothing needs may stay open after a change.
 const TIDY_PAUSE: Nanos = 50_000_000;
 
-/// A name to which messages are sent. A process owns it.
+/// An address for messages, owned by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Name {
     /// A block of communication ids.
@@ -50,7 +51,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// The abstract name of its socket.
+    /// The abstract name of this name's socket.
     pub(super) fn text(self, scope: Scope) -> String {
         match self {
             Self::Block(block) => names::cm_name(scope, block),
@@ -58,11 +59,11 @@ impl Name {
         }
     }
 
-    /// Where a message goes, and whether it is a request. `None` for bytes that are not a message: our manager sends none.
+    /// A message's destination, and whether it is a request. `None` if the bytes are not a message (our manager sends none).
     fn of(message: &Transmit) -> Option<(Self, bool)> {
         let mad = Mad::decode(&message.mad).ok()?;
         Some(match (mad.message.addressee(), message.of) {
-            // Without an answer, the peer's communication id is unknown, so the message goes where the request went.
+            // The peer's communication id is not known yet, so the message goes to the request's port.
             (Addressee::Communication(0), Some((_, service))) => (Self::Port(service), false),
             (Addressee::Communication(id), _) => (Self::Block((id >> 16) as u16), false),
             (Addressee::Service(service), _) => (Self::Port(service), true),
@@ -79,20 +80,20 @@ pub(super) enum Watched {
     Receiver(Name),
 }
 
-/// What to do at some time.
+/// What to do when a timer expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Send what waits for a name.
+    /// Send the messages queued for a name.
     Retry(Name),
     /// Check whether a name still has its owner.
     Check(Name),
     /// Accept connections again.
     Accept,
-    /// Close the links that nothing needs any more.
+    /// Close the links that nothing needs.
     Tidy,
 }
 
-/// A port that this process has.
+/// A port that this process has claimed.
 #[derive(Debug)]
 struct Port {
     socket: OwnedFd,
@@ -101,33 +102,33 @@ struct Port {
     claims: usize,
 }
 
-/// A message on its way.
+/// A message that has not been delivered yet.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct PendingMessage {
     pub(super) message: Transmit,
     pub(super) is_request: bool,
-    /// When to stop waiting for a receiver.
+    /// When to stop retrying.
     pub(super) until: Nanos,
 }
 
-/// What the manager knows of connections.
+/// What the carrier asks the manager about connections.
 pub(super) struct Needs<'a> {
-    /// Whether a connection waits for the first answer to its request.
+    /// Whether a connection still waits for the first answer to its request.
     pub(super) waits: &'a dyn Fn(ConnectionId) -> bool,
-    /// Whether there are connections to a block.
+    /// Whether any connection has its peer in this block.
     pub(super) has_connections: &'a dyn Fn(u16) -> bool,
 }
 
-/// What belonged to processes that have ended.
+/// What processes that have ended leave to clean up.
 #[derive(Debug, Default)]
-pub(super) struct Gone {
-    /// Blocks of communication ids without an owner.
+pub(super) struct Ended {
+    /// Blocks of communication ids whose owner has ended.
     pub(super) blocks: BTreeSet<u16>,
-    /// Connections whose request has gone to a process that ended.
+    /// Connections whose request went to a process that has ended.
     pub(super) connections: BTreeSet<ConnectionId>,
-    /// The PIDs of the processes.
+    /// The PIDs of these processes.
     pub(super) pids: BTreeSet<Option<u32>>,
-    /// Whether it is unknown which process had one of the blocks.
+    /// Whether the owner of one of the blocks is unknown.
     pub(super) is_unknown: bool,
 }
 
@@ -144,15 +145,15 @@ pub(super) struct Carrier {
     pub(super) receivers: Receivers,
     pub(super) waiting: Waiting,
     pub(super) timers: BTreeSet<(Nanos, Timer)>,
-    /// When to accept connections again, after an attempt failed.
+    /// When to accept connections again after an attempt failed.
     accepts_at: Option<Nanos>,
     tidies: bool,
     /// How long a request waits for a listener.
     listener_wait: Nanos,
     pub(super) inbox: Inbox,
-    pub(super) gone: Gone,
-    /// The processes that ask for an inspection.
-    pub(super) questions: Vec<(OwnedFd, Credentials)>,
+    pub(super) ended: Ended,
+    /// The processes that have asked for an inspection.
+    pub(super) queries: Vec<(OwnedFd, Credentials)>,
     pub(super) notices: Notices,
     pub(super) limits: Box<dyn Fn() -> Limits + Send>,
     wire: Option<Arc<Wire>>,
@@ -167,9 +168,9 @@ impl Carrier {
         limits: Box<dyn Fn() -> Limits + Send>,
     ) -> io::Result<Self> {
         let start = getrandom::u32().map_err(io::Error::other)? as u16;
-        // Some blocks may be taken, but not all.
+        // Some blocks may be taken, but never all of them.
         for step in 0..=u16::MAX {
-            // Block 0 would contain the id 0, which means "none".
+            // Block 0 would contain id 0, which means "none".
             let block = start.wrapping_add(step).max(1);
             let Some(listening) = socket::bind(&names::cm_name(scope, block))? else {
                 continue;
@@ -192,8 +193,8 @@ impl Carrier {
                 tidies: false,
                 listener_wait,
                 inbox: Inbox::default(),
-                gone: Gone::default(),
-                questions: Vec::new(),
+                ended: Ended::default(),
+                queries: Vec::new(),
                 notices: Notices::default(),
                 limits,
                 wire: None,
@@ -202,7 +203,7 @@ impl Carrier {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    /// Sends messages to other hosts this way, and takes theirs.
+    /// Sends messages to other hosts over this wire, and accepts theirs.
     pub(super) fn use_wire(&mut self, wire: Option<Arc<Wire>>) {
         self.inbox.takes_remote = wire.is_some();
         self.wire = wire;
@@ -212,12 +213,12 @@ impl Carrier {
         self.wire.as_deref()
     }
 
-    /// The block of communication ids that is ours.
+    /// This process's block of communication ids.
     pub(super) fn block(&self) -> u16 {
         self.block
     }
 
-    /// Claims a port for this process, which may claim it several times. Returns `false` if another process has it.
+    /// Claims a port, which a process may do several times. Returns `false` if another process owns the port.
     pub(super) fn claim(&mut self, service: ServiceId) -> io::Result<bool> {
         if let Some(port) = self.ports.get_mut(&service) {
             port.claims += 1;
@@ -252,7 +253,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Gives up a claim.
+    /// Releases a claim.
     pub(super) fn release(&mut self, service: ServiceId) {
         let Some(port) = self.ports.get_mut(&service) else {
             return;
@@ -291,8 +292,8 @@ impl Carrier {
         self.watched.remove(&token);
     }
 
-    /// Sends a message. Keeps it for a moment if its receiver is busy, or no process listens yet: programs that exchange their
-    /// addresses in another way (perftest) connect a moment before the other side listens.
+    /// Sends a message. Retries for a short time if the receiver is busy or no process listens yet: programs that exchange
+    /// their addresses out of band (perftest) may connect just before the other side listens.
     pub(super) fn carry(&mut self, now: Nanos, message: Transmit) {
         if let Some(wire) = &self.wire
             && !self.inbox.is_of_this_host(now, message.to)
@@ -306,78 +307,78 @@ impl Carrier {
             true => self.listener_wait,
             false => WAITING_TIME,
         };
-        let letter = Letter {
+        let pending = PendingMessage {
             message,
             is_request,
             until: now.saturating_add(time),
         };
-        // After those that wait already.
+        // Keep the order: queue after the messages that already wait.
         if self.waiting.has(name) {
-            return self.waiting.push(name, letter);
+            return self.waiting.push(name, pending);
         }
-        let sent = self.try_send(now, name, &letter);
-        self.settle(now, name, letter, sent);
+        let sent = self.try_send(now, name, &pending);
+        self.settle(now, name, pending, sent);
         if let Some(at) = self.waiting.begin(now, name) {
             self.timers.insert((at, Timer::Retry(name)));
         }
     }
 
-    fn try_send(&mut self, now: Nanos, name: Name, letter: &Letter) -> Sent {
-        let message = &letter.message;
+    fn try_send(&mut self, now: Nanos, name: Name, pending: &PendingMessage) -> Sent {
+        let message = &pending.message;
         let packet = Packet {
             from: message.from,
             to: message.to,
             mad: message.mad,
         };
         match name {
-            Name::Block(block) if block == self.block => Sent::Gone,
-            Name::Port(_) if self.is_open(name) => Sent::Gone,
+            Name::Block(block) if block == self.block => Sent::NoReceiver,
+            Name::Port(_) if self.is_open(name) => Sent::NoReceiver,
             Name::Block(_) => self.send_to_block(now, name, &packet, message.of.is_some()),
             Name::Port(_) => {
-                let of = message.of.filter(|_| letter.is_request);
+                let of = message.of.filter(|_| pending.is_request);
                 self.send_to_port(now, name, &packet, of.map(|(id, _)| id))
             }
         }
     }
 
-    /// Handles the result of an attempt to send: the message has gone, waits, is dropped, or comes back.
-    fn settle(&mut self, now: Nanos, name: Name, letter: Letter, sent: Sent) {
-        let may_wait = now < letter.until && self.waiting.has_room();
+    /// Handles the result of an attempt to send: the message is sent, queued, dropped, or returned to our manager.
+    fn settle(&mut self, now: Nanos, name: Name, pending: PendingMessage, sent: Sent) {
+        let may_wait = now < pending.until && self.waiting.has_room();
         match sent {
             Sent::Yes => {}
-            Sent::Busy if may_wait => self.waiting.push(name, letter),
-            // The sender repeats the message.
+            Sent::Busy if may_wait => self.waiting.push(name, pending),
+            // Drop it: the sender repeats the message.
             Sent::Busy => {}
-            Sent::Gone if may_wait && letter.is_request && !self.is_open(name) => {
-                self.waiting.push(name, letter);
+            Sent::NoReceiver if may_wait && pending.is_request && !self.is_open(name) => {
+                self.waiting.push(name, pending);
             }
-            Sent::Gone => self.inbox.push_own(letter.message),
+            Sent::NoReceiver => self.inbox.push_own(pending.message),
         }
     }
 
-    /// Sends what waits for a name. After the first message that cannot be sent, it tries no other.
+    /// Sends the messages queued for a name. Stops trying at the first message that cannot be sent.
     fn retry(&mut self, now: Nanos, name: Name, needs: &Needs<'_>) {
         let mut stuck = None;
-        let letters = self.waiting.take(name);
-        let count = letters.len();
-        for letter in letters {
-            let id = letter.message.of.map(|(id, _)| id);
-            if letter.is_request && !id.is_none_or(needs.waits) {
+        let messages = self.waiting.take(name);
+        let count = messages.len();
+        for pending in messages {
+            let id = pending.message.of.map(|(id, _)| id);
+            if pending.is_request && !id.is_none_or(needs.waits) {
                 continue;
             }
             let sent = match stuck {
                 Some(sent) => sent,
-                None => self.try_send(now, name, &letter),
+                None => self.try_send(now, name, &pending),
             };
             stuck = Some(sent).filter(|sent| *sent != Sent::Yes);
-            self.settle(now, name, letter, sent);
+            self.settle(now, name, pending, sent);
         }
         if let Some(at) = self.waiting.again(now, name, count) {
             self.timers.insert((at, Timer::Retry(name)));
         }
     }
 
-    /// The process at the other end of a connection that our program asked for, if it is known.
+    /// The PID at the other end of a connection that our program initiated, if known.
     pub(super) fn pid_of(
         &self,
         id: ConnectionId,
@@ -392,13 +393,13 @@ impl Carrier {
         of_block.or_else(|| self.receivers.pid(Name::Port(service), Some(id)))
     }
 
-    /// Whether a request waits for a process to listen.
+    /// Whether a request still waits for a process to listen.
     pub(super) fn waits_for_listener(&self, id: ConnectionId, service: ServiceId) -> bool {
         self.waiting.has_request(Name::Port(service), id)
     }
 
-    /// Why no process listens at a port for us, although one has it.
-    pub(super) fn stranger_at(&self, service: ServiceId) -> Option<Why> {
+    /// Why this process cannot reach a port that another process owns; `None` if the port has no owner.
+    pub(super) fn inaccessible_owner(&self, service: ServiceId) -> Option<Why> {
         let name = Name::Port(service).text(self.scope);
         if let Ok(Reached::OtherUser(uid)) = socket::connect(self.scope, &name) {
             return Some(Why::OtherUser(uid));
@@ -410,7 +411,7 @@ impl Carrier {
         })
     }
 
-    /// When [`Carrier::run_timers`] has something to do; `None` if no timer runs.
+    /// When to call [`Carrier::run_timers`] next; `None` if no timer runs.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -431,7 +432,7 @@ impl Carrier {
         }
     }
 
-    /// Closes links that are not needed any more, soon.
+    /// Schedules closing the links that are no longer needed.
     pub(super) fn tidy_soon(&mut self, now: Nanos) {
         if !self.tidies && !self.receivers.is_empty() {
             self.tidies = true;
@@ -439,36 +440,36 @@ impl Carrier {
         }
     }
 
-    /// Handles a descriptor that is ready: accepts, reads, or notes the end of a link. Packets are in the inbox afterwards.
+    /// Handles a ready descriptor: accepts, reads, or notes the end of a link. Packets are then in the inbox.
     pub(super) fn ready(&mut self, now: Nanos, token: Token) {
         match self.watched.get(&token).copied() {
             Some(Watched::Block) => self.accept_from(now, None),
             Some(Watched::Port(service)) => self.accept_from(now, Some(service)),
-            Some(Watched::Sender) => self.hear(now, token),
+            Some(Watched::Sender) => self.read_link(now, token),
             Some(Watched::Receiver(name)) => self.unlink(now, name),
             None => {}
         }
     }
 
-    /// Whether there is something to take.
-    pub(super) fn has_gone(&self) -> bool {
-        !self.gone.blocks.is_empty() || !self.gone.connections.is_empty()
+    /// Whether [`Carrier::take_ended`] has something to return.
+    pub(super) fn has_ended_peers(&self) -> bool {
+        !self.ended.blocks.is_empty() || !self.ended.connections.is_empty()
     }
 
-    /// What belonged to processes that have ended since the last call. Their packets are in the inbox by then.
-    pub(super) fn take_gone(&mut self, now: Nanos) -> Option<Gone> {
-        if !self.has_gone() {
+    /// What processes that have ended since the last call leave to clean up. Their last packets are in the inbox then.
+    pub(super) fn take_ended(&mut self, now: Nanos) -> Option<Ended> {
+        if !self.has_ended_peers() {
             return None;
         }
-        let gone = std::mem::take(&mut self.gone);
+        let ended = std::mem::take(&mut self.ended);
         self.accept_from(now, None);
         let open = self.ports.iter().filter(|(_, port)| port.token.is_some());
         let open: Vec<ServiceId> = open.map(|(service, _)| *service).collect();
         for service in open {
             self.accept_from(now, Some(service));
         }
-        self.hear_last_words(now, |pid| gone.is_unknown || gone.pids.contains(&pid));
-        Some(gone)
+        self.drain_ended(now, |pid| ended.is_unknown || ended.pids.contains(&pid));
+        Some(ended)
     }
 
     fn accept_from(&mut self, now: Nanos, port: Option<ServiceId>) {
@@ -481,10 +482,10 @@ impl Carrier {
                 return;
             };
             match socket::accept(listening) {
-                Ok(Some((socket, who))) => self.welcome(now, socket, who),
+                Ok(Some((socket, who))) => self.add_link(now, socket, who),
                 Ok(None) => return,
                 Err(error) => {
-                    let text = "the connection manager cannot accept connections; retrying";
+                    let text = "the connection manager cannot accept connections and will retry";
                     self.notices.add(now, format!("{text}: {error}"));
                     return self.pause_accepting(now);
                 }
@@ -501,8 +502,7 @@ impl Carrier {
         block.chain(ports.filter_map(|port| Some((&port.socket, port.token?))))
     }
 
-    /// Stops watching the listening sockets for a moment. They stay readable, for example when no descriptor is left, so the
-    /// thread would spin.
+    /// Pauses accepting: after an error, the sockets may stay readable (no descriptor is left), so the thread would spin.
     fn pause_accepting(&mut self, now: Nanos) {
         if self.accepts_at.is_none() {
             for (socket, _) in self.listening_sockets() {
@@ -526,7 +526,7 @@ impl Carrier {
         }
     }
 
-    /// Closes the copies of the sockets that a forked child has. The parent's stay as they are.
+    /// Closes a forked child's copies of the sockets. The parent's sockets are not affected.
     pub(super) fn close_in_child(&mut self) {
         self.listening = None;
         self.ports.clear();
@@ -549,7 +549,7 @@ mod tests {
         Carrier::new(scope, Arc::clone(reactor), 1, limits).unwrap()
     }
 
-    /// A stranger can cause any number of such answers.
+    /// Any process can cause an unlimited number of such answers.
     #[test]
     fn an_answer_that_belongs_to_no_connection_ends_none() {
         let mut carrier = carrier(&Arc::new(Reactor::new().unwrap()));
@@ -567,13 +567,13 @@ mod tests {
             of: None,
         };
         carrier.carry(0, answer);
-        assert!(carrier.inbox.pop().is_some(), "it has come back");
-        assert!(!carrier.has_gone());
+        assert!(carrier.inbox.pop().is_some(), "it was returned");
+        assert!(!carrier.has_ended_peers());
     }
 
-    /// As when no descriptor is left: the socket stays readable, and accepting fails.
+    /// For example when no descriptor is left: the socket stays readable and `accept` fails.
     #[test]
-    fn a_socket_that_cannot_accept_is_left_alone_for_a_moment() {
+    fn accepting_pauses_after_an_error() {
         let reactor = Arc::new(Reactor::new().unwrap());
         let mut carrier = carrier(&reactor);
         let reader = {

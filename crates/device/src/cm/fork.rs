@@ -1,9 +1,9 @@
-//! Forked children close their copies of the sockets of the connection manager and of the wire. Otherwise a port would stay taken, and peers would not
-//! notice the end of the parent, while a child lives.
+//! Forked children close their copies of the sockets of the connection manager and of the wire. Otherwise, while a child lives, a
+//! port would stay taken and peers would not notice that the parent has ended.
 //!
-//! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state. Threads of the
-//! parent may wait for these locks at that time. They do not exist in the child: unlocking there would look for them, and could pass
-//! a lock to one. So the child makes the locks new.
+//! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state.
+//! Threads of the parent may be waiting for these locks at that time. They do not exist in the child, but unlocking there would
+//! look for them and could hand a lock to one. So the child reinitializes the locks.
 // UNSAFETY: registers fork handlers, which unlock mutexes by force.
 #![allow(unsafe_code)]
 
@@ -12,9 +12,9 @@ use std::sync::{Arc, Once, Weak};
 use parking_lot::lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
 
-/// What has sockets of which forked children close their copies.
+/// Owns sockets whose copies forked children close.
 pub(crate) trait CloseInChild: Send {
-    /// Closes them. Runs in the child, whose only thread is this one.
+    /// Closes them. Runs in the child, which has no other thread.
     fn close_in_child(&mut self);
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn watch<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>) {
     add(sockets, true);
 }
 
-/// As [`watch`], for sockets whose lock a thread may take while it holds that of others: it is locked after theirs.
+/// Like [`watch`], for sockets that a thread may lock while it holds the lock of others: locked after those.
 pub(crate) fn watch_last<T: CloseInChild + 'static>(sockets: &Arc<Mutex<T>>) {
     add(sockets, false);
 }
@@ -75,17 +75,17 @@ extern "C" fn in_child() {
     unsafe { make_new(ALL.raw()) };
 }
 
-/// All that `before` has locked.
+/// Everything that `before` has locked.
 fn locked() -> impl Iterator<Item = Arc<Closing>> {
     // SAFETY: this thread has locked the list in `before`, so no other thread changes it.
     let all = unsafe { &*ALL.data_ptr() };
     all.iter().filter_map(Weak::upgrade)
 }
 
-/// Unlocks a mutex, and forgets who waits for it.
+/// Unlocks a mutex and forgets the threads that wait for it.
 ///
 /// # Safety
-/// The process has one thread, which has locked it.
+/// The calling thread is the only one in the process, and holds the lock.
 unsafe fn make_new(lock: &RawMutex) {
     // SAFETY: an atomic number, which may be written through a shared reference. No other thread reads it.
     unsafe { std::ptr::from_ref(lock).cast_mut().write(RawMutex::INIT) };
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Forks; the child runs `act` and ends, successfully if it returned `true` within two minutes. Waits for it.
+    /// Forks and waits for the child. The child runs `act`; returns `true` if `act` did so within two minutes.
     fn succeeds_in_child(act: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls only functions that work after a fork.
         let pid = unsafe { libc::fork() };
@@ -148,7 +148,7 @@ mod tests {
         status == 0
     }
 
-    /// What is locked all the time.
+    /// Contended all the time.
     struct Wanted;
 
     impl CloseInChild for Wanted {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_finds_the_locks_free_although_threads_of_its_parent_waited_for_them() {
+    fn a_child_can_lock_although_threads_of_its_parent_waited_for_the_locks() {
         let wanted = Arc::new(Mutex::new(Wanted));
         watch(&wanted);
         let stops = AtomicBool::new(false);
@@ -165,7 +165,7 @@ mod tests {
                 scope.spawn(|| {
                     while !stops.load(Ordering::Relaxed) {
                         let held = wanted.lock();
-                        // So long that the others wait.
+                        // Long enough for the other threads to block.
                         crate::time::sleep(Duration::from_micros(500));
                         drop(held);
                     }
@@ -180,12 +180,12 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_free_although_a_child_lives() {
+    fn a_port_is_released_although_a_child_lives() {
         let (one, other) = (start(), start());
         let at = listen(&one, 16);
         let child = Sleeper::new();
         one.with(|parts| parts.release(at));
-        // The child closes its copies before `fork` returns there, perhaps after it has returned here.
+        // The child closes its copies before `fork` returns there, which may be after it returns here.
         claim(&other, at);
         // The parent still works.
         establish(&other, &one);

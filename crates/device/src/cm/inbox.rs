@@ -1,4 +1,4 @@
-//! The packets that have arrived for our own manager.
+//! Packets that have arrived for our own manager.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -14,35 +14,35 @@ use super::socket::{self, Received};
 use crate::peers::link_limits::Party;
 use crate::peers::names;
 
-/// The maximum number of packets in it; with that many, no more are read.
+/// The maximum number of queued packets. When the queue is full, nothing is read.
 const MAX: usize = 16_384;
-/// How long it is known whether an address belongs to this host.
+/// How long to cache whether an address belongs to this host.
 const ADDRESS_TIME: Nanos = 1_000_000_000;
-/// The maximum number of addresses of which this is known.
+/// The maximum number of cached addresses.
 const ADDRESSES_MAX: usize = 64;
 
 /// The result of reading from a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct ReadResult {
     pub(super) packets: usize,
     pub(super) has_ended: bool,
-    /// The other process asks for an inspection.
-    pub(super) asks: bool,
-    /// The other process has broken the protocol.
+    /// The other process is_query for an inspection.
+    pub(super) is_query: bool,
+    /// The other process has violated the protocol.
     pub(super) is_violation: bool,
 }
 
-/// The packets, each with the number of the party that sent it.
+/// The queued packets, each with the number of the party that sent it.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     packets: VecDeque<(Packet, u64)>,
     addresses: BTreeMap<IpAddr, (Nanos, bool)>,
-    /// Whether messages of other hosts are taken.
+    /// Whether messages from other hosts are accepted.
     pub(super) takes_remote: bool,
 }
 
 impl Inbox {
-    /// Adds a message of our own manager that has no receiver.
+    /// Adds a message that our own manager sent and that has no receiver.
     pub(super) fn push_own(&mut self, message: Transmit) {
         let packet = Packet {
             from: message.from,
@@ -52,24 +52,24 @@ impl Inbox {
         self.packets.push_back((packet, 0));
     }
 
-    /// The next packet.
+    /// Removes the next packet.
     pub(super) fn pop(&mut self) -> Option<(Packet, u64)> {
         self.packets.pop_front()
     }
 
-    /// Reads from a link, at most `most` packets.
+    /// Reads up to `most` packets from a link.
     pub(super) fn read(
         &mut self,
         now: Nanos,
         socket: &OwnedFd,
         who: Credentials,
         most: usize,
-    ) -> Heard {
-        let mut heard = Heard::default();
-        while heard.packets < most && self.packets.len() < MAX {
+    ) -> ReadResult {
+        let mut result = ReadResult::default();
+        while result.packets < most && self.packets.len() < MAX {
             match socket::receive(socket) {
                 Received::Packet(packet) => {
-                    heard.packets += 1;
+                    result.packets += 1;
                     let is_local = self.is_of_this_host(now, packet.from);
                     if self.is_of_this_host(now, packet.to)
                         && (is_local || self.takes_remote && is_ours(who.uid))
@@ -82,22 +82,22 @@ impl Inbox {
                         self.packets.push_back((*packet, party));
                     }
                 }
-                Received::Question => {
-                    heard.asks = true;
+                Received::Query => {
+                    result.is_query = true;
                     break;
                 }
                 Received::Nothing => break,
                 Received::End => {
-                    heard.has_ended = true;
+                    result.has_ended = true;
                     break;
                 }
                 Received::Violation => {
-                    heard.is_violation = true;
+                    result.is_violation = true;
                     break;
                 }
             }
         }
-        heard
+        result
     }
 
     pub(super) fn is_of_this_host(&mut self, now: Nanos, address: IpAddr) -> bool {
@@ -119,10 +119,10 @@ impl Inbox {
     }
 }
 
-/// Stands for all programs of another host.
+/// The number of all programs on other hosts.
 const REMOTE: u64 = 4 << 32;
 
-/// The process of a number that stands for a party.
+/// The PID in a party's number.
 pub(super) fn pid_of(number: u64) -> Option<u32> {
     match number >> 32 {
         0 => Some(std::process::id()),
@@ -131,7 +131,7 @@ pub(super) fn pid_of(number: u64) -> Option<u32> {
     }
 }
 
-/// A number for a party; 0 stands for ourselves.
+/// A party's number. 0 is this process.
 fn number(party: Party) -> u64 {
     match party {
         Party::Process(Some(pid)) => 1 << 32 | u64::from(pid),

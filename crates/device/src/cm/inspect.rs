@@ -1,7 +1,7 @@
-//! Inspections of connection managers: the question of another process, and our answer.
+//! Inspecting connection managers: another process's query, and our answer.
 //!
-//! A process asks over a new connection to the name of a block of communication ids. The service's thread answers with the
-//! descriptor of a file, so it also answers while its program sleeps or computes, and for a program that has no device open yet.
+//! A process sends the query over a new connection to the name of a block of communication ids. The service's thread answers
+//! with a file descriptor, so it answers even while its program sleeps or computes, and even before its program opens a device.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -22,26 +22,26 @@ use crate::error::DeviceError;
 use crate::objects::event_queue::wait_readable;
 use crate::peers::names::{self, Scope};
 
-/// The question.
-pub(super) const QUESTION: &[u8] = b"rcm1 inspect";
+/// The query.
+pub(super) const QUERY: &[u8] = b"rcm1 inspect";
 /// The answer, sent with the descriptor.
 const ANSWER: &[u8] = b"rcm1 inspection";
 /// The maximum length of an inspection, in bytes.
-const LONGEST: u64 = 16 << 20;
+const MAX_LEN: u64 = 16 << 20;
 /// How long all processes together may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The connection managers on a host that this process may inspect.
 #[derive(Clone, Debug, Default)]
 pub struct CmListing {
-    /// Those that answered, by PID.
+    /// The managers that answered, by PID.
     pub managers: Vec<CmView>,
     /// The PIDs of the processes that did not answer in time.
     pub silent: Vec<u32>,
 }
 
-/// The connection managers of this user's processes in this network namespace (with `RKEY_SHARE=all`: of those that share their
-/// devices with everyone).
+/// Lists the connection managers of this user's processes in this network namespace (with `RKEY_SHARE=all`: those that share
+/// their devices with all users).
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.
@@ -49,12 +49,12 @@ pub fn list(config: &Config) -> Result<CmListing, DeviceError> {
     let scope = Scope::of(config.share);
     let blocks =
         names::claimed_cm_blocks(scope).map_err(DeviceError::io("reading /proc/net/unix"))?;
-    // Send all questions first, then wait for all answers together.
+    // Send all queries first, then wait for all answers together.
     let asked: Vec<(OwnedFd, Credentials)> = blocks
         .into_iter()
         .filter_map(|block| ask(scope, &names::cm_name(scope, block)))
         .collect();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut listing = CmListing::default();
     for (socket, who) in asked {
         match receive(&socket, until) {
@@ -79,11 +79,11 @@ fn ask(scope: Scope, name: &str) -> Option<(OwnedFd, Credentials)> {
         return None;
     };
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::send(&socket, QUESTION, flags).ok()?;
+    rustix::net::send(&socket, QUERY, flags).ok()?;
     Some((socket, who))
 }
 
-/// The answer. `None`: it is malformed, or did not arrive in time.
+/// Receives an answer. `None` if it is malformed or late.
 fn receive(socket: &OwnedFd, until: Instant) -> Option<CmView> {
     if !wait_readable(socket.as_fd(), Some(until)).unwrap_or(false) {
         return None;
@@ -102,12 +102,12 @@ fn receive(socket: &OwnedFd, until: Instant) -> Option<CmView> {
     });
     let file = File::from(fds.next()?);
     // Accept only a file of bounded length: reading a pipe could block forever.
-    let is_bounded = |m: std::fs::Metadata| m.is_file() && m.len() <= LONGEST;
+    let is_bounded = |m: std::fs::Metadata| m.is_file() && m.len() <= MAX_LEN;
     if bytes.get(..len) != Some(ANSWER) || !file.metadata().is_ok_and(is_bounded) {
         return None;
     }
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    file.take(MAX_LEN).read_to_end(&mut text).ok()?;
     decode(&text)
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn decode(text: &[u8]) -> Option<CmView> {
     serde_json::from_slice(text).ok()
 }
 
-/// Answers a question. Never blocks.
+/// Answers a query. Never blocks.
 pub(super) fn answer(socket: &OwnedFd, view: &CmView) -> io::Result<()> {
     let text = serde_json::to_vec(view).map_err(io::Error::other)?;
     let flags = rustix::fs::MemfdFlags::CLOEXEC;

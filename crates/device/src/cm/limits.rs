@@ -1,12 +1,13 @@
 //! How many links a connection manager keeps.
 //!
-//! A message that has no link gets one that is closed after it. So these limits cost time, but lose nothing.
+//! Without room for a link, a message travels over a link that is closed right after it. So these limits
+//! cost time, but lose nothing.
 
 use rkey_link::peer::Credentials;
 
 use crate::peers::link_limits::{LinkFiles, Party, files_of_links};
 
-/// The limits, for each direction.
+/// Limits for each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// The maximum number of links.
@@ -18,7 +19,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The limits for the current descriptor limit, of which `reserved_files` are reserved for the program.
+    /// The limits under the current descriptor limit, with `reserved_files` descriptors reserved for the
+    /// program.
     pub(super) fn now(reserved_files: u32) -> Self {
         let files = files_of_links(reserved_files);
         Self::of(files, LinkFiles::in_use())
@@ -32,7 +34,7 @@ impl Limits {
         }
     }
 
-    /// Whether there is room for a link, beside those to or from the processes `others`.
+    /// Whether there is room for a link in addition to those to or from the processes in `others`.
     pub(super) fn admit(
         &self,
         who: Credentials,
@@ -53,7 +55,7 @@ mod tests {
     use crate::peers::link_limits::tests::who;
 
     #[test]
-    fn the_limits_come_from_the_number_of_descriptors() {
+    fn the_limits_depend_on_the_descriptor_limit() {
         let usual = Limits::of(1024 - 256, 68);
         assert_eq!((usual.links, usual.per_party), (192, 48));
         assert_eq!(usual.files_left, 700);
@@ -62,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn no_party_takes_the_links_of_others() {
+    fn a_party_cannot_use_up_the_links_of_others() {
         let limits = Limits {
             links: 10,
             per_party: 3,
             files_left: 1,
         };
-        // All processes of another user are one party.
+        // All processes of another user count as one party.
         let others = [who(7, true), who(7, true), who(7, true)];
         let users = [who(7, false), who(8, false), who(9, false)];
         let all = [others, users].concat();

@@ -1,14 +1,14 @@
 //! The connection manager of this process: `rkey-cm`'s state machine with a clock, a thread, and sockets to the connection
 //! managers of this host's other processes.
 //!
-//! [`Service`] owns the [`Manager`] and the front end's [`Handler`], under one lock. A call ([`Service::with`]) sends its
-//! messages before it returns; a thread receives the messages of other processes and runs the timers. `carrier` has the sockets.
-//! A child closes its copies of them (`fork`).
+//! [`Service`] owns the [`Manager`] and the front end's [`Handler`] under one lock. A call ([`Service::with`]) sends its messages
+//! before it returns; a thread receives the messages of other processes and runs the timers. `carrier` has the sockets. A forked
+//! child closes its copies of them (`fork`).
 //!
-//! With a wire ([`Settings::wire`]), messages to other hosts go to their queue pair 1, and come from there (`remote`).
+//! With a wire ([`Settings::wire`]), messages to and from other hosts travel between queue pairs 1 (`remote`).
 //!
-//! Processes of one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
-//! peers see its sockets close, and end each connection as if the process had sent a DREQ or REJ (which the kernel would do on a
+//! Processes on one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
+//! peers see its sockets close and end each connection as if the process had sent a DREQ or REJ (which the kernel would send on a
 //! host with a kernel driver).
 
 mod carrier;
@@ -59,23 +59,24 @@ use carrier::{Carrier, Needs};
 use limits::Limits;
 use refusals::Refusals;
 
-/// How a [`Service`] works.
+/// Configures a [`Service`].
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Which processes may connect.
     pub share: Share,
     /// How long to wait for an answer, and how many times to repeat a message.
     pub timing: Timing,
-    /// How long a request waits if no process listens at its port, before it is refused.
+    /// How long a request waits for a process to listen at its port before it is refused.
     pub listener_wait: Duration,
-    /// How many descriptors to leave to the program: beyond that, links to other processes are closed after each message.
+    /// How many descriptors to leave to the program. When no others are left, links to other processes are closed after each
+    /// message.
     pub reserved_files: u32,
-    /// On which addresses messages of other hosts are taken.
+    /// The addresses on which messages from other hosts are accepted.
     pub wire: WireSetting,
 }
 
 impl Default for Settings {
-    /// Only processes of the same user may connect, messages are repeated as Linux does, and a request waits half a second for a
+    /// Only processes of the same user may connect, messages are repeated as in Linux, and a request waits half a second for a
     /// listener.
     fn default() -> Self {
         Self {
@@ -88,9 +89,9 @@ impl Default for Settings {
     }
 }
 
-/// The part of a front end that takes the manager's events.
+/// The part of a front end that handles the manager's events.
 pub trait Handler: Send + 'static {
-    /// Takes an event. Runs under the service's lock, in a call of the program or in the service's thread.
+    /// Handles an event. Runs under the service's lock, in a call of the program or in the service's thread.
     fn event(&mut self, manager: &mut Manager, now: Nanos, event: Event);
 
     /// The name of the API, for inspections.
@@ -98,30 +99,30 @@ pub trait Handler: Send + 'static {
         ""
     }
 
-    /// Its identifiers, for inspections. Runs under the service's lock.
+    /// The front end's identifiers, for inspections. Runs under the service's lock.
     fn ids(&self) -> Vec<OwnId> {
         Vec::new()
     }
 
-    /// The service's thread has panicked, so no more events come. Runs under the service's lock. The front end wakes the calls
-    /// that wait for events.
+    /// The service's thread has panicked, so no more events will come. The front end wakes the calls that wait for events. Runs
+    /// under the service's lock.
     fn failed(&mut self) {}
 }
 
 /// Why [`Service::wait_for`] found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfound {
-    /// The time has passed.
+    /// The timeout expired.
     TimedOut,
     /// The service has failed ([`Service::has_failed`]).
     Failed,
 }
 
-/// What a call works on while it holds the service's lock.
+/// The state available to a call, which holds the service's lock.
 pub struct Parts<'a, H> {
     /// The connection manager.
     pub manager: &'a mut Manager,
-    /// The front end's part.
+    /// The front end's handler.
     pub handler: &'a mut H,
     /// The time of the call.
     pub now: Nanos,
@@ -130,8 +131,8 @@ pub struct Parts<'a, H> {
 }
 
 impl<H> Parts<'_, H> {
-    /// Claims a port for this process, which may claim it several times. Each claim ends with [`Parts::release`] or with the process.
-    /// Returns `false` if another process has the port.
+    /// Claims a port for this process. The process may claim the same port several times. A claim ends with [`Parts::release`] or
+    /// with the process. Returns `false` if another process owns the port.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -139,8 +140,8 @@ impl<H> Parts<'_, H> {
         self.carrier.claim(service)
     }
 
-    /// Lets other processes send requests to a port that this process has claimed. Until then, they are refused as if no process
-    /// had the port.
+    /// Lets other processes send requests to a port that this process has claimed. Until then, requests are refused as if the
+    /// port had no owner.
     ///
     /// # Errors
     /// The system cannot watch another descriptor.
@@ -148,23 +149,23 @@ impl<H> Parts<'_, H> {
         self.carrier.open(service)
     }
 
-    /// Records a call that the front end refuses, for inspections. `to` is where it would have connected.
+    /// Records a call that the front end refuses, for inspections. `to` is the address it would have connected to.
     pub fn refuse_call(&mut self, to: Option<SocketAddr>, why: Why) {
         self.refusals.add_call(to, why);
     }
 
-    /// Why a connection was refused, if it was; for the last ones only.
+    /// Why a connection was refused, if its refusal is among the most recent ones.
     #[must_use]
     pub fn refusal_of(&self, connection: ConnectionId) -> Option<Why> {
         self.refusals.of(connection)
     }
 
-    /// Gives up a claim.
+    /// Releases a claim.
     pub fn release(&mut self, service: ServiceId) {
         self.carrier.release(service);
     }
 
-    /// The way to other hosts, if the settings have one.
+    /// The wire to other hosts, if the settings have one.
     #[must_use]
     pub fn wire(&self) -> Option<&Wire> {
         self.carrier.wire()
@@ -193,12 +194,12 @@ struct Inner<H> {
     handler: H,
     carrier: Carrier,
     refusals: Refusals,
-    /// The deadline for which the thread last set its timeout, if there was one.
+    /// The deadline for which the thread last set its timeout, if any.
     wakes: Option<Nanos>,
 }
 
 impl<H: Handler> Service<H> {
-    /// Starts the connection manager: claims communication ids, and starts its thread.
+    /// Starts the connection manager: claims a block of communication ids and starts the thread.
     ///
     /// # Errors
     /// No descriptor, memory or random number is available.
@@ -215,7 +216,7 @@ impl<H: Handler> Service<H> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::other)?;
         let mut guid = getrandom::u64().map_err(io::Error::other)?.to_be_bytes();
-        // This bit marks it as locally administered, so it is not the GUID of a real device.
+        // This bit marks the GUID as locally administered, so it cannot be that of a real device.
         guid[0] |= 2;
         let reactor = Arc::new(Reactor::new().map_err(io::Error::other)?);
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -255,26 +256,26 @@ impl<H: Handler> Service<H> {
         })
     }
 
-    /// Whether this process was forked from the one that started the service, and so must not use it.
+    /// Whether this process was forked from the one that started the service. If so, it must not use the service.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.shared.process != std::process::id()
     }
 
-    /// Whether the service's thread has panicked, which is a bug. No more events come.
+    /// Whether the service's thread has panicked, which is a bug. No more events will come.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.shared.has_failed.load(Ordering::Acquire)
     }
 
-    /// Runs a call, and sends its messages.
+    /// Runs a call and sends its messages.
     pub fn with<R>(&self, call: impl FnOnce(&mut Parts<'_, H>) -> R) -> R {
         let mut inner = self.shared.inner.lock();
         let now = self.shared.now();
         let result = call(&mut inner.parts(now));
         inner.pump(now);
-        let (deadline, has_gone) = (inner.next_deadline(), inner.carrier.has_gone());
-        let words = inner.take_words();
+        let (deadline, has_ended_peers) = (inner.next_deadline(), inner.carrier.has_ended_peers());
+        let text = inner.take_log_text();
         let sooner = match (deadline, inner.wakes) {
             (Some(deadline), Some(wakes)) => deadline < wakes,
             (deadline, None) => deadline.is_some(),
@@ -282,18 +283,18 @@ impl<H: Handler> Service<H> {
         };
         drop(inner);
         self.shared.changed.notify_all();
-        if sooner || has_gone {
+        if sooner || has_ended_peers {
             self.shared.ring();
         }
-        words.write();
+        text.write();
         result
     }
 
-    /// Waits until a call finds something, at most for `time`. Makes the call after every other call and every round of the
+    /// Waits up to `time` until a call finds something. Repeats the call after every other call and after every round of the
     /// service's thread.
     ///
     /// # Errors
-    /// The time has passed, or the service has failed.
+    /// The timeout expired, or the service has failed.
     pub fn wait_for<R>(
         &self,
         time: Option<Duration>,
@@ -326,8 +327,8 @@ impl<H: Handler> Service<H> {
         }
     }
 
-    /// Waits until a condition holds. Checks it after every call and every round of the service's thread. Returns `false` if it
-    /// does not hold and the service has failed ([`Service::has_failed`]).
+    /// Waits until a condition holds. Checks it after every call and after every round of the service's thread. Returns `false`
+    /// if the condition does not hold and the service has failed ([`Service::has_failed`]).
     pub fn wait_until(&self, mut holds: impl FnMut(&mut H) -> bool) -> bool {
         let mut inner = self.shared.inner.lock();
         while !holds(&mut inner.handler) {
@@ -366,15 +367,15 @@ impl<H: Handler> Shared<H> {
 
     /// Wakes the thread.
     fn ring(&self) {
-        // The write fails only if the counter overflows: after 2^64 calls for which the thread did not wake.
+        // The write fails only if the counter overflows: after 2^64 calls during which the thread did not wake.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// The body of the thread.
+    /// The thread's main loop.
     fn main(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
             tracing::error!(
-                "a bug: the connection manager's thread panicked; all its calls fail from now on"
+                "bug: the connection manager's thread panicked; all its calls fail from now on"
             );
             self.has_failed.store(true, Ordering::Release);
             self.inner.lock().handler.failed();
@@ -388,10 +389,10 @@ impl<H: Handler> Shared<H> {
             let mut inner = self.inner.lock();
             inner.round(self.now(), &ready);
             let timeout = inner.timeout(self.now());
-            let words = inner.take_words();
+            let text = inner.take_log_text();
             drop(inner);
             self.changed.notify_all();
-            words.write();
+            text.write();
             ready = self.reactor.wait(timeout);
             if ready.contains(&Token::DOORBELL) {
                 let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -422,24 +423,24 @@ impl<H: Handler> Inner<H> {
             has_connections: &|block| manager.has_connections_to(IdSpace::block(block)),
         };
         self.carrier.run_timers(now, &needs);
-        let gone = self.carrier.take_gone(now);
+        let ended_peers = self.carrier.take_ended(now);
         self.pump(now);
-        if let Some(gone) = gone {
-            let of_blocks = gone.blocks.iter();
+        if let Some(ended_peers) = ended_peers {
+            let of_blocks = ended_peers.blocks.iter();
             let ended =
                 of_blocks.flat_map(|block| self.manager.connections_to(IdSpace::block(*block)));
             let mut ended: Vec<ConnectionId> = ended.collect();
-            // Another host may use the same block.
+            // Other hosts may use the same block number.
             ended.retain(|id| {
                 let peer = self.manager.peer(*id);
                 peer.is_none_or(|peer| self.carrier.inbox.is_of_this_host(now, peer))
             });
-            let unanswered = gone.connections.into_iter();
+            let unanswered = ended_peers.connections.into_iter();
             ended
                 .extend(unanswered.filter(|id| self.manager.state(*id).is_some_and(is_unanswered)));
             for id in ended {
                 // The connection may have ended meanwhile.
-                let _ = self.manager.peer_is_gone(now, id);
+                let _ = self.manager.peer_ended(now, id);
             }
         }
         let is_due = self.manager.next_deadline().is_some_and(|at| at <= now);
@@ -450,10 +451,10 @@ impl<H: Handler> Inner<H> {
         if is_due || !ready.is_empty() {
             self.carrier.tidy_soon(now);
         }
-        self.answer_questions();
+        self.answer_queries();
     }
 
-    /// Moves messages and events until there are none.
+    /// Moves messages and events until none are left.
     fn pump(&mut self, now: Nanos) {
         loop {
             self.note_refused();
@@ -480,7 +481,7 @@ impl<H: Handler> Inner<H> {
     /// How long the thread may sleep.
     fn timeout(&mut self, now: Nanos) -> Option<Duration> {
         self.wakes = self.next_deadline();
-        if self.carrier.has_gone() {
+        if self.carrier.has_ended_peers() {
             return Some(Duration::ZERO);
         }
         self.wakes
@@ -499,10 +500,10 @@ fn is_unanswered(state: State) -> bool {
     matches!(state, State::ReqSent | State::ReqDelayed | State::SidrSent)
 }
 
-/// A random number, for starting PSNs and ports.
+/// A random number, for initial PSNs and ports.
 ///
 /// # Errors
-/// The system has no random numbers.
+/// The system cannot provide random numbers.
 pub fn random() -> io::Result<u32> {
     getrandom::u32().map_err(io::Error::other)
 }

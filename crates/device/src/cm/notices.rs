@@ -1,15 +1,16 @@
-//! Warnings for the log. They are collected under the service's lock and written without it: a write may block if the log's reader has stopped.
+//! Warnings for the log. They are collected under the service's lock and written after it is released: a write may block if the
+//! log's reader has stopped.
 
 use std::collections::BTreeSet;
 
 use rkey_cm::time::Nanos;
 
-/// For how long the same warning is not repeated.
+/// How long a repeated warning is suppressed.
 const TIME: Nanos = 60_000_000_000;
-/// The maximum number of warnings in this time. A stranger can cause some of them.
+/// The maximum number of warnings during this time: untrusted processes can cause some of them.
 const MAX: usize = 16;
 
-/// The warnings.
+/// Warnings that have not been logged yet, and the recent ones.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     given: BTreeSet<String>,
@@ -18,7 +19,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Adds a warning, unless it or too many others have been given in this minute.
+    /// Adds a warning, unless the same warning or too many others were added in the last minute.
     pub(super) fn add(&mut self, now: Nanos, text: String) {
         if now.saturating_sub(self.since) >= TIME {
             self.since = now;
@@ -29,7 +30,7 @@ impl Notices {
         }
     }
 
-    /// The new warnings.
+    /// Removes and returns the new warnings.
     pub(super) fn take(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_is_given_once_in_a_while_and_only_some_are() {
+    fn repeated_and_excess_warnings_are_suppressed() {
         let mut notices = Notices::default();
         for number in 0..100 {
             notices.add(5, "the same".to_owned());

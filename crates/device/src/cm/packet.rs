@@ -1,12 +1,12 @@
-//! The packets between the connection managers of two processes: one MAD and the two addresses that an IP header would have.
+//! The packets between the connection managers of two processes: a MAD and the two addresses that would be in its IP header.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use rkey_cm::wire::MAD;
 
-/// The length of every packet.
+/// The length of every packet, in bytes.
 pub(crate) const LEN: usize = 4 + 16 + 16 + MAD;
-/// The first four bytes: the version of this protocol.
+/// The first four bytes: the protocol version.
 const MAGIC: [u8; 4] = *b"rcm1";
 
 /// A packet.
@@ -27,7 +27,7 @@ impl Packet {
         bytes
     }
 
-    /// Decodes a packet. `None`: the bytes are not a packet.
+    /// Decodes a packet. `None` if the bytes are not a packet.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.try_into().ok()?;
         if bytes[..4] != MAGIC {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_survives_its_bytes_and_others_are_refused() {
+    fn packets_round_trip_and_other_bytes_are_refused() {
         let packet = Packet {
             from: "10.0.0.1".parse().unwrap(),
             to: "fd00::2".parse().unwrap(),

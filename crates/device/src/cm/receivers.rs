@@ -1,9 +1,9 @@
-//! The processes that something of ours depends on, and links to them.
+//! The processes that our connections and requests depend on, and links to them.
 //!
-//! A link carries our messages, and ends with the process at its other end. But that process may also close it, because it has no
-//! room. So when a link ends, we check whether its name still has the same owner: the process counts as ended only if the name
-//! has no owner or another one. A process to which there is no link, because one side has no room, is checked once a second. It
-//! may give up a port before it answers a request: so the owner of a port counts as ended only when its PID has ended, too.
+//! A link carries our messages, and ends when the process at its other end ends. But that process may also close a link for lack
+//! of room. So when a link ends, we check whether the name still has the same owner: the process counts as ended only if the name
+//! has no owner or a new one. A process without a link, because one side has no room for it, is checked once a second. A process
+//! may release a port before it answers a request, so the owner of a port counts as ended only when its PID has ended, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -19,18 +19,18 @@ use crate::peers::link_limits::LinkFiles;
 use crate::peers::process;
 use crate::progress::reactor::Token;
 
-/// How often to check a process to which there is no link; less often if there are many of them.
+/// How often to check a process that has no link; less often if there are many.
 const CHECK_TIME: Nanos = 1_000_000_000;
-/// How many such processes are checked in this time.
+/// The maximum number of such checks during this time.
 const CHECKS: usize = 256;
-/// The shortest pause before a check, if links to a process end soon after they begin.
+/// The shortest pause before a check if a process's links end soon after they begin.
 const CHECK_PAUSE: Nanos = 10_000_000;
 
 /// The owner of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     who: Credentials,
-    /// When it was started; distinguishes processes that had the same PID.
+    /// When the process started; distinguishes processes that had the same PID.
     started: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Owner {
         Self { who, started }
     }
 
-    /// Whether it is known to be alive.
+    /// Whether the process is known to be alive.
     fn is_alive(&self) -> bool {
         self.who.pid.is_some_and(|pid| {
             self.started.is_some()
@@ -59,20 +59,20 @@ struct Link {
     _files: LinkFiles,
 }
 
-/// A process that something of ours depends on.
+/// A process that our connections or requests depend on.
 #[derive(Debug)]
 struct Receiver {
     owner: Owner,
     link: Option<Link>,
-    /// When to check whether it still has its name, if there is no link.
+    /// When to check whether the process still owns its name, if it has no link.
     check: Option<Nanos>,
     /// The pause before the next check if the next link ends soon.
     pause: Nanos,
-    /// If the name is a port: the connections that wait for the answer to a request that it has got.
+    /// If the name is a port: the connections whose request this process has received and not answered.
     requests: BTreeSet<ConnectionId>,
 }
 
-/// The processes, by their names.
+/// The processes, by name.
 #[derive(Debug, Default)]
 pub(super) struct Receivers(BTreeMap<Name, Receiver>);
 
@@ -81,7 +81,7 @@ impl Receivers {
         self.0.is_empty()
     }
 
-    /// The process that has a name. `of`: only if it has got this connection's request.
+    /// The PID of a name's owner. With `of`: only if it has received this connection's request.
     pub(super) fn pid(&self, name: Name, of: Option<ConnectionId>) -> Option<u32> {
         let receiver = self.0.get(&name)?;
         let fits = of.is_none_or(|id| receiver.requests.contains(&id));
@@ -95,7 +95,7 @@ impl Receivers {
 }
 
 impl Carrier {
-    /// Sends to the process that has a block. `is_of_connection`: a connection to it depends on its life.
+    /// Sends to the owner of a block. With `is_of_connection`, a connection depends on that process.
     pub(super) fn send_to_block(
         &mut self,
         now: Nanos,
@@ -106,8 +106,8 @@ impl Carrier {
         let known = self.receivers.0.get(&name);
         if let Some(link) = known.and_then(|it| it.link.as_ref()) {
             match socket::send(&link.socket, packet) {
-                // Its process may be alive: see the module.
-                Sent::Gone => self.unlink(now, name),
+                // The owner may still be alive: see the module's documentation.
+                Sent::NoReceiver => self.unlink(now, name),
                 sent => return sent,
             }
         }
@@ -119,7 +119,7 @@ impl Carrier {
                 if is_of_connection || known.is_some() {
                     self.has_ended(name);
                 }
-                return Sent::Gone;
+                return Sent::NoReceiver;
             }
         };
         let sent = send_first(&socket, packet);
@@ -129,7 +129,7 @@ impl Carrier {
         sent
     }
 
-    /// Sends to the process that has a port. `waits` is the connection that waits for the answer.
+    /// Sends to the owner of a port. `waits` is the connection that waits for the answer.
     pub(super) fn send_to_port(
         &mut self,
         now: Nanos,
@@ -137,18 +137,18 @@ impl Carrier {
         packet: &Packet,
         waits: Option<ConnectionId>,
     ) -> Sent {
-        // Always a new connection: the port may belong to another process by now.
+        // Always a new connection: the port may have a new owner.
         let (socket, who) = match self.reach(now, name) {
             Reached::Process(socket, who) => (socket, who),
             Reached::Busy => return Sent::Busy,
-            Reached::NoOwner | Reached::OtherUser(_) => return Sent::Gone,
+            Reached::NoOwner | Reached::OtherUser(_) => return Sent::NoReceiver,
         };
         let sent = send_first(&socket, packet);
         let (Sent::Yes, Some(waits)) = (sent, waits) else {
             return sent;
         };
         let known = self.receivers.0.get(&name);
-        // If a later owner of the port ends, requests to it are repeated, and then refused.
+        // If a later owner of the port ends, requests to it are repeated and then refused.
         if known.is_none_or(|it| it.owner.who == who) {
             self.keep(now, name, socket, who);
             if let Some(receiver) = self.receivers.0.get_mut(&name) {
@@ -172,7 +172,7 @@ impl Carrier {
             ),
             Ok(_) => {}
             Err(error) => {
-                let text = "the connection manager cannot reach another process";
+                let text = "the connection manager cannot connect to another process";
                 self.notices.add(now, format!("{text}: {error}"));
             }
         }
@@ -219,7 +219,7 @@ impl Carrier {
         }
     }
 
-    /// A link has ended: checks soon whether its process has.
+    /// Handles the end of a link: schedules a check of whether its process has ended.
     pub(super) fn unlink(&mut self, now: Nanos, name: Name) {
         let Some(receiver) = self.receivers.0.get_mut(&name) else {
             return;
@@ -236,7 +236,7 @@ impl Carrier {
         self.check_at(name, Some(at));
     }
 
-    /// Checks whether the owner of a name still has it.
+    /// Checks whether a name still has the same owner.
     pub(super) fn check(&mut self, now: Nanos, name: Name) {
         let Some(receiver) = self.receivers.0.get_mut(&name) else {
             return;
@@ -248,7 +248,7 @@ impl Carrier {
                 self.keep(now, name, socket, who);
             }
             Reached::Busy => self.check_at(name, Some(now.saturating_add(CHECK_TIME))),
-            // Two connection managers in this process end separately: that happens in tests.
+            // In tests, one process has several connection managers, which end separately.
             _ if matches!(name, Name::Port(_))
                 && owner.who.pid != Some(std::process::id())
                 && owner.is_alive() =>
@@ -259,17 +259,17 @@ impl Carrier {
         }
     }
 
-    /// The owner of a name has ended.
+    /// Records that the owner of a name has ended.
     fn has_ended(&mut self, name: Name) {
         match self.forget(name) {
             Some(receiver) => {
-                self.gone.pids.insert(receiver.owner.who.pid);
-                self.gone.connections.extend(receiver.requests);
+                self.ended.pids.insert(receiver.owner.who.pid);
+                self.ended.connections.extend(receiver.requests);
             }
-            None => self.gone.is_unknown = true,
+            None => self.ended.is_unknown = true,
         }
         if let Name::Block(block) = name {
-            self.gone.blocks.insert(block);
+            self.ended.blocks.insert(block);
         }
     }
 
@@ -282,7 +282,7 @@ impl Carrier {
         Some(receiver)
     }
 
-    /// Forgets the processes on which nothing depends any more, and closes the links to them.
+    /// Forgets the processes that nothing depends on, and closes the links to them.
     pub(super) fn tidy(&mut self, needs: &Needs<'_>) {
         let mut unneeded = Vec::new();
         for (name, receiver) in &mut self.receivers.0 {
@@ -301,10 +301,11 @@ impl Carrier {
     }
 }
 
-/// Sends over a new link. If it is closed already, its process has ended or has no room: trying again shows which.
+/// Sends the first packet over a new link. If the link is already closed, its process has ended or has no room: a retry shows
+/// which.
 fn send_first(socket: &OwnedFd, packet: &Packet) -> Sent {
     match socket::send(socket, packet) {
-        Sent::Gone => Sent::Busy,
+        Sent::NoReceiver => Sent::Busy,
         sent => sent,
     }
 }
@@ -323,10 +324,10 @@ mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Child, Command, Stdio};
 
-    /// The name that the other process has.
+    /// The environment variable with the name that the other process binds.
     const NAME: &str = "RKEY_TEST_CM_NAME";
 
-    /// Another process, killed on drop.
+    /// A child process, killed on drop.
     struct Other(Child);
 
     impl Drop for Other {
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// The body of the other process: has a port until it reads a byte, and then lives on.
+    /// Runs in the child process: owns a port until it reads a byte, then lives on.
     #[test]
     fn a_process_that_gives_up_its_port() {
         let Ok(name) = std::env::var(NAME) else {
@@ -348,13 +349,13 @@ mod tests {
         let mut byte = [0];
         std::io::stdin().read_exact(&mut byte).unwrap();
         drop(socket);
-        println!("has no port");
+        println!("released the port");
         let _ = std::io::stdin().read_exact(&mut byte);
     }
 
     #[test]
-    fn a_process_without_its_port_and_without_a_link_has_not_ended() {
-        // It keeps no links.
+    fn a_process_that_has_neither_its_port_nor_a_link_has_not_ended() {
+        // A manager that keeps no links.
         let limits = || Limits {
             links: 0,
             per_party: 0,
@@ -388,7 +389,7 @@ mod tests {
         wait_until(&|| next_check().is_some());
         let mut stdin = other.0.stdin.take().unwrap();
         stdin.write_all(b"x").unwrap();
-        says("has no port");
+        says("released the port");
         let check = next_check();
         wait_until(&|| next_check() != check);
         assert!(next_check().is_some(), "it has not ended");

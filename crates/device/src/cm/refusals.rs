@@ -1,8 +1,8 @@
-//! Why connections were refused: the last refusals of this process, on either side.
+//! Why connections were refused: the most recent refusals of this process, as either side.
 //!
-//! A message of the connection manager has room for a number. This process often knows more: that the port belongs to another
-//! user, that the peer's process has ended, that its own listener's backlog is full. `rkey explain` shows the list, and the front
-//! ends use it for their errors.
+//! A message of the connection manager has room for a reason number only. This process often knows more: that the port belongs to
+//! another user, that the peer's process has ended, that its own listener's backlog is full. `rkey explain` shows the list, and
+//! the front ends use it in their errors.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,33 +29,33 @@ pub enum Why {
     QueuePairType,
     /// The listener's backlog, of this length, is full.
     Backlog(usize),
-    /// One process has more undecided requests than it may have.
+    /// One process has reached its limit of undecided requests.
     TooManyRequests,
-    /// There is no room for another connection.
+    /// No resources for another connection.
     NoRoom,
-    /// The program refused, with this reason: 28, or 35 because of the vendor's options.
+    /// The program refused, with this reason: 28, or 35 because of vendor options.
     Program(u16),
     /// The process at the other end has ended.
     PeerGone,
-    /// The peer has given up the connection.
+    /// The peer gave up the connection.
     GaveUp,
-    /// No answer came.
+    /// The peer did not answer.
     NoAnswer,
     /// The private data does not fit into the message.
     PrivateData {
-        /// Its length, in bytes.
+        /// The length of the private data, in bytes.
         given: usize,
         /// The maximum length, in bytes.
         most: usize,
     },
-    /// An earlier connection has the same queue pair or communication id.
+    /// An earlier connection uses the same queue pair or communication id.
     Stale,
-    /// Another reason, by its number.
+    /// Another reason, by number.
     Other(u16),
 }
 
 impl Why {
-    /// At least one of each.
+    /// Examples: at least one of each variant.
     pub const EXAMPLES: [Self; 14] = [
         Self::NothingListens,
         Self::OtherUser(1001),
@@ -76,7 +76,7 @@ impl Why {
         Self::Other(RejectReason::MTU.0),
     ];
 
-    /// A stable word for programs.
+    /// The stable name of the reason, for programs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -97,12 +97,12 @@ impl Why {
         }
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
             Self::NothingListens => {
-                "Start the server first, or check address, port and port space: `rkey ls` shows who listens where."
+                "Start the server first, or check the address, port and port space: `rkey ls` shows who listens where."
             }
             Self::OtherUser(_) => {
                 "If both users trust each other, set RKEY_SHARE=all for both programs."
@@ -112,26 +112,26 @@ impl Why {
                 "Both programs must use the same type: RC, UC or UD; `rkey ls` shows the listener's."
             }
             Self::Backlog(_) => {
-                "The server must take its requests faster, or listen with a longer backlog. The client repeats its request."
+                "The server must handle requests faster, or listen with a longer backlog. The client repeats its request."
             }
             Self::TooManyRequests => {
-                "The server must accept or reject what waits. The client repeats its request."
+                "The server must accept or reject its pending requests. The client repeats its request."
             }
-            Self::NoRoom => "Close connections: one process can have 32,768.",
-            Self::Program(_) => "The peer's program decides this: its private data may say why.",
-            Self::PeerGone => "Look at the other program: it ended before it answered.",
+            Self::NoRoom => "Close some connections: a process can have 32,768.",
+            Self::Program(_) => "The peer's program decided this: its private data may say why.",
+            Self::PeerGone => "Check why the other program ended before it answered.",
             Self::GaveUp => {
-                "The other program stopped waiting, or ended: accept its requests sooner."
+                "The other program stopped waiting or ended: accept its requests sooner."
             }
             Self::NoAnswer => {
-                "The other program may be stopped, may not fetch its events, or its backlog may be full: `rkey ls` shows who waits."
+                "The other program may be stopped, may not be fetching its events, or may have a full backlog: `rkey ls` shows which side is waiting."
             }
             Self::PrivateData { .. } => {
-                "Pass less, and exchange the rest in a message after the connection is made."
+                "Pass less, and send the rest in a message after the connection is established."
             }
             Self::Stale => "Connect again with another queue pair.",
             Self::Other(_) => {
-                "Look the number up among the reject reasons of InfiniBand's volume 1, 12.6.7.2."
+                "Look up the number among the reject reasons in the InfiniBand specification, volume 1, section 12.6.7.2."
             }
         }
     }
@@ -152,7 +152,7 @@ impl Why {
     fn of_detail(detail: Detail) -> Self {
         match detail {
             Detail::QueuePairType => Self::QueuePairType,
-            Detail::Gone => Self::PeerGone,
+            Detail::PeerEnded => Self::PeerGone,
         }
     }
 
@@ -164,7 +164,7 @@ impl Why {
         }
     }
 
-    /// From what the manager says.
+    /// From the manager's reason.
     #[must_use]
     pub fn of(why: NotAccepted) -> Self {
         match why {
@@ -182,73 +182,71 @@ impl Why {
     }
 }
 
-/// The reason in a clause.
+/// Formats the reason as a clause.
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NothingListens => f.write_str("nothing listens at this address and port"),
             Self::OtherUser(uid) => write!(f, "the port belongs to user {uid}"),
             Self::OtherShare => {
-                f.write_str("the port belongs to a program with another value of RKEY_SHARE")
+                f.write_str("the port belongs to a program with a different RKEY_SHARE")
             }
             Self::QueuePairType => f.write_str("the listener is for queue pairs of another type"),
             Self::Backlog(length) => write!(f, "the listener's backlog of {length} is full"),
-            Self::TooManyRequests => {
-                f.write_str("one process has too many requests that are not decided yet")
-            }
-            Self::NoRoom => f.write_str("there is no room for another connection"),
+            Self::TooManyRequests => f.write_str("one process has too many undecided requests"),
+            Self::NoRoom => f.write_str("no resources for another connection"),
             Self::Program(reason) if reason == RejectReason::VENDOR.0 => {
-                f.write_str("the program does not accept the vendor's options (ECE)")
+                f.write_str("the program does not accept the vendor options (ECE)")
             }
             Self::Program(_) => f.write_str("the program refused"),
             Self::PeerGone => f.write_str("the process at the other end has ended"),
-            Self::GaveUp => f.write_str("the other side has given up the connection"),
-            Self::NoAnswer => f.write_str("no answer came"),
+            Self::GaveUp => f.write_str("the other side gave up the connection"),
+            Self::NoAnswer => f.write_str("the peer did not answer"),
             Self::PrivateData { given, most } => write!(
                 f,
                 "{given} B of private data do not fit: at most {most} B do"
             ),
             Self::Stale => {
-                f.write_str("an earlier connection still has this communication id or queue pair")
+                f.write_str("an earlier connection still uses this communication id or queue pair")
             }
             Self::Other(number) => RejectReason(number).fmt(f),
         }
     }
 }
 
-/// Who refused.
+/// Where a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Our program asked for the connection, and was refused.
-    Asked,
-    /// A peer asked, and was refused here.
-    WasAsked,
-    /// A call of our program was refused: nothing was sent.
+    /// Our program initiated the connection and was refused.
+    Active,
+    /// A peer requested the connection and was refused here.
+    Passive,
+    /// A call of our program was refused; nothing was sent.
     Call,
 }
 
 /// A connection that was refused.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Its number within this connection manager, from 1.
+    /// The refusal's number within this connection manager, from 1.
     pub number: u64,
-    /// Who asked.
+    /// Where it was refused.
     pub side: Side,
-    /// The address and port of the side that asked, as far as known.
+    /// The address and port of the initiator, as far as known.
     pub from: Option<SocketAddr>,
-    /// The address and port that it wanted to reach.
+    /// The address and port that the request was for.
     pub to: Option<SocketAddr>,
-    /// The type of queue pair and, if the other side wants another one, that.
+    /// The requested type of queue pair and, if the other side has a different one, the other side's.
     pub types: Option<(&'static str, &'static str)>,
-    /// The PID of the other process, if it is known.
+    /// The other process's PID, if known.
     pub pid: Option<u32>,
-    /// Why.
+    /// The reason.
     pub why: Why,
     connection: Option<ConnectionId>,
 }
 
 impl Refusal {
-    /// In one sentence.
+    /// Describes the refusal in one sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
         let address = |it: Option<SocketAddr>| {
@@ -259,8 +257,8 @@ impl Refusal {
         let process = process.unwrap_or_default();
         let (from, to) = (address(self.from), address(self.to));
         let head = match self.side {
-            Side::Asked => format!("connecting to {to}{process}"),
-            Side::WasAsked => format!("a request from {from}{process} to {to}"),
+            Side::Active => format!("connecting to {to}{process}"),
+            Side::Passive => format!("a request from {from}{process} to {to}"),
             Side::Call => format!("a call for {to}"),
         };
         let types = self.types.map(|(asked, offered)| {
@@ -274,12 +272,12 @@ impl Refusal {
     }
 }
 
-/// The last refusals.
+/// The most recent refusals.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     list: VecDeque<Refusal>,
     total: u64,
-    /// Those that are not in the log yet.
+    /// Refusals that are not in the log yet.
     new: Vec<String>,
 }
 
@@ -288,27 +286,29 @@ impl Refusals {
         self.list.iter()
     }
 
-    /// How many there were.
+    /// The number of refusals since the start.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The last refusal of a connection.
+    /// The most recent refusal of a connection.
     pub(super) fn of(&self, connection: ConnectionId) -> Option<Why> {
         let mut latest = self.list.iter().rev();
         let found = latest.find(|it| it.connection == Some(connection))?;
         Some(found.why)
     }
 
-    /// Adds a connection that was not made. `why` is what this process knows of the reason.
+    /// Adds a connection that was not established. `why` is the reason as far as this process knows it.
     pub(super) fn add_refused(&mut self, refused: &Refused, pid: Option<u32>, why: Why) {
         let types = match refused.why {
-            NotAccepted::Transport { asked, offered } => Some((word(asked), word(offered))),
+            NotAccepted::Transport { asked, offered } => {
+                Some((type_name(asked), type_name(offered)))
+            }
             _ => None,
         };
         let (side, from, to) = match refused.is_active {
-            true => (Side::Asked, refused.local, refused.peer),
-            false => (Side::WasAsked, refused.peer, refused.local),
+            true => (Side::Active, refused.local, refused.peer),
+            false => (Side::Passive, refused.peer, refused.local),
         };
         self.add(Refusal {
             number: 0,
@@ -352,22 +352,22 @@ impl Refusals {
         self.list.push_back(refusal);
     }
 
-    /// The new ones, in words.
+    /// Removes and returns the new refusals as text.
     pub(super) fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }
 }
 
-/// The type of queue pair of a service.
-pub(super) fn word(kind: Kind) -> &'static str {
+/// The queue pair type of a service.
+pub(super) fn type_name(kind: Kind) -> &'static str {
     match kind {
-        Kind::Connected(transport) => word_of(Some(transport)),
-        Kind::Datagram => word_of(None),
+        Kind::Connected(transport) => type_name_of(Some(transport)),
+        Kind::Datagram => type_name_of(None),
     }
 }
 
-/// The type of queue pair of a connection.
-pub(super) fn word_of(transport: Option<Transport>) -> &'static str {
+/// The queue pair type of a connection.
+pub(super) fn type_name_of(transport: Option<Transport>) -> &'static str {
     match transport {
         Some(Transport::Rc) => "RC",
         Some(Transport::Uc) => "UC",
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_word_of_its_own_a_sentence_and_advice() {
+    fn each_reason_has_a_unique_name_a_sentence_and_advice() {
         let names: BTreeSet<_> = Why::EXAMPLES.iter().map(|it| it.name()).collect();
         assert_eq!(names.len(), Why::EXAMPLES.len());
         let texts: BTreeSet<_> = Why::EXAMPLES.iter().map(Why::to_string).collect();
@@ -428,9 +428,9 @@ mod tests {
         assert!(all.take_new().is_empty());
     }
 
-    /// A stranger can cause any number of refusals.
+    /// An untrusted process can cause an unlimited number of refusals.
     #[test]
-    fn only_the_last_refusals_are_kept() {
+    fn only_the_most_recent_refusals_are_kept() {
         let mut all = Refusals::default();
         for _ in 0..3 * KEPT {
             let refused = refused(NotAccepted::TooMany);

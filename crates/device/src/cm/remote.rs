@@ -1,5 +1,5 @@
-//! Messages of other hosts: from queue pair 1 to the connection manager of this host that they are meant for, whichever process has
-//! it. The names are those that processes of this host use.
+//! Messages from other hosts: from queue pair 1 to the process of this host whose connection manager they are for. They use the
+//! same socket names as messages between processes of this host.
 
 use std::net::IpAddr;
 
@@ -11,29 +11,30 @@ use super::socket::{self, Reached, Sent};
 use crate::config::Share;
 use crate::peers::names::Scope;
 
-/// What became of a message.
+/// The result of [`deliver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Its receiver has it.
+    /// Delivered to its receiver.
     Done,
-    /// There is none.
+    /// No process owns the destination.
     NoReceiver,
-    /// It is a request, and no process listens at its port.
+    /// A request to a port at which no process listens.
     NoListener,
-    /// Its receiver has no room at the moment; the sender repeats the message.
+    /// The receiver has no room at the moment; the sender repeats the message.
     Busy,
     /// The bytes are not a message.
     Malformed,
 }
 
-/// Brings a message to its receiver, which must be a process of this user: it takes no other's word for where a message comes from.
+/// Delivers a message to its receiver, which must be a process of this user: a receiver trusts only processes of its own user
+/// about where a message comes from.
 pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
     let Ok(decoded) = Mad::decode(mad) else {
         return Delivery::Malformed;
     };
     let addressee = decoded.message.addressee();
     let name = match addressee {
-        // A refusal by a requester that has had no answer, and so cannot say to whom.
+        // The requester refuses before it has had an answer, so the message cannot name its receiver.
         Addressee::Communication(0) => return Delivery::NoReceiver,
         Addressee::Communication(id) => Name::Block((id >> 16) as u16),
         Addressee::Service(service) => Name::Port(service),
@@ -53,7 +54,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
             Ok(Reached::Process(socket, who)) if is_ours(who.uid) => {
                 match socket::send(&socket, &packet) {
                     Sent::Yes => return Delivery::Done,
-                    Sent::Busy | Sent::Gone => outcome = Delivery::Busy,
+                    Sent::Busy | Sent::NoReceiver => outcome = Delivery::Busy,
                 }
             }
             Ok(Reached::Process(..) | Reached::NoOwner | Reached::OtherUser(_)) => {}
@@ -63,7 +64,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
     outcome
 }
 
-/// Whether a process of this user may say that a message comes from another host.
+/// Whether a process of user `uid` may vouch that a message comes from another host.
 pub(super) fn is_ours(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw()
 }

@@ -1,5 +1,5 @@
-//! What a connection manager tells people: refusals and inspections, collected under the service's lock, and written to the log
-//! without it.
+//! What a connection manager reports to users: refusals and inspections. They are collected under the service's lock and
+//! written to the log after it is released.
 
 use rkey_cm::manager::{NotAccepted, Refused};
 use rkey_cm::wire::RejectReason;
@@ -13,13 +13,13 @@ use super::{Handler, Inner, inspect};
 use crate::denials;
 use crate::peers::process;
 
-/// Words for the log. Writing them may block, so the writer holds no lock.
-pub(super) struct LogWords {
+/// Text for the log. Writing it may block, so the caller must hold no lock.
+pub(super) struct LogText {
     notices: Vec<String>,
     refusals: Vec<String>,
 }
 
-impl LogWords {
+impl LogText {
     pub(super) fn write(self) {
         for notice in self.notices {
             tracing::warn!("{notice}");
@@ -31,25 +31,25 @@ impl LogWords {
 }
 
 impl<H: Handler> Inner<H> {
-    pub(super) fn take_words(&mut self) -> LogWords {
-        LogWords {
+    pub(super) fn take_log_text(&mut self) -> LogText {
+        LogText {
             notices: self.carrier.notices.take(),
             refusals: self.refusals.take_new(),
         }
     }
 
-    /// Records the connections that were not made.
+    /// Records the connections that were refused.
     pub(super) fn note_refused(&mut self) {
         while let Some(refused) = self.manager.next_refused() {
             let is_own = refused.party == 0 && !refused.is_active;
-            // Our own request, which no other process takes: the active side tells.
+            // Our own request, for which no other process listens: the active side reports it.
             if is_own && refused.why == NotAccepted::Here(RejectReason::SERVICE_ID) {
                 continue;
             }
             let why = match Why::of(refused.why) {
                 Why::NothingListens if refused.is_active => {
-                    let stranger = self.carrier.stranger_at(refused.service);
-                    stranger.unwrap_or(Why::NothingListens)
+                    let owner = self.carrier.inaccessible_owner(refused.service);
+                    owner.unwrap_or(Why::NothingListens)
                 }
                 why => why,
             };
@@ -77,13 +77,13 @@ impl<H: Handler> Inner<H> {
         }
     }
 
-    /// Answers the processes that ask for an inspection.
-    pub(super) fn answer_questions(&mut self) {
-        if self.carrier.questions.is_empty() {
+    /// Answers the processes that have asked for an inspection.
+    pub(super) fn answer_queries(&mut self) {
+        if self.carrier.queries.is_empty() {
             return;
         }
         let view = self.view();
-        for (socket, who) in std::mem::take(&mut self.carrier.questions) {
+        for (socket, who) in std::mem::take(&mut self.carrier.queries) {
             let answered = match who.uid == view.uid {
                 true => inspect::answer(&socket, &view),
                 false => {

@@ -1,4 +1,4 @@
-//! The sockets of the connection manager, by their names. All are sequenced-packet sockets that never block.
+//! The connection manager's named sockets. All are nonblocking sequenced-packet sockets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,14 +7,15 @@ use rkey_link::peer::{Credentials, peer_credentials, receive_before_end};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::inspect::QUESTION;
+use super::inspect::QUERY;
 use super::packet::{LEN, Packet};
 use crate::peers::names::{self, Scope};
 
-/// How many connections may wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A socket that has a name; `None` if the name is taken. No process can connect to it before [`listen`].
+/// Creates a socket with a name; `None` if the name is taken. No process can connect to it before
+/// [`listen`].
 pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
     let socket = new_socket()?;
     match rustix::net::bind(&socket, &names::abstract_address(name)?) {
@@ -24,20 +25,20 @@ pub(super) fn bind(name: &str) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Lets others connect to a socket's name.
+/// Lets other processes connect to a socket's name.
 pub(super) fn listen(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::listen(socket, BACKLOG)?)
 }
 
-/// What an attempt to reach a name found.
+/// The result of connecting to a name.
 pub(super) enum Reached {
-    /// A connection to the process that owns it.
+    /// A connection to the process that owns the name.
     Process(OwnedFd, Credentials),
     /// The owner's backlog is full, or a signal interrupted the attempt.
     Busy,
-    /// No process listens there.
+    /// No process listens at this name.
     NoOwner,
-    /// It belongs to this user, who is not allowed.
+    /// The name belongs to this user, with whom this process may not communicate.
     OtherUser(u32),
 }
 
@@ -57,7 +58,7 @@ pub(super) fn connect(scope: Scope, name: &str) -> io::Result<Reached> {
     }
 }
 
-/// The next process that has connected to a listening socket; `None` if none waits.
+/// Accepts the next connection to a listening socket; `None` if none is waiting.
 pub(super) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Credentials)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listening, flags) {
@@ -77,7 +78,7 @@ pub(super) enum Sent {
     /// There is no room now, because the receiver has not read earlier packets.
     Busy,
     /// The receiver has closed the connection.
-    Gone,
+    NoReceiver,
 }
 
 pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
@@ -85,7 +86,7 @@ pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
     match rustix::net::send(socket, &packet.encode(), flags) {
         Ok(_) => Sent::Yes,
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Sent::Busy,
-        Err(_) => Sent::Gone,
+        Err(_) => Sent::NoReceiver,
     }
 }
 
@@ -93,7 +94,7 @@ pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
 pub(super) enum Received {
     Packet(Box<Packet>),
     /// The other process asks for an inspection.
-    Question,
+    Query,
     /// The bytes are not a packet.
     Violation,
     /// No packet has arrived.
@@ -102,7 +103,7 @@ pub(super) enum Received {
     End,
 }
 
-/// The next packet, if one has arrived.
+/// Reads the next packet, if one has arrived.
 pub(super) fn receive(socket: impl AsFd) -> Received {
     receive_before_end(
         || receive_once(&socket),
@@ -111,11 +112,11 @@ pub(super) fn receive(socket: impl AsFd) -> Received {
 }
 
 fn receive_once(socket: impl AsFd) -> Received {
-    // One byte more than a packet, to detect longer ones.
+    // One byte longer than a packet, to detect longer packets.
     let mut bytes = [0; LEN + 1];
     match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
         Ok((0, _)) => Received::End,
-        Ok((len, _)) if bytes[..len] == *QUESTION => Received::Question,
+        Ok((len, _)) if bytes[..len] == *QUERY => Received::Query,
         Ok((len, _)) => match Packet::decode(&bytes[..len]) {
             Some(packet) => Received::Packet(Box::new(packet)),
             None => Received::Violation,
@@ -139,7 +140,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
+    fn the_last_packet_of_a_peer_that_never_reads_arrives() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -1,4 +1,4 @@
-//! Connection managers that reach each other through their sockets, and peers that break the protocol.
+//! Connection managers that communicate through their sockets, and peers that violate the protocol.
 
 mod inspections;
 
@@ -11,24 +11,24 @@ use rkey_cm::wire::{Ece, MAD, Mad, Message, PrivateData, RejectReason, Transport
 use rustix::net::{AddressFamily, SendFlags, SocketType};
 
 /// How long an event may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Messages are repeated so late that no test sees a repetition.
 const PATIENT: Timing = Timing {
     response: 26,
     retries: 15,
     service: 24,
 };
-/// Of a process that waits long.
+/// Settings for a process that waits a long time.
 pub(super) const SETTINGS: Settings = Settings {
     share: Share::User,
     timing: PATIENT,
-    listener_wait: PATIENCE,
+    listener_wait: TIMEOUT,
     reserved_files: 256,
     wire: crate::config::WireSetting::Off,
 };
 const HERE: &str = "127.0.0.1";
 
-/// A program that keeps its events.
+/// A front end that records its events.
 #[derive(Default)]
 pub(super) struct Program {
     events: Vec<Event>,
@@ -53,7 +53,7 @@ fn start_with(listener_wait: Duration) -> Service<Program> {
     Service::start(settings, Program::default()).unwrap()
 }
 
-/// A process that keeps few links.
+/// Starts a process that keeps few links.
 fn start_small() -> Service<Program> {
     let limits = || Limits {
         links: 3,
@@ -76,21 +76,21 @@ pub(super) fn wait_for<R>(service: &Service<Program>, find: impl Fn(&Event) -> O
             return found;
         }
         let events = || service.with(|parts| format!("{:?}", parts.handler.events));
-        assert!(crate::time::since(begun) < PATIENCE, "only {}", events());
+        assert!(crate::time::since(begun) < TIMEOUT, "only {}", events());
         crate::time::sleep(Duration::from_millis(1));
     }
 }
 
-/// Claims a port as soon as it is free. Children that other tests fork may have copies of its last owner's socket for a moment.
+/// Claims a port as soon as it is free. Children that other tests fork may briefly hold copies of its previous owner's socket.
 pub(super) fn claim(service: &Service<Program>, at: ServiceId) {
     let begun = crate::time::now();
     while !service.with(|parts| parts.claim(at)).unwrap() {
-        assert!(crate::time::since(begun) < PATIENCE);
+        assert!(crate::time::since(begun) < TIMEOUT);
         crate::time::sleep(Duration::from_millis(1));
     }
 }
 
-/// Claims a free port, and listens there.
+/// Claims a free port and listens on it.
 pub(super) fn listen(service: &Service<Program>, backlog: usize) -> ServiceId {
     loop {
         let port = random().unwrap() as u16;
@@ -103,7 +103,7 @@ pub(super) fn listen(service: &Service<Program>, backlog: usize) -> ServiceId {
                 service.with(|parts| parts.open(at)).unwrap();
                 return at;
             }
-            // It has this port already.
+            // It has already claimed this port.
             service.with(|parts| parts.release(at));
         }
     }
@@ -138,7 +138,7 @@ pub(super) fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId
         .unwrap()
 }
 
-/// Takes the next request of a server.
+/// Accepts the server's next request.
 fn request(server: &Service<Program>) -> ConnectionId {
     let id = wait_for(server, |event| match event {
         Event::ConnectRequest(it) => Some(it.connection),
@@ -194,7 +194,7 @@ fn wait_for_end(service: &Service<Program>, id: ConnectionId) {
     });
 }
 
-/// Ends a connection from its first end; both programs learn of it.
+/// Disconnects from the first side; both programs see the end.
 fn end([first, second]: [(&Service<Program>, ConnectionId); 2]) {
     first
         .0
@@ -208,8 +208,8 @@ fn end([first, second]: [(&Service<Program>, ConnectionId); 2]) {
     wait_for_end(first.0, first.1);
 }
 
-/// Connects to a name without a connection manager.
-fn stranger(name: &str) -> OwnedFd {
+/// Connects to a name without using a connection manager.
+fn raw_connection(name: &str) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::connect(&socket, &names::abstract_address(name).unwrap()).unwrap();
     socket
@@ -224,10 +224,10 @@ fn block_name(service: &Service<Program>) -> String {
     names::cm_name(scope(), block)
 }
 
-/// Waits until the other side closes a connection. Returns whether it did in time.
+/// Waits for the other side to close a connection. Returns whether it did so in time.
 fn is_closed(socket: &OwnedFd) -> bool {
     let begun = crate::time::now();
-    while crate::time::since(begun) < PATIENCE {
+    while crate::time::since(begun) < TIMEOUT {
         let flags = rustix::net::RecvFlags::DONTWAIT;
         match rustix::net::recv(socket, &mut [0u8; 1][..], flags) {
             Err(rustix::io::Errno::AGAIN) => crate::time::sleep(Duration::from_millis(1)),
@@ -244,9 +244,9 @@ fn two_processes_connect_and_disconnect() {
     end([(&client, active), (&server, passive)]);
 }
 
-/// All connections have queue pairs with the same numbers, and each begins while the one before is in time wait.
+/// All connections have queue pairs with the same numbers, and each begins while the previous one is in time wait.
 #[test]
-fn a_queue_pair_connects_again_at_once() {
+fn a_queue_pair_can_reconnect_at_once() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     for _ in 0..50 {
@@ -256,7 +256,7 @@ fn a_queue_pair_connects_again_at_once() {
 }
 
 #[test]
-fn more_processes_than_there_are_links_connect_and_notice_each_others_end() {
+fn processes_beyond_the_link_limit_connect_and_notice_each_others_end() {
     const CLIENTS: usize = 8;
     let server = start_small();
     let clients: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
@@ -268,7 +268,7 @@ fn more_processes_than_there_are_links_connect_and_notice_each_others_end() {
         assert_eq!(state(client, *active), Some(State::Established));
         assert_eq!(state(&server, *passive), Some(State::Established));
     }
-    // Every second one, from either side.
+    // Every second connection, from either side.
     for number in (0..CLIENTS / 2).rev() {
         let (client, [active, passive]) = all.remove(2 * number);
         let mut ends = [(client, active), (&server, passive)];
@@ -287,14 +287,14 @@ fn more_processes_than_there_are_links_connect_and_notice_each_others_end() {
     }
 }
 
-/// A process without room for all links closes some, also those of living processes.
+/// A process without room for all links also closes links of living processes.
 #[test]
-fn links_that_are_closed_end_no_connection() {
+fn closing_a_link_ends_no_connection() {
     let (client, server) = (start(), start_small());
     let [active, passive] = establish(&client, &server);
-    let strangers: Vec<OwnedFd> = (0..300)
+    let connections: Vec<OwnedFd> = (0..300)
         .map(|_| {
-            let socket = stranger(&block_name(&server));
+            let socket = raw_connection(&block_name(&server));
             let here = HERE.parse().unwrap();
             let packet = Packet {
                 from: here,
@@ -305,11 +305,11 @@ fn links_that_are_closed_end_no_connection() {
             socket
         })
         .collect();
-    assert!(is_closed(&strangers[299]));
+    assert!(is_closed(&connections[299]));
     end([(&server, passive), (&client, active)]);
 }
 
-/// A front end with a bug.
+/// A handler that panics.
 struct Panics;
 
 impl Handler for Panics {
@@ -319,7 +319,7 @@ impl Handler for Panics {
 }
 
 #[test]
-fn nobody_waits_for_a_thread_that_has_panicked() {
+fn no_call_waits_for_a_thread_that_has_panicked() {
     let server = Service::start(Settings::default(), Panics).unwrap();
     let at = loop {
         let at = ServiceId::new(PortSpace::Tcp, random().unwrap() as u16 | 1);
@@ -369,7 +369,7 @@ fn a_request_to_a_process_that_ends_is_refused() {
 }
 
 #[test]
-fn a_port_without_a_listener_refuses() {
+fn a_request_to_a_port_without_a_listener_is_refused() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     drop(server);
@@ -383,11 +383,11 @@ fn a_port_without_a_listener_refuses() {
     assert_eq!(reason, RejectReason::SERVICE_ID);
 }
 
-/// perftest exchanges addresses, and then both sides go on at the same time.
+/// perftest exchanges addresses, and then both sides proceed at the same time.
 #[test]
 fn a_request_waits_for_its_listener() {
     for is_claimed in [false, true] {
-        let (client, server) = (start_with(PATIENCE), start());
+        let (client, server) = (start_with(TIMEOUT), start());
         let at = listen(&server, 16);
         drop(server);
         let server = start();
@@ -434,13 +434,13 @@ fn both_sides_may_be_in_one_process() {
         .unwrap();
     for id in [active, passive] {
         let state = service.with(|parts| parts.manager.state(id));
-        // Without a state, the time wait is over.
+        // `None` means that time wait is over.
         assert!(matches!(state, None | Some(State::TimeWait)), "{state:?}");
     }
 }
 
 #[test]
-fn strangers_who_send_garbage_lose_their_connection_and_nothing_else() {
+fn a_process_that_sends_garbage_loses_only_its_connection() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     let port_name = names::cm_port_name(scope(), at.0);
@@ -451,7 +451,7 @@ fn strangers_who_send_garbage_lose_their_connection_and_nothing_else() {
             &[0xff; LEN + 1],
             &[0xff; 4096],
         ] {
-            let socket = stranger(&name);
+            let socket = raw_connection(&name);
             rustix::net::send(&socket, garbage, SendFlags::empty()).unwrap();
             assert!(is_closed(&socket), "{} B to {name}", garbage.len());
         }
@@ -460,11 +460,11 @@ fn strangers_who_send_garbage_lose_their_connection_and_nothing_else() {
 }
 
 #[test]
-fn messages_of_strangers_change_no_connection() {
+fn messages_from_unrelated_processes_change_no_connection() {
     let (client, server) = (start(), start());
     let [active, passive] = establish(&client, &server);
     let here = HERE.parse().unwrap();
-    let socket = stranger(&block_name(&server));
+    let socket = raw_connection(&block_name(&server));
     for attribute in 0..=0x20u8 {
         for fill in [0, 0x55, 0xff] {
             let mut mad = [fill; MAD];
@@ -478,14 +478,14 @@ fn messages_of_strangers_change_no_connection() {
             rustix::net::send(&socket, &packet.encode(), SendFlags::empty()).unwrap();
         }
     }
-    // An address that this host does not have.
+    // An address that does not belong to this host.
     let elsewhere = Packet {
         from: "192.0.2.1".parse().unwrap(),
         to: here,
         mad: [0; MAD],
     };
     rustix::net::send(&socket, &elsewhere.encode(), SendFlags::empty()).unwrap();
-    // The server has read all earlier packets when it closes the connection because of this one.
+    // The server closes the connection because of this packet, after it has read all earlier ones.
     rustix::net::send(&socket, b"end", SendFlags::empty()).unwrap();
     assert!(is_closed(&socket));
     let state = |service: &Service<Program>, id| service.with(|parts| parts.manager.state(id));
@@ -493,7 +493,7 @@ fn messages_of_strangers_change_no_connection() {
     assert_eq!(state(&client, active), Some(State::Established));
 }
 
-/// The REQs of a flood: each from a side that does not exist.
+/// A flood of REQs, each from a nonexistent connection.
 fn flood(socket: &OwnedFd, at: ServiceId, count: u32) {
     let here = HERE.parse().unwrap();
     let mut manager = Manager::new(Config::new(Guid([9; 8]), 9));
@@ -524,11 +524,11 @@ fn flood(socket: &OwnedFd, at: ServiceId, count: u32) {
 }
 
 #[test]
-fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
+fn a_flood_of_requests_fills_only_its_backlog() {
     const BACKLOG: usize = 8;
     let (client, server) = (start(), start());
     let at = listen(&server, BACKLOG);
-    let socket = stranger(&names::cm_port_name(scope(), at.0));
+    let socket = raw_connection(&names::cm_port_name(scope(), at.0));
     flood(&socket, at, 2000);
     rustix::net::send(&socket, b"end", SendFlags::empty()).unwrap();
     assert!(is_closed(&socket));
@@ -540,13 +540,13 @@ fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
 }
 
 #[test]
-fn connections_without_messages_make_room_for_others() {
+fn links_without_messages_make_room_for_others() {
     let (client, server) = (start(), start());
     let name = block_name(&server);
     const EVICTED: usize = 100;
-    let idle = (0..half_open::MAX + EVICTED).map(|_| stranger(&name));
+    let idle = (0..half_open::MAX + EVICTED).map(|_| raw_connection(&name));
     let idle: Vec<OwnedFd> = idle.collect();
-    // All belong to one process, as the client does, so the oldest ones are closed. Once this one is, all have been accepted.
+    // All belong to the same process as the client, so the oldest are closed. Once this one is closed, all have been accepted.
     assert!(is_closed(&idle[EVICTED - 1]));
     establish(&client, &server);
     drop(idle);

@@ -1,4 +1,4 @@
-//! The connection manager at one moment, for people: identifiers, listeners, their states, and who waits for whom.
+//! A snapshot of a connection manager for display: identifiers, listeners, their states, and which side waits for which.
 
 use rkey_cm::address::{PortSpace, ServiceId};
 use rkey_cm::manager::{ListenOn, ListenerInfo};
@@ -6,32 +6,32 @@ use rkey_cm::{ConnectionId, Info, ListenerId, State};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-use super::refusals::{Refusal, Side, word, word_of};
+use super::refusals::{Refusal, Side, type_name, type_name_of};
 
 /// The maximum number of identifiers in an inspection.
 pub const IDS: usize = 1024;
 
-/// The connection manager of a process. (A process can have several: one for each copy of the library, and one for each device of
-/// the Rust API.)
+/// A snapshot of a process's connection manager. (A process can have several: one for each copy of the library, and one for each
+/// device of the Rust API.)
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmView {
-    /// The process, as the kernel reports it.
+    /// The process's PID, as the kernel reports it.
     pub pid: u32,
-    /// Its user.
+    /// The process's user ID.
     pub uid: u32,
-    /// Its command line, shortened.
+    /// The process's command line, shortened.
     pub command: String,
     /// The API that uses it: "librdmacm" or "Rust".
     pub api: String,
     /// Listeners, identifiers of the front end, and requests that the program has not fetched; at most the first 1,024.
     pub ids: Vec<IdView>,
-    /// How many there are.
+    /// How many identifiers there are in total.
     pub id_count: usize,
-    /// Connections that have ended, and are remembered for a while.
+    /// Connections that have ended but are still remembered.
     pub ended: usize,
-    /// How many connections were refused since it was started.
+    /// How many connections were refused since the manager started.
     pub refused: u64,
-    /// The last refusals, oldest first. Other users do not see them.
+    /// The most recent refusals, oldest first. Other users do not see them.
     pub refusals: Vec<RefusalView>,
 }
 
@@ -45,53 +45,53 @@ pub struct IdView {
     pub qp_type: String,
     /// The port space: "TCP", "UDP", "IB" or "IPOIB".
     pub space: String,
-    /// Its state, in words.
+    /// The state, as text.
     pub state: String,
-    /// Its address and port.
+    /// The local address and port.
     pub local: Option<String>,
     /// The peer's address and port.
     pub peer: Option<String>,
-    /// The peer's PID, if it is known.
+    /// The peer's PID, if known.
     pub peer_pid: Option<u32>,
     /// The number of its queue pair.
     pub queue_pair: Option<u32>,
     /// The number of the peer's queue pair.
     pub peer_queue_pair: Option<u32>,
-    /// How many requests wait, and how many may, if it is a listener.
+    /// For a listener: how many requests are pending, and how many may be.
     pub backlog: Option<(usize, usize)>,
-    /// How many events wait for the program.
+    /// How many events the program has not fetched.
     pub events: usize,
-    /// Who has to do what next; `None` if it waits for nothing.
+    /// Which side must act next, and how; `None` if the identifier waits for nothing.
     pub waits_for: Option<String>,
 }
 
 /// A refused connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
-    /// Its number within the connection manager.
+    /// The refusal's number within the connection manager.
     pub number: u64,
-    /// "asked": our program asked and was refused; "was-asked": a peer asked and was refused here; "call": a call of our program
-    /// was refused, and nothing was sent.
+    /// "asked": our program initiated the connection and was refused; "was-asked": a peer requested it and was refused here;
+    /// "call": a call of our program was refused, and nothing was sent.
     pub side: String,
-    /// The address and port of the side that asked.
+    /// The address and port of the initiator.
     pub from: Option<String>,
-    /// The address and port that it wanted to reach.
+    /// The address and port that the request was for.
     pub to: Option<String>,
-    /// The PID of the other process, if it is known.
+    /// The other process's PID, if known.
     pub peer_pid: Option<u32>,
-    /// The reason, as a stable word: see `rkey explain --reasons --json`.
+    /// The reason's stable name: see `rkey explain --reasons --json`.
     pub reason: String,
     /// What happened, in a sentence.
     pub sentence: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub advice: String,
 }
 
 impl From<&Refusal> for RefusalView {
     fn from(it: &Refusal) -> Self {
         let side = match it.side {
-            Side::Asked => "asked",
-            Side::WasAsked => "was-asked",
+            Side::Active => "asked",
+            Side::Passive => "was-asked",
             Side::Call => "call",
         };
         Self {
@@ -107,7 +107,7 @@ impl From<&Refusal> for RefusalView {
     }
 }
 
-/// What a front end knows of one of its identifiers.
+/// A front end's own record of one of its identifiers.
 #[derive(Clone, Debug, Default)]
 pub struct OwnId {
     /// See [`IdView::name`].
@@ -116,30 +116,30 @@ pub struct OwnId {
     pub qp_type: &'static str,
     /// See [`IdView::space`].
     pub space: &'static str,
-    /// Its state, if it has neither a connection nor a listener.
+    /// The state, as text, if the identifier has neither a connection nor a listener.
     pub state: &'static str,
-    /// Its address and port.
+    /// The local address and port.
     pub local: Option<SocketAddr>,
     /// The peer's address and port.
     pub peer: Option<SocketAddr>,
-    /// Its connection.
+    /// The connection of this identifier.
     pub connection: Option<ConnectionId>,
-    /// Its listener.
+    /// The listener of this identifier.
     pub listener: Option<ListenerId>,
-    /// How many events wait for the program.
+    /// How many events the program has not fetched.
     pub events: usize,
 }
 
-/// Who the other side of a connection is.
+/// The other side of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Other {
-    /// Its process.
+    /// The PID of the other side.
     pub(super) pid: Option<u32>,
-    /// Whether our request has not reached a process yet.
+    /// Whether our request has not reached any process yet.
     pub(super) is_missing: bool,
 }
 
-/// The view of an identifier.
+/// Builds the view of an identifier.
 pub(super) fn of_id(
     own: &OwnId,
     connection: Option<(&Info, Other)>,
@@ -192,11 +192,11 @@ fn events(count: usize) -> String {
     }
 }
 
-/// The view of a request that is not an identifier yet.
+/// Builds the view of a request that does not have an identifier yet.
 pub(super) fn of_request(info: &Info, other: Other) -> IdView {
     let own = OwnId {
         name: "request".to_owned(),
-        qp_type: word_of(info.transport),
+        qp_type: type_name_of(info.transport),
         space: space(info.service),
         local: Some(info.local),
         peer: Some(info.peer),
@@ -208,7 +208,7 @@ pub(super) fn of_request(info: &Info, other: Other) -> IdView {
     }
 }
 
-/// What a listener is called if its front end does not say.
+/// The view of a listener whose front end has no name for it.
 pub(super) fn of_listener(info: &ListenerInfo) -> IdView {
     let port = info.service.port();
     let at = match info.on {
@@ -218,7 +218,7 @@ pub(super) fn of_listener(info: &ListenerInfo) -> IdView {
     };
     let own = OwnId {
         name: "listener".to_owned(),
-        qp_type: word(info.kind),
+        qp_type: type_name(info.kind),
         space: space(info.service),
         local: Some(at),
         ..OwnId::default()
@@ -238,7 +238,7 @@ fn space(service: ServiceId) -> &'static str {
     found.map_or("?", |(_, name)| name)
 }
 
-/// A state of a connection, in words.
+/// The name of a connection's state.
 fn state(state: State) -> &'static str {
     match state {
         State::Idle => "new",
@@ -255,7 +255,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// Whom a connection waits for, and for what.
+/// Which side a connection waits for, and for what.
 fn waits_for(info: &Info, other: Other) -> Option<String> {
     let peer = || match other.pid {
         Some(pid) => format!("process {pid}"),
@@ -272,7 +272,7 @@ fn waits_for(info: &Info, other: Other) -> Option<String> {
         }
         State::ReqReceived | State::SidrReceived => "its program, to accept or reject".to_owned(),
         State::RepSent | State::RepDelayed => format!("{}, to bring up its queue pair", peer()),
-        State::DreqSent => format!("{}, to agree to the end", peer()),
+        State::DreqSent => format!("{}, to confirm the disconnection", peer()),
         State::DreqReceived => "its program, to disconnect".to_owned(),
         State::Idle
         | State::Established
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_says_who_has_to_do_what() {
+    fn the_view_names_the_side_that_must_act() {
         let view = |state, pid, is_missing| {
             let other = Other { pid, is_missing };
             of_id(&OwnId::default(), Some((&info(state), other)), None).waits_for
@@ -319,7 +319,7 @@ mod tests {
         );
         assert_eq!(
             waits(State::DreqSent, None),
-            "127.0.0.1:7471, to agree to the end"
+            "127.0.0.1:7471, to confirm the disconnection"
         );
         assert_eq!(
             view(State::ReqSent, None, true).unwrap(),

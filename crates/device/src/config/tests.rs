@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn numbers_with_suffixes() {
+fn numbers_may_have_suffixes() {
     assert_eq!(parse_number("12"), Some(12));
     assert_eq!(parse_number("3k"), Some(3072));
     assert_eq!(parse_number("1G"), Some(1 << 30));
@@ -23,7 +23,7 @@ fn numbers_with_suffixes() {
 }
 
 #[test]
-fn every_variable_accepts_its_default_and_refuses_nonsense() {
+fn every_variable_accepts_its_default_and_refuses_invalid_values() {
     for variable in VARIABLES {
         let mut config = Config::default();
         config.set(variable.name, variable.default).unwrap();
@@ -36,7 +36,7 @@ fn every_variable_accepts_its_default_and_refuses_nonsense() {
 }
 
 #[test]
-fn the_table_tells_the_defaults() {
+fn the_table_lists_the_defaults() {
     let mut config = Config::default();
     for variable in VARIABLES {
         config.set(variable.name, variable.default).unwrap();
@@ -46,7 +46,7 @@ fn the_table_tells_the_defaults() {
 }
 
 #[test]
-fn a_bad_value_names_variable_value_and_what_is_allowed() {
+fn an_error_names_the_variable_the_value_and_the_allowed_values() {
     let lookup = |name: &str| (name == "RKEY_SHARE").then(|| "everyone".to_owned());
     let error = Config::from_variables(lookup).unwrap_err();
     assert_eq!(
@@ -76,7 +76,7 @@ fn an_unknown_variable_is_named() {
 }
 
 #[test]
-fn the_wire_has_addresses_of_this_host() {
+fn the_wire_accepts_only_addresses_of_this_host() {
     let set = |value: &str| {
         let mut config = Config::default();
         config.set("RKEY_WIRE", value).map(|()| config.wire)

@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-/// On which addresses a device takes packets of other hosts (RoCEv2).
+/// The addresses on which a device accepts packets from other hosts (RoCEv2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum WireSetting {
-    /// On none: only processes on this host can be reached, and only they reach this device.
+    /// None: the device communicates only with processes on this host.
     #[default]
     Off,
-    /// On the addresses of all interfaces that are up, without loopback and link-local ones.
+    /// The addresses of all interfaces that are up, except loopback and link-local ones.
     Auto,
-    /// On these.
+    /// These addresses.
     Addresses(Vec<IpAddr>),
 }
 

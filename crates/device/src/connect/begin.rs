@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use super::packet::{GONE, Packet, Received, read, send};
+use super::packet::{PEER_CLOSED, Packet, Received, read, send};
 use super::socket::{Dialled, Reached, dial_once, not_listening};
 use super::{Peer, REDIALS};
 use crate::device::Device;
@@ -19,9 +19,9 @@ pub struct Connecting {
     address: SocketAddr,
     qps: Vec<Qp>,
     request: Packet,
-    /// The listener, once it is reached and has the request.
+    /// The listener, once it has been reached and sent the request.
     there: Option<Reached>,
-    /// How many times the listener has dropped us without reading the request.
+    /// How many times the listener has dropped us before reading the request.
     dropped: u32,
     since: Instant,
 }
@@ -55,18 +55,18 @@ impl Device {
 }
 
 impl Connecting {
-    /// The descriptor that is readable when the peer has answered. `None`: the listener is not reached yet; call
+    /// A descriptor that is readable when the peer has answered. `None` if the listener has not been reached yet: call
     /// [`Connecting::try_finish`] again after a pause.
     #[must_use]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.there.as_ref().map(|there| there.socket.as_fd())
     }
 
-    /// Does what can be done without waiting. Returns the peer once it has accepted; the queue pairs are then in state RTS.
+    /// Makes progress without waiting. Returns the peer once it has accepted; the queue pairs are then in state RTS.
     ///
     /// # Errors
-    /// [`DeviceError::NotListening`]: this attempt found no listener, and the caller may try again later. All other errors
-    /// are final, as those of [`Device::connect`].
+    /// [`DeviceError::NotListening`]: this attempt found no listener, and the caller may retry later. All other errors are final,
+    /// like those of [`Device::connect`].
     pub fn try_finish(&mut self) -> Result<Option<Peer>, DeviceError> {
         self.device.check()?;
         let there = match self.there.take() {
@@ -78,7 +78,7 @@ impl Connecting {
                     Err(error) => return Err(error),
                 },
                 Dialled::Busy => return Ok(None),
-                Dialled::NoListener if self.dropped > 0 => return Err(GONE),
+                Dialled::NoListener if self.dropped > 0 => return Err(PEER_CLOSED),
                 Dialled::NoListener => {
                     return Err(not_listening(self.address, self.since.elapsed()));
                 }
@@ -90,7 +90,7 @@ impl Connecting {
                 Ok(None)
             }
             Received::Reset => self.dropped(),
-            Received::Closed => Err(GONE),
+            Received::Closed => Err(PEER_CLOSED),
             Received::Packet(packet) => {
                 let qps: Vec<&Qp> = self.qps.iter().collect();
                 self.device
@@ -100,7 +100,7 @@ impl Connecting {
         }
     }
 
-    /// Counts how many times the listener has dropped us without reading the request; too many are an error.
+    /// Handles a listener that has dropped us before reading the request; too many times are an error.
     fn dropped(&mut self) -> Result<Option<Peer>, DeviceError> {
         self.dropped += 1;
         if self.dropped > REDIALS {

@@ -21,9 +21,10 @@ use crate::objects::qp::Qp;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::names::{self, Scope};
 
-/// The maximum number of silent clients that one round drops to make room for others.
+/// The maximum number of silent clients to drop in one round to make room for others.
 const EVICTIONS_MAX: usize = 16;
-/// How long a peer may take to be ready after our answer if the program does not wait: the peer may be short of processor time.
+/// How long a peer may take to become ready after our answer if the program does not wait: the peer may be short of processor
+/// time.
 const READY_TIME: Duration = Duration::from_secs(20);
 
 /// An address at which other processes of this host can request a connection.
@@ -33,7 +34,7 @@ pub struct Listener {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
     pub(super) half_open: Mutex<HalfOpen<OwnedFd>>,
-    /// Whether a client of another version has been logged already.
+    /// Whether a client of another version has already been logged.
     pub(super) version_logged: AtomicBool,
 }
 
@@ -94,7 +95,7 @@ impl Listener {
     /// One round over the new and the half-open clients. Returns the first complete request.
     fn take(&self) -> Result<Option<Incoming>, DeviceError> {
         let mut half_open = self.half_open.lock();
-        // Later clients wait until the next call.
+        // Further clients wait until the next call.
         for _ in 0..EVICTIONS_MAX {
             let waiting = self.accept_new(&mut half_open)?;
             let incoming = self.first_request(&mut half_open);
@@ -147,7 +148,7 @@ impl Listener {
                 Err(error @ DeviceError::Version { .. }) => {
                     let socket = half_open.remove(index);
                     // Every packet carries our version.
-                    let words = "the versions of rkey differ".to_owned();
+                    let words = "the two sides run different versions of rkey".to_owned();
                     let _ = send(&socket, &Packet::Rejected(words));
                     let pid = peer_credentials(&socket).ok().and_then(|who| who.pid);
                     let peer = crate::peers::process::name_of(pid);
@@ -200,8 +201,8 @@ impl Listener {
             drop(half_open);
             wait_readable(self.socket.as_fd(), next)?;
         } else {
-            // A short pause instead of a set of descriptors: half-open clients are rare, and honest ones send their request
-            // within microseconds.
+            // A short sleep instead of polling all their descriptors: half-open clients are rare, and honest ones send their
+            // request within microseconds.
             drop(half_open);
             let pause = Duration::from_millis(1);
             wait_readable(self.socket.as_fd(), Some(Instant::now() + pause))?;
@@ -300,8 +301,8 @@ impl Incoming {
         })
     }
 
-    /// Whether the peer's process also listens at an address, according to the kernel: a program may claim another process's
-    /// address. Always `true` with `RKEY_SHARE=user`: processes of one user trust each other.
+    /// Whether the peer's process also listens at an address, according to the kernel: a program may claim an address of
+    /// another process. Always `true` with `RKEY_SHARE=user`: processes of one user trust each other.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
         self.device.is_listener(&self.peer, address)
@@ -338,7 +339,7 @@ impl Accepting {
     /// Whether the peer is ready. Never blocks.
     ///
     /// # Errors
-    /// The peer ended, or its time has run out; the queue pairs may be in any state: destroy them.
+    /// The peer ended, or its time ran out; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match try_receive(&self.socket)? {
             Some(Packet::Ready) => Ok(true),

@@ -2,9 +2,9 @@
 //!
 //! The calls here run in the program's own threads, over an abstract Unix socket named after the address
 //! ([`crate::peers::names`]). The two sides exchange their device, queue pair numbers, first message numbers and up to
-//! [`PRIVATE_DATA_MAX`] bytes of the program's private data, in three packets: `Request` (connector), `Accepted` (acceptor,
-//! whose queue pairs are ready by then) and `Ready` (connector, whose queue pairs are ready by then). Neither side returns
-//! before both are ready, so the first message never reaches a queue pair that is not.
+//! [`PRIVATE_DATA_MAX`] bytes of the program's private data, in three packets: `Request` (from the connector), `Accepted` (from
+//! the acceptor, whose queue pairs are then ready) and `Ready` (from the connector, whose queue pairs are then ready). Neither
+//! side returns before both are ready, so the first message never reaches a queue pair that is not ready.
 
 mod begin;
 mod listen;
@@ -33,7 +33,7 @@ use socket::{Reached, dial};
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of queue pairs of one connection.
 pub const QPS_MAX: usize = 64;
-/// How many times to redial a listener that drops us without reading the request.
+/// How many times to redial a listener that drops us before reading the request.
 const REDIALS: u32 = 32;
 /// The pause before each redial.
 const REDIAL_PAUSE: Duration = Duration::from_millis(10);
@@ -41,15 +41,15 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 /// The other side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its device.
+    /// The other side's device.
     pub node: NodeId,
-    /// Its user id, from the kernel.
+    /// The user ID, from the kernel.
     pub uid: u32,
-    /// Its process id, from the kernel (0: in a PID namespace that we do not see).
+    /// The process ID, from the kernel; 0 if the process is in a PID namespace that we do not see.
     pub pid: u32,
-    /// Its queue pairs, in the order of ours.
+    /// The other side's queue pairs, in the order of ours.
     pub qps: Vec<QpAddress>,
-    /// The private data of its program.
+    /// The private data of the other side's program.
     pub private_data: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Device {
     ///
     /// # Errors
     /// Same as [`Device::connect`], and the error of `admit`.
-    pub fn connect_patiently(
+    pub fn connect_with_timeouts(
         &self,
         address: SocketAddr,
         qps: &[&Qp],
@@ -119,7 +119,7 @@ impl Device {
         self.finish(qps, &there, packet, admit)
     }
 
-    /// Connects the queue pairs as the listener's answer says, and reports to the listener that they are ready.
+    /// Connects the queue pairs according to the listener's answer, and reports to the listener that they are ready.
     fn finish(
         &self,
         qps: &[&Qp],
@@ -204,7 +204,7 @@ fn ask(
     ))
 }
 
-/// A point in time, and the action that must happen by then.
+/// A deadline, and what must happen by then.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     what: &'static str,
@@ -247,23 +247,23 @@ mod tests {
     use std::cell::Cell;
     use std::os::fd::OwnedFd;
 
-    /// What a listener does with a client.
+    /// A listener's behaviour towards a client.
     #[derive(Clone, Copy)]
     enum Behaviour {
         DropsAtOnce,
         /// Drops the client after the request has arrived, before reading it.
-        DropsUnheard,
-        DropsHeard,
+        DropsUnread,
+        DropsRead,
         Answers,
     }
-    use Behaviour::{Answers, DropsAtOnce, DropsHeard, DropsUnheard};
+    use Behaviour::{Answers, DropsAtOnce, DropsRead, DropsUnread};
 
     fn serve(socket: OwnedFd, listener: Behaviour) {
         let request = || while try_receive(&socket).unwrap().is_none() {};
         match listener {
             DropsAtOnce => {}
-            DropsUnheard => wait_for(&socket),
-            DropsHeard => request(),
+            DropsUnread => wait_for(&socket),
+            DropsRead => request(),
             Answers => {
                 request();
                 send(&socket, &Packet::Ready).unwrap();
@@ -276,8 +276,8 @@ mod tests {
         crate::objects::event_queue::wait_readable(socket.as_fd(), None).unwrap();
     }
 
-    /// Dials listeners that behave like this, one after the other, and the last one repeatedly. Returns the number of
-    /// attempts and the answer.
+    /// Dials listeners with these behaviours, one after the other, and the last one repeatedly. Returns the number of attempts and
+    /// the answer.
     fn ask_them(listeners: &[Behaviour]) -> (usize, Result<Packet, DeviceError>) {
         let dials = Cell::new(0);
         let answer = std::thread::scope(|scope| {
@@ -302,20 +302,20 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_drops_us_unread_is_dialled_again() {
-        let (dials, answer) = ask_them(&[DropsAtOnce, DropsUnheard, DropsAtOnce, Answers]);
+    fn a_listener_that_drops_us_before_reading_is_redialled() {
+        let (dials, answer) = ask_them(&[DropsAtOnce, DropsUnread, DropsAtOnce, Answers]);
         assert_eq!((dials, answer.unwrap()), (4, Packet::Ready));
-        let (dials, answer) = ask_them(&[DropsUnheard]);
+        let (dials, answer) = ask_them(&[DropsUnread]);
         assert_eq!(dials, REDIALS as usize + 1);
         let why = answer.unwrap_err().to_string();
         assert!(why.contains("before it reads their requests"), "{why}");
     }
 
     #[test]
-    fn a_listener_that_read_the_request_and_goes_is_not_dialled_again() {
-        let (dials, answer) = ask_them(&[DropsUnheard, DropsHeard, Answers]);
+    fn a_listener_that_closes_after_reading_is_not_redialled() {
+        let (dials, answer) = ask_them(&[DropsUnread, DropsRead, Answers]);
         assert_eq!(dials, 2);
         let why = answer.unwrap_err().to_string();
-        assert!(why.contains("the peer went away"), "{why}");
+        assert!(why.contains("the peer closed the connection"), "{why}");
     }
 }

@@ -18,7 +18,8 @@ const MAGIC: &[u8; 8] = b"rkeyCON1";
 /// The prefix that all versions share.
 const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.
-pub(super) const GONE: DeviceError = DeviceError::Handshake("the peer went away");
+pub(super) const PEER_CLOSED: DeviceError =
+    DeviceError::Handshake("the peer closed the connection");
 /// The maximum length of a packet.
 const PACKET_MAX: usize = 8192;
 
@@ -42,7 +43,7 @@ pub(super) fn send(socket: &OwnedFd, packet: &Packet) -> Result<(), DeviceError>
     let bytes = encode(packet);
     match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(_) => Ok(()),
-        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(GONE),
+        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PEER_CLOSED),
         Err(error) => Err(DeviceError::io("sending to the peer")(error)),
     }
 }
@@ -58,7 +59,7 @@ pub(super) enum Received {
     Reset,
 }
 
-/// Waits for the next packet. `None`: the peer closed its socket without reading what we sent.
+/// Waits for the next packet. `None` if the peer closed its socket before reading what we sent.
 pub(super) fn receive(
     socket: &OwnedFd,
     deadline: &Deadline,
@@ -67,7 +68,7 @@ pub(super) fn receive(
         match read(socket)? {
             Received::Packet(packet) => return Ok(Some(packet)),
             Received::Nothing => {}
-            Received::Closed => return Err(GONE),
+            Received::Closed => return Err(PEER_CLOSED),
             Received::Reset => return Ok(None),
         }
         let until = Instant::now() + deadline.remaining()?;
@@ -80,7 +81,7 @@ pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceErro
     match read(socket)? {
         Received::Packet(packet) => Ok(Some(packet)),
         Received::Nothing => Ok(None),
-        Received::Closed | Received::Reset => Err(GONE),
+        Received::Closed | Received::Reset => Err(PEER_CLOSED),
     }
 }
 
@@ -105,7 +106,7 @@ fn read_once(socket: &OwnedFd) -> Result<Received, DeviceError> {
                     there,
                     here: version_of(MAGIC).unwrap_or_default(),
                 },
-                None => DeviceError::Handshake("the peer does not speak the protocol of rkey"),
+                None => DeviceError::Handshake("the peer does not use rkey's connection protocol"),
             }),
         },
         Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
@@ -158,7 +159,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
-    fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
+    fn the_last_packet_of_a_peer_that_never_reads_arrives() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_survive_encoding() {
+    fn packets_round_trip() {
         let side = Side {
             node: NodeId {
                 pid: 7,
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_told_from_other_bytes() {
+    fn other_versions_are_distinguished_from_other_bytes() {
         assert_eq!(other_version(b"rkeyCON2whatever"), Some(2));
         for none in [
             &encode(&Packet::Ready)[..],

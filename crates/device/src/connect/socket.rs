@@ -1,4 +1,4 @@
-//! Sockets of listeners and of their clients. A listener's name is made of its address.
+//! Sockets of listeners and of their clients. A listener's name is derived from its address.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::Deadline;
-use super::packet::GONE;
+use super::packet::PEER_CLOSED;
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
 
@@ -74,7 +74,7 @@ pub(super) struct Reached {
     pub(super) pid: Option<u32>,
 }
 
-/// What one attempt to reach a listener found.
+/// The result of one attempt to reach a listener.
 pub(super) enum Dialled {
     Reached(Reached),
     /// The listener's backlog is full, or a signal interrupted the attempt.
@@ -95,7 +95,7 @@ pub(super) fn dial(
     loop {
         match dial_once(scope, address)? {
             Dialled::Reached(there) => return Ok(there),
-            Dialled::NoListener if again => return Err(GONE),
+            Dialled::NoListener if again => return Err(PEER_CLOSED),
             Dialled::Busy | Dialled::NoListener => {}
         }
         let Ok(left) = deadline.remaining() else {
@@ -138,7 +138,7 @@ pub(super) fn dial_once(scope: Scope, address: SocketAddr) -> Result<Dialled, De
     })
 }
 
-/// The error of a client that found no listener for a while.
+/// The error for a client that found no listener until its deadline.
 pub(super) fn not_listening(address: SocketAddr, waited: Duration) -> DeviceError {
     DeviceError::NotListening {
         address,

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct CacheView {
     /// The domain of its regions.
     pub domain: u32,
-    /// What notices changes of memory: "userfaultfd", "memhooks", "imported", "disabled" (no cache), or "none" (not needed).
+    /// What detects changes of memory: "userfaultfd", "memhooks", "imported", "disabled" (no cache), or "none" (not needed).
     pub monitor: String,
     /// Why `monitor` is not the one that the environment names.
     pub monitor_reason: Option<String>,
-    /// Why each lookup registers memory anew, if that is so.
+    /// Why each lookup registers memory again, if it does.
     pub off: Option<String>,
     /// How many regions it holds.
     pub entries: u64,

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// One mechanism: whether it works, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// Its name.
+    /// The name of the mechanism.
     pub name: String,
-    /// Whether it works here.
+    /// Whether the mechanism works here.
     pub works: bool,
-    /// What was tried and what it showed, in a sentence.
+    /// What was tried and the result, in one sentence.
     pub why: String,
 }
 
@@ -31,8 +31,8 @@ pub fn copy_paths() -> CopyPaths {
     }
 }
 
-/// `process_vm_readv` and `process_vm_writev` on this process itself, which show what a seccomp profile forbids. Yama and other
-/// users matter only between two processes; each link tests them again.
+/// `process_vm_readv` and `process_vm_writev` on this process itself, which shows what a seccomp profile forbids. Yama and
+/// other users matter only between two processes; each link tests them again.
 fn remote_iovec() -> Path {
     let mut from = [0u8; 16];
     let secret = [0x5au8; 16];
@@ -139,13 +139,13 @@ fn pidfd() -> Path {
         name: "process descriptors".to_owned(),
         works: result.is_ok(),
         why: match result {
-            Ok(_) => "pidfd_open works: the end of a peer is noticed at once, even if a child of it lives on".to_owned(),
-            Err(error) => format!("pidfd_open is refused ({error}): the end of a peer is noticed by its socket only"),
+            Ok(_) => "pidfd_open works: the end of a peer is detected at once, even if one of its children lives on".to_owned(),
+            Err(error) => format!("pidfd_open is refused ({error}): the end of a peer is detected only by its socket"),
         },
     }
 }
 
-/// Lets every process of this user copy to and from this one even where Yama would refuse it.
+/// Lets every process of this user copy to and from this process, even where Yama would deny it.
 #[allow(unsafe_code)]
 // UNSAFETY: `prctl` has no safe wrapper for this option.
 pub(crate) fn allow_any_tracer() {

@@ -35,22 +35,22 @@ impl From<u64> for Count {
 /// Memory, in the addresses that requests use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryView {
-    /// Its first address, in hexadecimal (`0x...`).
+    /// The first address, in hexadecimal (`0x...`).
     pub address: String,
-    /// Bytes.
+    /// The length, in bytes.
     pub length: Count,
 }
 
 /// The other side of a denied access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// Its process, as the peer reports it.
+    /// The peer's PID, as the peer reports it.
     pub pid: u32,
-    /// Its device.
+    /// The peer's device.
     pub device: String,
-    /// Its queue pair.
+    /// The number of the peer's queue pair.
     pub queue_pair: u32,
-    /// The address of its host, if it is another one. There is no PID then.
+    /// The address of the peer's host, if it is another host. There is no PID then.
     #[serde(default)]
     pub host: Option<std::net::IpAddr>,
 }
@@ -58,9 +58,9 @@ pub struct PeerView {
 /// A denied access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DenialView {
-    /// Its number within the process, also in the log and in the vendor error of the completion.
+    /// The denial's number within the process, which is also in the log and in the vendor error of the completion.
     pub id: u32,
-    /// The attempted access, in words.
+    /// The attempted access, as text.
     pub operation: String,
     /// "target": this process denied the peer's request; "initiator": the peer denied ours; "local": our own request named local
     /// memory that it is not allowed to use.
@@ -138,7 +138,7 @@ impl DenialView {
     }
 }
 
-/// For people: the sentence, the other side, and the advice.
+/// Formats the denial for display: the sentence, the other side, and the advice.
 impl std::fmt::Display for DenialView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
@@ -201,12 +201,12 @@ fn memory(denial: &Denial) -> Option<MemoryView> {
     }
 }
 
-/// A process that has tried keys without access.
+/// A process that has tried keys that gave it no access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuesserView {
-    /// Its PID; `None` stands for all processes of the user without a PID in our PID namespace.
+    /// The process's PID; `None` stands for all processes of the user without a PID in our PID namespace.
     pub pid: Option<u32>,
-    /// Its user.
+    /// The process's user ID.
     pub uid: u32,
     /// How many keys it tried that gave it no access.
     pub tried: Count,
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_is_in_the_words_of_its_api() {
+    fn a_view_uses_the_terms_of_its_api() {
         let key = rkey_core::NamedKey::Remote(rkey_core::WireKey::Device(rkey_core::Key(7)));
         let attempt = Attempt::Remote(rkey_core::Operation::Write);
         let node = NodeId::default();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_exact_are_strings() {
+    fn numbers_that_would_be_inexact_are_strings() {
         let json = |number: u64| serde_json::to_string(&Count::from(number)).unwrap();
         assert_eq!(json((1 << 53) - 1), "9007199254740991");
         assert_eq!(json(1 << 53), "\"9007199254740992\"");

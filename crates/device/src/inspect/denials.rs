@@ -1,8 +1,8 @@
 //! Refused accesses in the log.
 //!
-//! The engine keeps the last reports, for inspection and for completions that name them. Each refusal is also logged, one
-//! sentence at level `warn`. A peer can cause any number of them, so the log is limited to a burst and then a few per second; a
-//! later line says how many were left out.
+//! The engine keeps the most recent reports, for inspections and for completions that refer to them. Each refusal is also logged,
+//! as one sentence at level `warn`. A peer can cause any number of them, so the log is limited to a burst and then a few per
+//! second; a later line says how many were left out.
 //!
 //! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
 //! file instead. Binds that fail after they were posted, and calls that a front end refuses by its own rules ([`refused`]), are
@@ -38,8 +38,8 @@ pub fn refused(what: &str) {
     }
 }
 
-/// Reports a connection that was refused, to the watcher or to the log. A program learns it in other ways, too, and may expect it:
-/// so the log has it at level `info`.
+/// Reports a connection that was refused, to the watcher or to the log. The program also learns of it in other ways and may
+/// expect it, so it is logged at level `info`.
 pub(crate) fn refused_connection(what: &str) {
     match watcher() {
         Some(watcher) => watcher.lock().tell(what),
@@ -123,7 +123,7 @@ impl Denials {
         if let Some(watcher) = &self.watcher {
             let advice = report.denial.advice();
             watcher.lock().tell(&format!("{report}\n  {advice}"));
-        } else if report.side != Side::Target && self.qps.tells_denials(report.qpn) {
+        } else if report.side != Side::Target && self.qps.logs_denials(report.qpn) {
             // The front end logs this refusal.
         } else {
             limited(&self.limit, REFUSALS, || {

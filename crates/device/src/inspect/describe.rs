@@ -18,21 +18,22 @@ pub(super) const OBJECTS: usize = 1024;
 pub const PEERS: usize = 64;
 /// The maximum number of tags in a description.
 pub const TAGS: usize = 8;
-/// How long the descriptions of all endpoints may take together; those of other objects have as long again.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long the descriptions of all endpoints may take together; those of other objects may take as long again.
+const TIMEOUT: Duration = Duration::from_millis(50);
 /// The pause between two attempts to lock: the thread that holds the lock may share our processor.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// An endpoint of a front end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EndpointView {
-    /// Its number, as in the text of its errors.
+    /// The endpoint's number, which its error messages contain.
     pub number: u32,
-    /// Its type, in the words of the front end.
+    /// The endpoint's type, in the front end's terms.
     pub ep_type: String,
     /// The address at which peers find it.
     pub name: Option<String>,
-    /// What it has in flight. `None` if the program held its lock until the time for descriptions ran out.
+    /// The operations and messages in flight. `None` if the program held the endpoint's lock until the time for descriptions
+    /// ran out.
     pub traffic: Option<Traffic>,
 }
 
@@ -70,9 +71,9 @@ pub struct Traffic {
 /// A peer of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// Its address.
+    /// The peer's address.
     pub address: String,
-    /// Its number in the address vector.
+    /// The peer's number in the address vector.
     pub number: Option<u64>,
     /// "none" (no connection needed yet), "connecting", "open" or "lost".
     #[serde(alias = "way")]
@@ -91,14 +92,14 @@ pub struct PeerView {
     pub unexpected: usize,
 }
 
-/// An object of a front end that the device does not know, an EVD of uDAPL for example.
+/// An object of a front end that the device has no type for, such as an EVD of uDAPL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectView {
-    /// What it is, in the words of the front end.
+    /// The kind of object, in the front end's terms.
     pub kind: String,
     /// The program's name for it: its handle, in hexadecimal (`0x...`).
     pub name: String,
-    /// Its state, in the words of the front end.
+    /// The state, in the front end's terms.
     pub state: String,
 }
 
@@ -161,7 +162,7 @@ impl Descriptions {
 
     /// The objects of all front ends.
     pub(crate) fn collect_objects(&self) -> Objects {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut all = Objects::default();
         for describe in self.0.lock().objects.values() {
             describe(until, &mut all);
@@ -171,7 +172,7 @@ impl Descriptions {
 
     /// The first descriptions, and how many there are in total.
     pub(crate) fn collect(&self) -> (Vec<EndpointView>, usize) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let known = self.0.lock();
         let described = known.by_number.values().take(ENDPOINTS);
         (

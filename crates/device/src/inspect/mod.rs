@@ -1,4 +1,4 @@
-//! Inspections: descriptions of this process's devices and of others, for people.
+//! Inspections: descriptions of this process's devices and of others, for display.
 //!
 //! A device answers an inspection from its engine thread, so it also works while its program sleeps or computes. Every
 //! process that may connect may inspect, even one of another user if devices are shared (`RKEY_SHARE=all`). Other users see no
@@ -30,21 +30,21 @@ use crate::inspect::cache_view::CacheView;
 use crate::inspect::denial_view::{DenialView, GuesserView};
 use crate::inspect::describe::{EndpointView, ObjectView};
 use crate::objects::event_queue::wait_readable;
-use crate::peers::handshake::{HandshakeError, LocalNode, PROTOCOL_VERSION, Step, Stranger};
+use crate::peers::handshake::{HandshakeError, LocalNode, OtherConnection, PROTOCOL_VERSION, Step};
 use crate::peers::names::{self, Scope};
 use crate::peers::process::{self, Departed};
 use crate::shared::Shared;
 
 /// A client's request for an inspection.
-pub(crate) const QUESTION: &[u8] = b"inspect";
+pub(crate) const REQUEST: &[u8] = b"inspect";
 /// The answer, sent with the descriptor of a file that contains the inspection.
 const ANSWER: &[u8] = b"inspection";
 /// The maximum length of an inspection, in bytes.
-const LONGEST: u64 = 64 << 20;
+const MAX_LEN: u64 = 64 << 20;
 /// The maximum number of regions, and of windows, in an inspection.
-const LISTED: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 /// How long all devices together may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A device at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,14 +53,14 @@ pub struct Inspection {
     pub node: NodeId,
     /// The process, as it sees itself.
     pub pid: u32,
-    /// Its user.
+    /// The process's user ID.
     pub uid: u32,
-    /// Its command line, shortened.
+    /// The process's command line, shortened.
     pub command: String,
     /// The API in whose terms the device's objects are shown: that of its domains, or [`Api::Native`] if they have several.
     #[serde(default)]
     pub api: Api,
-    /// Its blocks of queue pair numbers.
+    /// The device's blocks of queue pair numbers.
     pub blocks: Vec<u16>,
     /// What drives its engine at the moment: "thread", "program", or "asleep" if it is idle.
     pub driver: String,
@@ -101,10 +101,10 @@ pub struct Inspection {
     pub caches: Vec<CacheView>,
     /// How many accesses were refused since the device was opened.
     pub denied: u64,
-    /// The last refused accesses, oldest first: what was denied, why, and what to do about it. Denials name keys, which may be valid
-    /// for other accesses, so other users do not see them.
+    /// The most recent refused accesses, oldest first: what was denied, why, and what to do about it. Denials name keys, which
+    /// may be valid for other accesses, so other users do not see them.
     pub denials: Vec<DenialView>,
-    /// Processes that have tried keys without access, those with most tries first. Other users do not see them.
+    /// Processes that have tried keys that gave them no access, those with the most tries first. Other users do not see them.
     #[serde(default)]
     pub guessers: Vec<GuesserView>,
 }
@@ -112,13 +112,13 @@ pub struct Inspection {
 /// A queue pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QpView {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
-    /// Its transport service.
+    /// The transport service.
     pub qp_type: String,
-    /// Its state.
+    /// The state of the queue pair.
     pub state: String,
-    /// Its domain.
+    /// The number of the protection domain.
     pub domain: u32,
     /// The number of the connected queue pair.
     pub peer_qpn: Option<u32>,
@@ -140,9 +140,9 @@ pub struct QpView {
 /// A shared receive queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SrqView {
-    /// Its number within the device.
+    /// The queue's number within the device.
     pub number: u32,
-    /// Its domain.
+    /// The number of the protection domain.
     pub domain: u32,
     /// How many receives it can hold.
     pub depth: usize,
@@ -155,7 +155,7 @@ pub struct SrqView {
 /// A completion queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CqView {
-    /// Its number within the device.
+    /// The queue's number within the device.
     pub number: u32,
     /// How many completions it can hold.
     pub depth: usize,
@@ -172,7 +172,7 @@ pub struct LinkView {
     pub node: NodeId,
     /// "loopback", "requester" (we send the requests) or "responder".
     pub role: String,
-    /// Whether it works.
+    /// Whether the link is up.
     pub up: bool,
     /// Whether large payloads are copied directly between the processes, by remote iovecs.
     #[serde(alias = "by_reference")]
@@ -184,7 +184,7 @@ pub struct LinkView {
 /// A counter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CounterView {
-    /// Its number.
+    /// The counter's number.
     pub number: u32,
     /// How many writes and atomics peers made.
     pub writes: u64,
@@ -219,22 +219,22 @@ pub struct Listing {
 /// A process whose device did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentProcess {
-    /// Its PID.
+    /// The PID of the process.
     pub pid: u32,
     /// The name of its program, if `/proc` shows it.
     pub program: Option<String>,
-    /// Whether it is stopped, by a signal or a debugger. Otherwise it is busy or hangs.
+    /// Whether the process is stopped, by a signal or a debugger. Otherwise it is busy or hangs.
     pub stopped: bool,
 }
 
-/// A process whose device speaks another version of the link protocol.
+/// A process whose device uses another version of the link protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherVersion {
-    /// Its PID, if it has one in our PID namespace.
+    /// The process's PID, if it has one in our PID namespace.
     pub pid: Option<u32>,
-    /// Its user.
+    /// The process's user ID.
     pub uid: u32,
-    /// The version that it speaks. Ours is [`rkey_link::shm::PROTOCOL_VERSION`].
+    /// The version that it uses. Ours is [`rkey_link::shm::PROTOCOL_VERSION`].
     pub version: u16,
 }
 
@@ -269,24 +269,24 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
     let local = LocalNode::new(NodeId::default(), link_config(config))
         .map_err(DeviceError::io("preparing an inspection"))?;
     // Send all requests first, then wait for all answers together.
-    let requests: Vec<(u16, Stranger)> = blocks
+    let requests: Vec<(u16, OtherConnection)> = blocks
         .into_iter()
         .filter_map(|block| {
             let name = names::block_name(scope, block);
             Some((
                 block,
-                Stranger::connect(name.as_bytes(), &local, QUESTION).ok()?,
+                OtherConnection::connect(name.as_bytes(), &local, REQUEST).ok()?,
             ))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut found: Vec<Inspection> = Vec::new();
     let mut other_versions = Vec::new();
     let mut unanswered: Vec<u32> = Vec::new();
-    for (block, stranger) in requests {
-        match receive(&stranger, until) {
+    for (block, connection) in requests {
+        match receive(&connection, until) {
             Err(HandshakeError::Version(version)) => {
-                let Credentials { pid, uid, .. } = stranger.credentials();
+                let Credentials { pid, uid, .. } = connection.credentials();
                 let other = OtherVersion { pid, uid, version };
                 if !other_versions.contains(&other) {
                     other_versions.push(other);
@@ -300,7 +300,7 @@ pub fn list_all(config: &Config) -> Result<Listing, DeviceError> {
                     block,
                     "a device did not answer in time, or its answer is malformed"
                 );
-                unanswered.extend(stranger.credentials().pid);
+                unanswered.extend(connection.credentials().pid);
             }
             Err(error) => tracing::debug!(block, %error, "cannot inspect a device"),
         }
@@ -327,11 +327,14 @@ fn silent(pid: u32) -> Option<SilentProcess> {
 }
 
 /// The answer of a device. `None`: it is malformed, or did not arrive in time.
-fn receive(stranger: &Stranger, until: Instant) -> Result<Option<Inspection>, HandshakeError> {
+fn receive(
+    connection: &OtherConnection,
+    until: Instant,
+) -> Result<Option<Inspection>, HandshakeError> {
     loop {
-        match stranger.receive()? {
+        match connection.receive()? {
             Step::Pending => {
-                if !wait_readable(stranger.as_fd(), Some(until)).unwrap_or(false) {
+                if !wait_readable(connection.as_fd(), Some(until)).unwrap_or(false) {
                     return Ok(None);
                 }
             }
@@ -348,12 +351,12 @@ fn read_answer(Control { bytes, mut fds }: Control) -> Option<Inspection> {
     // Accept only a file of bounded length: reading a pipe could block forever.
     if !file
         .metadata()
-        .is_ok_and(|m| m.is_file() && m.len() <= LONGEST)
+        .is_ok_and(|m| m.is_file() && m.len() <= MAX_LEN)
     {
         return None;
     }
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    file.take(MAX_LEN).read_to_end(&mut text).ok()?;
     decode(&text)
 }
 
@@ -363,13 +366,13 @@ pub(crate) fn decode(text: &[u8]) -> Option<Inspection> {
 }
 
 /// Answers a client that requests an inspection. Never blocks.
-pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()> {
+pub(crate) fn answer(shared: &Shared, connection: &OtherConnection) -> std::io::Result<()> {
     let mut inspection = inspect(shared);
-    if stranger.credentials().uid != inspection.uid {
+    if connection.credentials().uid != inspection.uid {
         inspection.denials.clear();
         inspection.guessers.clear();
         if shared.config.explain != Explain::All {
-            // Denials do not tell such a peer where memory is, so inspections must not, either.
+            // Denials do not reveal to such a peer where memory is, so inspections must not, either.
             inspection.protection.regions.clear();
             inspection.protection.windows.clear();
         }
@@ -379,14 +382,14 @@ pub(crate) fn answer(shared: &Shared, stranger: &Stranger) -> std::io::Result<()
     let mut file = File::from(rustix::fs::memfd_create("rkey-inspection", flags)?);
     file.write_all(&text)?;
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
-    stranger.send(ANSWER, &[file.as_fd()])
+    connection.send(ANSWER, &[file.as_fd()])
 }
 
 fn inspect(shared: &Shared) -> Inspection {
     let mut protection = shared.protection.snapshot();
     let (regions, windows) = (protection.regions.len(), protection.windows.len());
-    protection.regions.truncate(LISTED);
-    protection.windows.truncate(LISTED);
+    protection.regions.truncate(MAX_LISTED);
+    protection.windows.truncate(MAX_LISTED);
     let (engine, roles, guessers) = {
         let engine = shared.driver.lock();
         let roles: BTreeMap<u32, &str> = engine

@@ -9,7 +9,7 @@ use rkey_engine::{AsyncEvent, CqId, QpId, SrqId};
 use super::event_queue::EventQueue;
 use crate::error::DeviceError;
 
-/// Where one opening of a device takes its events.
+/// The queue from which an opening of a device takes its events.
 pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 
 /// An object that events concern.

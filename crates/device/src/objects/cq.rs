@@ -30,7 +30,7 @@ impl Device {
     /// Creates a completion queue of `depth` entries, whose events go to `channel`.
     ///
     /// # Errors
-    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`]; [`DeviceError::Unknown`]: the channel is another device's.
+    /// [`DeviceError::TooLarge`], [`DeviceError::Limit`]; [`DeviceError::Unknown`]: the channel belongs to another device.
     pub fn create_cq(&self, depth: u32, channel: Option<&Channel>) -> Result<Cq, DeviceError> {
         self.new_cq(depth, channel, |engine| engine.create_cq(depth))
     }
@@ -96,7 +96,7 @@ impl Device {
 }
 
 impl Cq {
-    /// Its name in the engine, which events on a channel carry.
+    /// The queue's id in the engine, which events on a channel carry.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.0.entries.id()
@@ -126,7 +126,7 @@ impl Cq {
         self.0.entries.len()
     }
 
-    /// Whether it holds no completion.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.entries.is_empty()
@@ -143,8 +143,8 @@ impl Cq {
     /// completion; the queue already holds everything that came from that peer.
     #[inline]
     #[must_use]
-    pub fn peers_gone(&self) -> u32 {
-        self.0.notify.peers_gone.load(Ordering::Acquire)
+    pub fn ended_peers(&self) -> u32 {
+        self.0.notify.ended_peers.load(Ordering::Acquire)
     }
 
     /// Takes completions, oldest first, into the start of `into`, and returns how many. If there are none, it first drives the
@@ -328,11 +328,11 @@ impl Cq {
     }
 
     /// Requests one event on `channel` for the next completion that is solicited or an error, or for the end of a peer
-    /// ([`Cq::peers_gone`]), independent of [`Cq::req_notify`]. All calls must name the same channel. Completions that the queue
+    /// ([`Cq::ended_peers`]), independent of [`Cq::req_notify`]. All calls must name the same channel. Completions that the queue
     /// already holds do not count.
     ///
     /// # Errors
-    /// [`DeviceError::Forked`], [`DeviceError::Failed`]; [`DeviceError::Unknown`]: the channel is another device's.
+    /// [`DeviceError::Forked`], [`DeviceError::Failed`]; [`DeviceError::Unknown`]: the channel belongs to another device.
     pub fn watch(&self, channel: &Channel) -> Result<(), DeviceError> {
         let inner = &*self.0;
         let shared = inner.device.shared();

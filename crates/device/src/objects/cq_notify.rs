@@ -28,7 +28,7 @@ pub(crate) struct CqNotify {
     pub(super) times_ready: Mutex<u64>,
     pub(super) readiness: Condvar,
     /// How many queue pairs that complete here have failed because their peer has ended.
-    pub(super) peers_gone: AtomicU32,
+    pub(super) ended_peers: AtomicU32,
 }
 
 impl CqNotify {
@@ -58,8 +58,8 @@ impl CqNotify {
 
     /// Counts a failed queue pair. Called under the engine's lock: a thread that arms the queue later sees the number, and one that
     /// armed it before is notified.
-    pub(crate) fn count_gone_peer(&self, _locked: &DeviceEngine) {
-        self.peers_gone.fetch_add(1, Ordering::Release);
+    pub(crate) fn count_ended_peer(&self, _locked: &DeviceEngine) {
+        self.ended_peers.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -83,7 +83,7 @@ impl CqTable {
             waiters: AtomicU32::new(0),
             times_ready: Mutex::new(0),
             readiness: Condvar::new(),
-            peers_gone: AtomicU32::new(0),
+            ended_peers: AtomicU32::new(0),
         });
         self.by_id.lock().insert(id, Arc::clone(&notify));
         notify
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_armed_queues_comes_back_to_zero() {
+    fn the_count_of_armed_queues_returns_to_zero() {
         let table = CqTable::default();
         let one = table.add(id(1), None);
         let two = table.add(id(2), None);

@@ -29,8 +29,8 @@ pub(crate) struct EventQueue<T> {
     capacity: usize,
     closed: AtomicBool,
     /// Counts pushes, and the closing of the queue.
-    news: AtomicU32,
-    /// Threads that wait for `news` to change.
+    changes: AtomicU32,
+    /// Threads that wait for `changes` to change.
     sleepers: AtomicU32,
 }
 
@@ -47,7 +47,7 @@ impl<T> EventQueue<T> {
             entries: Mutex::new(VecDeque::new()),
             capacity,
             closed: AtomicBool::new(false),
-            news: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
         })
     }
@@ -68,10 +68,10 @@ impl<T> EventQueue<T> {
     }
 
     fn wake_sleepers(&self) {
-        // Either the sleeper is already counted, or it sees that `news` has changed.
-        self.news.fetch_add(1, Ordering::SeqCst);
+        // Either the sleeper is already counted, or it sees that `changes` has changed.
+        self.changes.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            let _ = futex::wake(&self.news, futex::Flags::PRIVATE, i32::MAX as u32);
+            let _ = futex::wake(&self.changes, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 
@@ -107,7 +107,7 @@ impl<T> EventQueue<T> {
     /// `EINTR`: a signal arrived whose handler was installed without `SA_RESTART`.
     pub(crate) fn next_or_signal(&self) -> Result<Option<T>, DeviceError> {
         loop {
-            let seen = self.news.load(Ordering::SeqCst);
+            let seen = self.changes.load(Ordering::SeqCst);
             if let Some(event) = self.try_next() {
                 return Ok(Some(event));
             }
@@ -115,7 +115,7 @@ impl<T> EventQueue<T> {
                 return Ok(None);
             }
             self.sleepers.fetch_add(1, Ordering::SeqCst);
-            let waited = futex::wait(&self.news, futex::Flags::PRIVATE, seen, None);
+            let waited = futex::wait(&self.changes, futex::Flags::PRIVATE, seen, None);
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
             match waited {
                 Ok(()) | Err(Errno::AGAIN) => {}
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn readable_exactly_while_events_wait() {
+    fn the_descriptor_is_readable_exactly_while_there_are_events() {
         let queue = EventQueue::new(8).unwrap();
         assert!(!readable(&queue));
         queue.push(1);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_the_time_or_with_an_event() {
+    fn waiting_ends_at_the_timeout_or_with_an_event() {
         let queue = EventQueue::new(8).unwrap();
         assert_eq!(queue.next(Some(Duration::from_millis(5))).unwrap(), None);
         std::thread::scope(|scope| {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_wait_end_with_events_and_with_the_queue() {
+    fn both_ways_to_wait_end_with_an_event_or_when_the_queue_is_closed() {
         let queue = EventQueue::<u32>::new(8).unwrap();
         std::thread::scope(|scope| {
             let waiters = [0, 1].map(|_| scope.spawn(|| queue.next_or_signal().unwrap()));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn two_waiters_both_get_one() {
+    fn two_waiting_threads_both_get_an_event() {
         let queue = EventQueue::new(8).unwrap();
         let got: Vec<u32> = std::thread::scope(|scope| {
             let waiters = [0, 1].map(|_| scope.spawn(|| queue.next(None).unwrap().unwrap()));

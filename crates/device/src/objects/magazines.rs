@@ -10,7 +10,7 @@ use rkey_base::process::ForkMark;
 use rkey_core::{Magazine, Protection};
 
 thread_local! {
-    /// The one that was used last is first.
+    /// The most recently used magazine is first.
     static MAGAZINES: RefCell<Vec<Rc<ThreadMagazine>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,4 +1,4 @@
-//! Null regions: reads give zeros, writes are dropped.
+//! Null regions: reads return zeros, writes are dropped.
 
 #![allow(unsafe_code)]
 // UNSAFETY: maps memory.

@@ -27,10 +27,10 @@ const LINK_TIME: Duration = Duration::from_millis(250);
 /// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
 pub type QpOptions = QpConfig<Cq, Srq>;
 
-/// What a peer needs to know about a queue pair.
+/// The information that a peer needs to connect to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpAddress {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
     /// The number of the first message that it will send.
     pub msn: u32,
@@ -108,10 +108,10 @@ impl Device {
                 let entry = Entry {
                     id,
                     fails_with_peer: options.fail_with_peer,
-                    tells_denials: self.config().tells_own_denials,
-                    // Verbs has no event for it. One that it drops would still make the descriptor of its events readable, and a
-                    // program that polls the descriptor (tgtd) would wait for an event that does not come.
-                    tells_end: self.config().api != Api::Verbs,
+                    logs_denials: self.config().logs_own_denials,
+                    // Verbs has no event for it. An event that verbs drops would still make its event descriptor readable, and a
+                    // program that polls the descriptor (tgtd) would then wait for an event that never comes.
+                    reports_end: self.config().api != Api::Verbs,
                 };
                 shared.qps.insert(qpn, entry);
                 shared.events.add(Source::Qp(id), self.events());
@@ -134,19 +134,19 @@ impl Device {
 }
 
 impl Qp {
-    /// Its name in the engine.
+    /// The queue pair's id in the engine.
     #[must_use]
     pub fn id(&self) -> QpId {
         self.0.id
     }
 
-    /// Its number, which peers on this host use to find it.
+    /// The queue pair number, which peers on this host use to find the queue pair.
     #[must_use]
     pub fn qpn(&self) -> u32 {
         self.0.qpn
     }
 
-    /// What a peer needs to know for [`Qp::connect`].
+    /// The information that a peer needs for [`Qp::connect`].
     #[must_use]
     pub fn address(&self) -> QpAddress {
         QpAddress {
@@ -208,7 +208,7 @@ impl Qp {
         may_explain
     }
 
-    /// Its current state and attributes.
+    /// The current state and attributes.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -221,9 +221,9 @@ impl Qp {
             .ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 
-    /// Waits until the datagrams that wait for a link to their destination are sent: a quarter of a second at most. Destroying the queue
-    /// pair does this too, because a NIC sends within microseconds what is posted, and programs rely on it. Does nothing for
-    /// other types of queue pairs.
+    /// Waits, at most a quarter of a second, until the datagrams that wait for a link to their destination are sent. Destroying
+    /// the queue pair also does this, because a NIC sends what is posted within microseconds, and programs rely on it. Does
+    /// nothing for other types of queue pairs.
     pub fn send_waiting_datagrams(&self) {
         if self.0.device.shared().lifecycle().is_usable() {
             self.0.send_waiting_datagrams();

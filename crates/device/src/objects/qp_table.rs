@@ -12,12 +12,12 @@ pub(crate) struct QpTable(Mutex<BTreeMap<u32, Entry>>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: QpId,
-    /// Whether it goes to the error state when its peer ends.
+    /// Whether the queue pair enters the error state when its peer ends.
     pub(crate) fails_with_peer: bool,
     /// Whether the front end logs refusals of its requests.
-    pub(crate) tells_denials: bool,
+    pub(crate) logs_denials: bool,
     /// Whether the front end has an event for the end of a peer.
-    pub(crate) tells_end: bool,
+    pub(crate) reports_end: bool,
 }
 
 impl QpTable {
@@ -35,9 +35,9 @@ impl QpTable {
     }
 
     /// Whether the front end of this queue pair logs refusals of its requests.
-    pub(crate) fn tells_denials(&self, qpn: u32) -> bool {
+    pub(crate) fn logs_denials(&self, qpn: u32) -> bool {
         let table = self.0.lock();
-        table.get(&qpn).is_some_and(|entry| entry.tells_denials)
+        table.get(&qpn).is_some_and(|entry| entry.logs_denials)
     }
 
     /// Whether the queue pair goes to the error state when its peer ends. `false` if another queue pair has the number
@@ -50,9 +50,9 @@ impl QpTable {
     }
 
     /// Whether the program gets an event when the peer of the queue pair ends.
-    pub(crate) fn tells_end(&self, qpn: u32) -> bool {
+    pub(crate) fn reports_end(&self, qpn: u32) -> bool {
         let table = self.0.lock();
-        table.get(&qpn).is_none_or(|entry| entry.tells_end)
+        table.get(&qpn).is_none_or(|entry| entry.reports_end)
     }
 }
 
@@ -61,23 +61,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_given_out_again_means_the_new_queue_pair() {
+    fn a_reused_number_refers_to_the_new_queue_pair() {
         let table = QpTable::default();
         let (old, new) = (QpId::from((1, 1)), QpId::from((1, 2)));
         let entry = |id, on| Entry {
             id,
             fails_with_peer: on,
-            tells_denials: on,
-            tells_end: on,
+            logs_denials: on,
+            reports_end: on,
         };
         table.insert(256, entry(old, true));
-        assert!(table.tells_end(256));
+        assert!(table.reports_end(256));
         assert!(table.fails_with_peer(256, old) && !table.fails_with_peer(257, old));
-        assert!(table.tells_denials(256) && !table.tells_denials(257));
+        assert!(table.logs_denials(256) && !table.logs_denials(257));
         table.remove(256);
         assert_eq!(table.find(256), None);
         table.insert(256, entry(new, false));
-        assert!(!table.tells_end(256));
+        assert!(!table.reports_end(256));
         assert_eq!(table.find(256), Some(new));
         assert!(!table.fails_with_peer(256, old) && !table.fails_with_peer(256, new));
     }

@@ -62,13 +62,13 @@ impl Device {
 }
 
 impl SharedMemory {
-    /// Its address in this process.
+    /// The address in this process.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.arena.as_ptr()
     }
 
-    /// Its length in bytes.
+    /// The length, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.arena.len()
@@ -80,7 +80,7 @@ impl SharedMemory {
         self.len() == 0
     }
 
-    /// Its addresses in this process.
+    /// The range of addresses in this process.
     #[must_use]
     pub fn range(&self) -> Option<VaRange> {
         VaRange::new(self.as_ptr() as u64, self.len() as u64)

@@ -118,7 +118,7 @@ impl Srq {
         &self.0.device
     }
 
-    /// Its name in the engine.
+    /// The queue's id in the engine.
     #[must_use]
     pub fn id(&self) -> SrqId {
         self.0.id
@@ -156,7 +156,8 @@ impl Srq {
         Ok(())
     }
 
-    /// Its depth, the limit below which an event is raised (0: none), and the number of receives in it.
+    /// The depth of the queue, the limit below which an event is raised (0: none), and the number of
+    /// posted receives.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

@@ -1,10 +1,10 @@
-//! Finding the device behind a queue pair number, and connecting to it.
+//! Finds the device that owns a queue pair number, and connects to it.
 //!
-//! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns
-//! the peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange
-//! numbers start in any order. So discovery retries, with backoff, for a limited time, and only while a waiting queue pair
-//! is in a state that allows it. A queue pair that already has the name of its peer's device does not wait. That device
-//! existed when it sent its numbers, so it is gone if its block is now free or another device's.
+//! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns the
+//! peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange numbers start in
+//! any order. So discovery retries, with backoff, for a limited time, and only while a waiting queue pair is in a state that
+//! allows it. A queue pair that already has the name of its peer's device does not wait. That device existed when it sent its
+//! numbers, so it has closed if its block is now free or belongs to another device.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -27,7 +27,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long discovery tries to reach the device of a connected queue pair's peer.
 const PERSISTENCE: Duration = Duration::from_secs(60);
 /// How long a datagram waits if no device has the number, and if a device has it but has not answered yet. Datagrams may be
-/// lost, but not just because the receiver's processor is busy.
+/// lost, but should not be lost just because the receiver's processor is busy.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
@@ -51,7 +51,7 @@ struct Attempt {
     pause: Duration,
     /// Whether the block is known to have an owner.
     exists: bool,
-    /// The owner's process, once it was dialled, if it has a PID in our namespace.
+    /// The owner's process, once dialled, if it has a PID in our namespace.
     process: Option<u32>,
     /// Whether the owner was searched for in other scopes, and logged if found.
     owner_logged: bool,
@@ -66,7 +66,7 @@ pub(crate) struct WaitingQp {
 }
 
 enum State {
-    /// The time of the next try.
+    /// When to try next.
     Idle(Instant),
     /// The owner's socket is connected, and the owner must answer by this time.
     Dialled(Box<Connector>, Token, Instant),
@@ -103,7 +103,7 @@ impl Discovery {
         self.attempts.get(&block)?.process
     }
 
-    /// Whether there is an attempt to reach the owner of a block.
+    /// Whether an attempt to reach the owner of a block is in progress.
     pub(crate) fn looks_for(&self, block: u16) -> bool {
         self.attempts.contains_key(&block)
     }
@@ -201,7 +201,7 @@ impl Discovery {
         }
     }
 
-    /// The socket of an attempt is readable.
+    /// Handles an attempt's socket that has become readable.
     pub(crate) fn handle(&mut self, shared: &Shared, links: &mut Links, token: Token) -> bool {
         let found =
             self.attempts
@@ -229,7 +229,7 @@ impl Discovery {
         }
     }
 
-    /// Connects all queue pairs that waited for a device.
+    /// Connects all queue pairs that wait for a device.
     fn reached(&mut self, shared: &Shared, links: &mut Links, block: u16, link: AnyLink) -> bool {
         let Some(RemotePeer { credentials, .. }) = link.peer() else {
             return false;
@@ -291,7 +291,7 @@ impl Discovery {
             attempt.later(now);
             return false;
         }
-        tracing::warn!(block, %error, "a device cannot be reached");
+        tracing::warn!(block, %error, "cannot reach a device");
         if let Some(attempt) = self.attempts.remove(&block) {
             for waiting in attempt.qps {
                 shared
@@ -323,8 +323,8 @@ fn log_owner_elsewhere(scope: Scope, block: u16, looked_at: &mut Option<Instant>
     for owner in names::other_owners(scope, block).unwrap_or_default() {
         let first = u32::from(block) << 8;
         let whose = match owner {
-            Scope::User(uid) => format!("a program of user {uid} that shares with that user only"),
-            Scope::Any => "a program that shares with all users".to_owned(),
+            Scope::User(uid) => format!("a program that shares its devices only with user {uid}"),
+            Scope::Any => "a program that shares its devices with all users".to_owned(),
         };
         tracing::warn!(
             "queue pairs {first:#x} to {:#x} belong to {whose}: to reach each other, both sides need RKEY_SHARE=all",
@@ -372,13 +372,14 @@ fn keeps_waiting(shared: &Shared, waiting: WaitingQp, exists: bool, now: Instant
     state_waits && same_peer
 }
 
-/// The device of a queue pair's peer, if the queue pair's attributes name it.
+/// The device of a queue pair's peer, if it is in the queue pair's attributes.
 fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     let info = shared.driver.command(|engine| engine.query_qp(qp))?;
     info.attributes.peer?.node
 }
 
-/// Gives a queue pair its link, unless it has been destroyed meanwhile, or the link leads to another device than its peer's.
+/// Connects a queue pair to its link, unless it has been destroyed meanwhile, or the link leads to a device other than its
+/// peer's.
 fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);
     let is_other = shared.driver.command(|engine| {
@@ -418,5 +419,5 @@ fn peer_was_never_reached(shared: &Shared, qp: QpId, peer: u32) {
     {
         tracing::info!("the peer {peer} has exited");
     }
-    shared.driver.peer_is_gone(qp, info.qpn);
+    shared.driver.peer_ended(qp, info.qpn);
 }

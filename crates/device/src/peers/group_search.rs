@@ -1,4 +1,4 @@
-//! Finding the devices that have members of a multicast group.
+//! Finds the devices that have members of a multicast group.
 //!
 //! The sender's device reads the names that the members' devices have bound ([`names::group_name`]), connects to those
 //! devices as it does to the owner of any queue pair, and sends each of them one copy.
@@ -17,7 +17,7 @@ use crate::shared::Shared;
 /// How long the sender waits for the devices of a group. Devices that are not connected by then miss the datagrams sent
 /// until they are, and later datagrams do not wait for them.
 const PERSISTENCE: Duration = Duration::from_millis(200);
-/// How long the sender waits for a device that could not answer because its process waits for a processor.
+/// How long the sender waits for a device that cannot answer because its process waits for a processor.
 const PERSISTENCE_BUSY: Duration = Duration::from_secs(5);
 /// Pauses between two attempts to reach a device that did not answer: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -38,8 +38,8 @@ struct Search {
     end: Instant,
 }
 
-/// Devices that did not answer in time, by their block: they may be stopped, or a process has bound meaningless names. They are
-/// retried periodically, but no datagram waits for them.
+/// Devices that did not answer in time, by block: they may be stopped, or a process has bound names that do not belong to a
+/// device. They are retried periodically, but no datagram waits for them.
 #[derive(Debug, Default)]
 struct Silent(HashMap<u16, Silence>);
 
@@ -70,14 +70,15 @@ impl Silent {
         self.0.remove(&block);
     }
 
-    /// Forgets the silent devices of a group whose blocks no longer have members of it, so that the search waits for a device that
-    /// claims such a block later.
+    /// Forgets the silent devices of a group whose blocks no longer have members of it, so that the search waits for a device
+    /// that later claims such a block.
     fn keep_members(&mut self, group: Group, blocks: &[u16]) {
         self.0
             .retain(|block, silence| silence.group != group || blocks.contains(block));
     }
 
-    /// Whether to try a device now: it is not silent, or its pause has ended, which doubles the next pause.
+    /// Whether to try a device now: it is not silent, or its pause has ended. In the latter case, the next pause is twice as
+    /// long.
     fn is_due(&mut self, block: u16, now: Instant) -> bool {
         let Some(silence) = self.0.get_mut(&block) else {
             return true;
@@ -186,7 +187,7 @@ struct Found {
 }
 
 impl Search {
-    /// The devices that are connected by now, and the blocks of the missing ones.
+    /// The devices that are connected, and the blocks of those that are not.
     fn connected_and_missing(
         &self,
         shared: &Shared,
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silent_devices_are_tried_less_and_less_often() {
+    fn silent_devices_are_retried_less_and_less_often() {
         let (group, start) = (Group::Gid([1; 16]), Instant::now());
         let mut silent = Silent::default();
         assert!(silent.is_due(7, start) && !silent.has(7));
@@ -228,7 +229,7 @@ mod tests {
         let mut gaps = Vec::new();
         for tenths in 0..5000u32 {
             let now = start + tenths * Duration::from_millis(100);
-            // A further search that misses it changes nothing.
+            // Another search that misses the device changes nothing.
             silent.add(7, group, now);
             if silent.is_due(7, now) {
                 gaps.push((now - last).as_secs());

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_greediest_goes() {
+    fn the_oldest_client_of_the_party_with_the_most_is_dropped() {
         let processes = |of: &[u32]| {
             let clients: Vec<_> = of.iter().map(|pid| who(*pid, true)).collect();
             greediest(&clients)
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_overdue_in_the_order_in_which_they_came() {
+    fn clients_become_overdue_in_order_of_arrival() {
         let mut all = HalfOpen::new();
         assert_eq!(all.next_deadline(), None);
         let before = Instant::now();

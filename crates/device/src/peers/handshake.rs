@@ -1,8 +1,8 @@
-//! How links to other devices are made: the only file in this crate that names the kind of link. The device's hello,
-//! its listening and connecting sockets, and the steps of the handshake are those of the shared-memory link; once made,
-//! every link is an [`AnyLink`](rkey_link::AnyLink).
+//! The link handshake: the only file in this crate that names the kind of link. The device's hello, its listening and
+//! connecting sockets, and the steps of the handshake are those of the shared-memory link; once established, every link
+//! is an [`AnyLink`](rkey_link::AnyLink).
 
 pub(crate) use rkey_link::shm::{
     Acceptor, Connector, Greeting, HandshakeError, LinkConfig, LinkRequest, Listener, LocalNode,
-    PROTOCOL_VERSION, Policy, Step, Stranger,
+    OtherConnection, PROTOCOL_VERSION, Policy, Step,
 };

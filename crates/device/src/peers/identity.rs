@@ -3,8 +3,8 @@
 //! A device's name is the PID of its process and a random number. Logs contain that number, and every process that ever
 //! connected to the device knows it. Queue pairs recognise their peer's requests by this name, so another process must not
 //! be able to use it. The kernel reports which process is at the other end of a socket, and that process must have the PID
-//! in the name ([`Claim`]). If we cannot see its PID (a peer in a PID namespace around ours), the first process of our
-//! user that uses a name owns it, until the kernel confirms another one: links and connections under the same name from
+//! in the name ([`Claim`]). If we cannot see its PID (a peer in a PID namespace that encloses ours), the first process of
+//! our user that uses a name owns it, until the kernel confirms another one: links and connections under the same name from
 //! other processes are refused.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -19,12 +19,12 @@ use crate::config::Explain;
 use crate::error::DeviceError;
 use crate::peers::process::{self, Departed};
 
-/// The number of known devices at which the unneeded ones are forgotten for the first time.
+/// How many known devices trigger the first cleanup of unneeded ones.
 const TIDY_AT: usize = 1024;
 /// A device that was seen this recently may be needed soon.
 const RECENT: Duration = Duration::from_secs(60);
 /// The maximum number of known devices of one process. If it claims more, its oldest ones are forgotten.
-const MOST_OF_PROCESS: usize = 256;
+const MAX_PER_PROCESS: usize = 256;
 
 /// The devices that were seen, and the processes that own them.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Known {
     owners: HashMap<NodeId, Owner>,
     /// The devices of each process, oldest first.
     of_process: HashMap<Process, VecDeque<NodeId>>,
-    /// The number of known devices at which some are forgotten.
+    /// How many known devices trigger the next cleanup.
     tidy_at: usize,
 }
 
@@ -58,7 +58,7 @@ struct Process {
     uid: u32,
     /// `None`: it has no PID in our PID namespace.
     pid: Option<u32>,
-    /// Its start time, which distinguishes it from a later process with the same PID; 0 if unknown.
+    /// The start time of the process, which distinguishes it from a later one with the same PID; 0 if unknown.
     started: u64,
 }
 
@@ -88,7 +88,7 @@ impl Claim {
 }
 
 impl Identities {
-    /// The identities for a new device; `explain` says which peers learn why an access was refused.
+    /// Creates the identities for a new device. `explain` determines which peers learn why an access was refused.
     pub(crate) fn new(own: NodeId, explain: Explain) -> Self {
         Self {
             own,
@@ -119,7 +119,7 @@ impl Identities {
         }
     }
 
-    /// Whether the device at the other end of a link may use the name that it gives. It is never this device, which reaches
+    /// Whether the device at the other end of a link may use its claimed name. That is never this device, which reaches
     /// itself by a loopback. `in_use` returns the devices that our links and queue pairs are connected to.
     pub(crate) fn is_credible(
         &self,
@@ -133,7 +133,7 @@ impl Identities {
     /// [`Identities::is_credible`] for a peer that connected by address, which may be this device.
     ///
     /// # Errors
-    /// [`DeviceError::Handshake`]: the device is another process's.
+    /// [`DeviceError::Handshake`]: the device belongs to another process.
     pub(crate) fn check(
         &self,
         node: NodeId,
@@ -149,9 +149,9 @@ impl Identities {
         if known {
             return Ok(());
         }
-        tracing::warn!(%node, uid, "a process claims the device of another process");
+        tracing::warn!(%node, uid, "a process claims another process's device");
         Err(DeviceError::Handshake(
-            "the peer claims the device of another process",
+            "the peer claims another process's device",
         ))
     }
 
@@ -181,7 +181,7 @@ impl Identities {
         Claim::of(node, uid, pid).is_some_and(|claim| self.agree(node, claim, in_use))
     }
 
-    /// Whether the device may belong to the process of `claim`, which then is recorded as its owner.
+    /// Whether the device may belong to the process of `claim`. If so, records the process as its owner.
     fn agree(&self, node: NodeId, claim: Claim, in_use: impl FnOnce() -> HashSet<NodeId>) -> bool {
         let now = Instant::now();
         let mut known = self.known.lock();
@@ -194,8 +194,8 @@ impl Identities {
             // If both have the same PID, the earlier process has ended.
             let ended = owner.claim.process.pid == claim.process.pid;
             // An unconfirmed owner belongs to our own user, and only that user's processes can replace it.
-            let foreign = !owner.claim.sure && claim.process.uid != owner.claim.process.uid;
-            if !claim.sure || foreign || owner.claim.sure && !ended {
+            let is_other_user = !owner.claim.sure && claim.process.uid != owner.claim.process.uid;
+            if !claim.sure || is_other_user || owner.claim.sure && !ended {
                 return false;
             }
             let before = owner.claim.process;
@@ -235,11 +235,11 @@ impl Known {
         in_use: impl FnOnce() -> HashSet<NodeId>,
     ) -> bool {
         let own = self.of_process.get(&process).map_or(0, VecDeque::len);
-        if own >= MOST_OF_PROCESS {
-            // Forgets half of them at once, so that a flood causes few lookups.
+        if own >= MAX_PER_PROCESS {
+            // Forget half of them at once, so that a flood causes few lookups.
             let in_use = in_use();
             let nodes = self.of_process.remove(&process).unwrap_or_default();
-            let mut surplus = MOST_OF_PROCESS / 2;
+            let mut surplus = MAX_PER_PROCESS / 2;
             let (gone, rest): (VecDeque<_>, VecDeque<_>) = nodes.into_iter().partition(|node| {
                 let goes = surplus > 0 && !in_use.contains(node);
                 surplus -= usize::from(goes);
@@ -248,7 +248,7 @@ impl Known {
             for node in &gone {
                 self.owners.remove(node);
             }
-            let room = rest.len() < MOST_OF_PROCESS;
+            let room = rest.len() < MAX_PER_PROCESS;
             self.of_process.insert(process, rest);
             return room;
         }
@@ -322,7 +322,7 @@ mod tests {
 
     /// The claims that the kernel's credentials allow.
     #[test]
-    fn a_process_has_no_device_of_another_one() {
+    fn a_process_cannot_claim_a_device_of_another_one() {
         let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
         let of = |number| NodeId {
             pid: number,
@@ -358,8 +358,8 @@ mod tests {
         let exited = |node| known.exited(node).map(|one| one.pid);
         assert_eq!(exited(running), None);
         assert_eq!(exited(node(2)), Some(Some(u32::MAX)));
-        assert_eq!(exited(node(3)), None, "it has no number here");
-        let reused = "another process has the number now";
+        assert_eq!(exited(node(3)), None, "it has no PID here");
+        let reused = "another process has the PID now";
         assert_eq!(exited(node(4)), Some(Some(own)), "{reused}");
         assert_eq!(exited(node(5)), None, "it was never seen");
     }
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_says_which_peers_learn_the_reason() {
+    fn the_setting_determines_which_peers_learn_the_reason() {
         let uid = rustix::process::geteuid().as_raw();
         let told = |explain, uid, pid| {
             let who = Credentials { pid, uid, gid: 0 };
@@ -410,12 +410,12 @@ mod tests {
         }
         let state = known.known.lock();
         assert!(
-            state.owners.len() <= MOST_OF_PROCESS,
+            state.owners.len() <= MAX_PER_PROCESS,
             "{}",
             state.owners.len()
         );
-        assert!(state.owners.contains_key(&node(0)), "it is in use");
-        assert!(looks <= 2 * 100_000 / MOST_OF_PROCESS, "{looks}");
+        assert!(state.owners.contains_key(&node(0)), "the device is in use");
+        assert!(looks <= 2 * 100_000 / MAX_PER_PROCESS, "{looks}");
     }
 
     #[test]

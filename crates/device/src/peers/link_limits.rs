@@ -1,8 +1,8 @@
 //! How many links and descriptors other processes may use.
 //!
-//! Without limits, a process that may connect could open links until this process has no free descriptor. So there is a limit for
-//! the links of one process, one for those of another user, and one for the descriptors of all links together, which leaves some
-//! to the program. A refused process learns which limit it hit and how to raise it.
+//! Without limits, a process that may connect could open links until this process has no free descriptor. So there are limits for
+//! the links of one process, for those of another user, and for the descriptors of all links together, which leaves some to the
+//! program. A refused process is told which limit it hit and how to raise it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

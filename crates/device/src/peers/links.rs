@@ -16,11 +16,11 @@ use crate::peers::process::{self, Departed};
 use crate::progress::reactor::Token;
 use crate::shared::Shared;
 
-/// How many packets of one control socket are handled in one iteration.
+/// The maximum number of packets of one control socket to handle in one iteration.
 const PACKETS_PER_TURN: usize = 64;
 /// The maximum number of drives before a link is detached: the peer's last messages may still be in the ring, and our
 /// acknowledgements may be delayed.
-const LAST_DRIVES: u32 = 64;
+const DRAIN_DRIVES_MAX: u32 = 64;
 /// The first and the longest pause between two checks of what lost links leave behind. A process that is being killed closes
 /// its sockets shortly before it ends.
 const RESIDUE_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
@@ -84,7 +84,7 @@ impl Links {
     /// Handles a readable descriptor, if it is a link's. Returns whether the engine thread should drive.
     pub(crate) fn handle(&mut self, shared: &Shared, token: Token) -> bool {
         match self.tokens.get(&token) {
-            Some(&link) => self.hear(shared, link),
+            Some(&link) => self.read_socket(shared, link),
             None => false,
         }
     }
@@ -137,7 +137,7 @@ impl Links {
 
     /// Handles what arrived on a control socket, and the end of the process at its other end. Returns whether the engine thread
     /// should drive.
-    fn hear(&mut self, shared: &Shared, link: LinkId) -> bool {
+    fn read_socket(&mut self, shared: &Shared, link: LinkId) -> bool {
         let Some(watched) = self.links.get(&link) else {
             return false;
         };
@@ -178,7 +178,7 @@ impl Links {
         // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. Each
         // iteration takes the engine's lock anew, and the number of iterations is limited, because other links may never run
         // out of work.
-        for _ in 0..LAST_DRIVES {
+        for _ in 0..DRAIN_DRIVES_MAX {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Other devices: how links to and from them are established and lost, and which processes they belong to.
 //!
-//! A link is made in one of two ways: another device connects to one of our sockets ([`Reception`]), or one of our
-//! queue pairs or groups needs a link ([`Discovery`], [`GroupSearch`]). From then on [`Links`] watches it. The engine
-//! thread owns the four as [`Peers`].
+//! A link is established in one of two ways: another device connects to one of our sockets ([`Reception`]), or one of
+//! our queue pairs or groups needs a link ([`Discovery`], [`GroupSearch`]). From then on [`Links`] watches it. The
+//! engine thread owns all four as [`Peers`].
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `discovery` | finds the device that has a queue pair number, and connects to it |
 //! | `group_search` | finds the devices with members of a multicast group |
 //! | `links` | watches the links, and takes down those that broke |
-//! | `link_limits` | how many links and descriptors other processes may take |
+//! | `link_limits` | how many links and descriptors other processes may use |
 //! | `identity` | which process a device belongs to |
 //! | `process` | what the kernel reports about other processes |
 //! | `unresponsive` | whether a peer that does not respond had the processor time to do so |
@@ -42,7 +42,7 @@ use handshake::LocalNode;
 use links::Links;
 use reception::Reception;
 
-/// Makes links and takes them down. The engine thread owns it.
+/// Establishes links and takes them down. Owned by the engine thread.
 pub(crate) struct Peers {
     reception: Reception,
     discovery: Discovery,

@@ -102,8 +102,8 @@ pub fn cm_port_name(scope: Scope, service: u64) -> String {
     format!("rkey/1/{scope}/cm/port/{service:016x}")
 }
 
-/// The abstract name (without the leading zero byte) to which packets of other hosts for a block are passed on. It has a user id in
-/// every scope: only processes of one user share an address.
+/// The abstract name (without the leading zero byte) to which packets from other hosts for a block are forwarded. It contains a
+/// user ID in every scope: only processes of one user share an address.
 #[must_use]
 pub fn wire_name(uid: u32, block: u16) -> String {
     format!("rkey/1/wire/{uid}/{block:04x}")
@@ -168,7 +168,7 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
 
 /// Whether an address belongs to this host: loopback, wildcard, or an interface's address.
 ///
-/// It tries to bind a datagram socket to the address with port 0. This sends nothing, needs no privilege, and works only for
+/// It tries to bind a datagram socket to the address with port 0. This sends nothing, needs no privileges, and works only for
 /// addresses of the host.
 #[must_use]
 pub fn is_of_this_host(ip: IpAddr) -> bool {
@@ -196,7 +196,7 @@ pub fn other_owners(scope: Scope, block: u16) -> std::io::Result<Vec<Scope>> {
     Ok(owners)
 }
 
-/// The scopes with a name that ends like this, according to the text of `/proc/net/unix`, each once.
+/// The scopes that have a name with this suffix, without duplicates, according to the text of `/proc/net/unix`.
 fn parse_owners(text: &str, suffix: &str) -> Vec<Scope> {
     let owner = |line: &str| {
         let name = line.split_ascii_whitespace().nth(7)?;
@@ -218,9 +218,8 @@ fn block_prefix(scope: Scope) -> String {
     format!("rkey/1/{scope}/qp/")
 }
 
-/// The blocks after `prefix` in the text of `/proc/net/unix`, sorted, each once. Lines look like
-/// `0000000000000000: 00000002 00000000 00010000 0005 01 12345 @rkey/1/1000/qp/00ab`; connected
-/// sockets carry the same name, hence "each once".
+/// The blocks in the names that start with `prefix` in the text of `/proc/net/unix`, sorted and without duplicates. Lines look
+/// like `0000000000000000: 00000002 00000000 00010000 0005 01 12345 @rkey/1/1000/qp/00ab`; connected sockets carry the same name.
 fn parse_proc_net_unix(text: &str, prefix: &str) -> Vec<u16> {
     let prefix = format!("@{prefix}");
     let mut blocks: Vec<u16> = text
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_groups_fit_and_stay_apart() {
+    fn group_names_fit_and_are_distinct() {
         let scope = Scope::User(u32::MAX);
         let group = Group::Gid([0xff; 16]);
         let name = group_name(scope, group, 0xab);
@@ -311,7 +310,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn blocks_and_ports_of_the_connection_manager_are_told_apart() {
+    fn blocks_and_ports_of_the_connection_manager_are_distinguished() {
         let service = 0x0106_1d2f;
         let text = format!(
             "0: 2 0 10000 0005 01 1 @{}\n0: 2 0 10000 0005 01 2 @{}\n0: 2 0 10000 0005 01 3 @{}\n",
@@ -325,7 +324,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn this_host_and_others() {
+    fn addresses_of_this_host_are_recognised() {
         assert!(is_of_this_host("127.0.0.1".parse().unwrap()));
         assert!(is_of_this_host("::1".parse().unwrap()));
         assert!(is_of_this_host("0.0.0.0".parse().unwrap()));
@@ -334,7 +333,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn blocks_of_numbers() {
+    fn numbers_map_to_blocks() {
         assert_eq!(block_of(0x00ab_cd12), 0xabcd);
         assert_eq!(block_of(0xff), 0);
     }

@@ -1,4 +1,4 @@
-//! Other processes: their names in messages, and those that have exited.
+//! Other processes: their names in messages, and a list of those that have exited.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -9,14 +9,14 @@ use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// The maximum number of exited processes that are remembered.
-const REMEMBERED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 
 /// A process that has exited while it was connected to this device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departed {
-    /// Its device.
+    /// The device of the process.
     pub node: NodeId,
-    /// Its PID, if it had one in our PID namespace.
+    /// The PID, if the process had one in our PID namespace.
     pub pid: Option<u32>,
     /// The name of its program, if that was known.
     pub program: Option<String>,
@@ -43,14 +43,14 @@ impl DepartedPeers {
         if all.iter().any(|known| known.node == one.node) {
             return false;
         }
-        if all.len() >= REMEMBERED {
+        if all.len() >= MAX_REMEMBERED {
             all.pop_front();
         }
         all.push_back(one);
         true
     }
 
-    /// The exited processes of these devices.
+    /// The exited processes among the owners of these devices.
     pub(crate) fn of(&self, nodes: &HashSet<NodeId>) -> Vec<Departed> {
         let all = self.0.lock();
         let named = all.iter().filter(|one| nodes.contains(&one.node));

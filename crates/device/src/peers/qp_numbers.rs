@@ -25,7 +25,7 @@ pub(crate) struct QpNumbers {
 #[derive(Debug, Default)]
 struct Inner {
     blocks: Vec<Block>,
-    /// Where the search for a free number starts: after the last allocated one.
+    /// Where to start searching for a free number: after the last allocated one.
     next: usize,
 }
 
@@ -201,7 +201,7 @@ mod tests {
         let seen = names::claimed_blocks(Scope::of(crate::Share::User)).unwrap();
         assert!(
             !claimed.iter().any(|n| seen.contains(n)),
-            "names outlived the device"
+            "the names outlived the device"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The reception: clients that connect to our sockets, until they have a link or are dropped.
+//! The reception handles clients that connect to our sockets, until they have a link or are dropped.
 //!
 //! A client that requests neither a link nor an inspection within a second is dropped. What a client sends is untrusted
 //! input: the link crate checks its form, and the reception checks the client's identity and its share of our descriptors.
@@ -10,7 +10,7 @@ use rkey_link::peer::Credentials;
 use crate::inspect;
 use crate::peers::half_open::{self, HalfOpen};
 use crate::peers::handshake::{
-    Acceptor, Greeting, HandshakeError, LinkRequest, LocalNode, Step, Stranger,
+    Acceptor, Greeting, HandshakeError, LinkRequest, LocalNode, OtherConnection, Step,
 };
 use crate::peers::link_limits::LinkLimits;
 use crate::peers::links::Links;
@@ -23,7 +23,7 @@ const LOG_PAUSE: Duration = Duration::from_secs(1);
 /// How long to accept no clients on a socket where accepting failed, most likely because the descriptors are used up.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts clients, and makes links for those that request one.
+/// Accepts clients, and establishes links for those that request one.
 pub(crate) struct Reception {
     local: LocalNode,
     half_open: HalfOpen<Client>,
@@ -145,7 +145,7 @@ impl Reception {
             Ok(Step::Done(Greeting::Link(request))) => {
                 linked = self.accept_link(shared, links, request)
             }
-            Ok(Step::Done(Greeting::Other(stranger))) => answer(shared, stranger),
+            Ok(Step::Done(Greeting::Other(connection))) => answer(shared, connection),
             Err(error @ HandshakeError::Version(_)) => {
                 let who = self.half_open[index].acceptor.credentials();
                 self.log_refusal(who, &error.to_string());
@@ -153,7 +153,7 @@ impl Reception {
             Err(error) => tracing::debug!(%error, "dropped a client"),
         }
         self.half_open.remove(index);
-        // The engine thread takes over briefly and then writes the sleep word of the new link.
+        // The engine thread takes over briefly, and then writes the new link's sleep word.
         linked
     }
 
@@ -167,7 +167,7 @@ impl Reception {
         }
         let in_use = || shared.driver.nodes_in_use();
         if !shared.identities.is_credible(request.node(), who, in_use) {
-            tracing::warn!(node = %request.node(), "a process claims the device of another process");
+            tracing::warn!(node = %request.node(), "a process claims another process's device");
             request.refuse("this device belongs to another process");
             return false;
         }
@@ -224,9 +224,9 @@ impl Reception {
 }
 
 /// Answers a client that does not request a link.
-fn answer(shared: &Shared, stranger: Stranger) {
-    let result = match stranger.first() {
-        inspect::QUESTION => inspect::answer(shared, &stranger),
+fn answer(shared: &Shared, connection: OtherConnection) {
+    let result = match connection.first() {
+        inspect::REQUEST => inspect::answer(shared, &connection),
         _ => {
             tracing::debug!("dropped a client with an unknown request");
             return;

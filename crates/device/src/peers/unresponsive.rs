@@ -1,8 +1,8 @@
-//! Whether a peer that does not respond could have responded.
+//! Determines whether a peer that does not respond could have responded.
 //!
 //! A thread of the peer's process has to respond. If one of its threads is runnable or waits for a page, the peer may have had no
-//! chance: a NIC would have responded. If all of them are asleep, stopped or ended, it had its chance. A process in another
-//! namespace, which we cannot see, counts as having had its chance.
+//! chance, although a NIC would have responded. If all of them are asleep, stopped or ended, it had its chance. A process in
+//! another namespace, which we cannot see, counts as having had its chance.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -19,9 +19,9 @@ use crate::shared::Shared;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnresponsivePeer {
     pub(crate) qp: QpId,
-    /// The link to the peer, if there is one.
+    /// The link to the peer, if any.
     pub(crate) link: Option<LinkId>,
-    /// The number of the peer.
+    /// The queue pair number of the peer.
     pub(crate) peer: u32,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {
     // Many queue pairs have the same peer.
     let mut last: Option<(Option<u32>, bool)> = None;
     for UnresponsivePeer { qp, link, peer } in silent {
-        // The link may have been made since the engine asked.
+        // The link may have been established since the engine asked.
         let block = names::block_of(peer);
         let link = link.or_else(|| discovery.link_of(links, block));
         let pid = match link {
@@ -59,11 +59,11 @@ pub(crate) fn listener(socket: impl AsFd) -> Option<u32> {
     u32::try_from(who.pid.as_raw_nonzero().get()).ok()
 }
 
-/// The maximum number of threads of a process that are checked. There is no time limit, because this process may be the one that
-/// gets no processor.
+/// The maximum number of threads of a process to check. There is no time limit, because this process may be the one that gets no
+/// processor time.
 const THREADS_MAX: usize = 256;
 
-/// Whether a thread of a process is runnable (`/proc` does not tell whether it runs), or waits for a disk or a page.
+/// Whether a thread of a process is runnable (`/proc` does not show whether it is running), or waits for a disk or a page.
 pub(super) fn waits_for_a_processor(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runnable_process_is_told_from_a_sleeping_or_stopped_one() {
+    fn a_runnable_process_is_distinguished_from_a_sleeping_or_stopped_one() {
         let busy = shell("while :; do :; done");
         becomes(busy.0.id(), true);
         let pid = rustix::process::Pid::from_child(&busy.0);

@@ -1,4 +1,4 @@
-//! The driver runs the engine of a device, in whichever thread has a reason to.
+//! The driver runs a device's engine, in whichever thread has work for it.
 //!
 //! Program threads call it to poll, to post and to run commands; the engine thread calls it when no program thread drives.
 //! Each call locks the engine, runs it, unlocks it and then acts on the engine's events.
@@ -103,8 +103,8 @@ impl EngineDriver {
         self.engine.lock()
     }
 
-    /// Waits until the engine holds no grant from before this call, by taking the engine's lock once if another thread
-    /// holds it. Checks that the engine makes later find that the region has ended.
+    /// Waits until the engine holds no grant from before this call, by taking the engine's lock once if another thread holds it.
+    /// Later checks by the engine find that the region has ended.
     #[inline]
     pub(crate) fn drain_section(&self, draining: &mut impl Draining) {
         self.engine.drain_section(draining);
@@ -217,7 +217,7 @@ impl EngineDriver {
         progress.did || progress.more
     }
 
-    /// Takes the engine's packets for other hosts; returns whether there are any.
+    /// Takes the engine's packets for other hosts, and returns whether there are any.
     #[inline]
     fn take_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
         engine.has_wire_output() && self.take_some_packets(engine, now)
@@ -227,14 +227,14 @@ impl EngineDriver {
     fn take_some_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
         if let Some(transmitter) = &self.transmitter {
             transmitter.take(engine, now);
-            // Packets that leave set timers.
+            // Sending packets sets timers.
             let next_deadline = engine.drive(now, 0).next_deadline;
             self.schedule.set_deadline(next_deadline);
         }
         self.transmitter.is_some()
     }
 
-    /// Sends the packets that have been taken, and what the engine has by then. The caller does not hold the engine's lock.
+    /// Sends the packets that have been taken, and those that the engine has by then. The caller must not hold the engine's lock.
     #[cold]
     fn send_packets(&self) {
         if let Some(transmitter) = &self.transmitter {
@@ -252,15 +252,15 @@ impl EngineDriver {
         }
     }
 
-    /// Returns when the packets for other hosts that have been taken are sent. Destroying a queue pair calls this: the program may
-    /// exit next, and its peer waits for the last acknowledgement.
+    /// Returns once the packets for other hosts that have been taken are sent. Destroying a queue pair calls this: the program
+    /// may exit next, while its peer waits for the last acknowledgement.
     pub(crate) fn flush_packets(&self) {
         if let Some(transmitter) = &self.transmitter {
             transmitter.flush();
         }
     }
 
-    /// Brings packets of other hosts to the engine, and sends its answers.
+    /// Delivers packets from other hosts to the engine, and sends its responses.
     pub(crate) fn receive_packets(&self, packets: &[Arrived<'_>]) {
         let now = self.schedule.refresh_clock();
         let mut engine = self.engine.lock();
@@ -513,8 +513,8 @@ impl EngineDriver {
     }
 
     /// Handles the end of a connected queue pair's peer.
-    pub(crate) fn peer_is_gone(&self, qp: QpId, qpn: u32) {
-        self.router.peer_is_gone(self, qp, qpn);
+    pub(crate) fn peer_ended(&self, qp: QpId, qpn: u32) {
+        self.router.peer_ended(self, qp, qpn);
     }
 
     /// Counts the key of a request that the device refused, not the engine. Returns whether the peer may learn the reason.
@@ -554,8 +554,8 @@ impl EngineDriver {
     }
 }
 
-/// Wakes peers that have not acknowledged our requests, whatever their sleep words say: their programs may have stopped
-/// polling without writing them.
+/// Wakes peers that have not acknowledged our requests, regardless of their sleep words: their programs may have stopped polling
+/// without updating them.
 fn kick_peers(engine: &DeviceEngine) {
     for (_, link) in engine.links() {
         if link.has_unacked() {
@@ -569,7 +569,7 @@ struct PanicAlarm<'a>(&'a EngineDriver);
 
 impl Drop for PanicAlarm<'_> {
     fn drop(&mut self) {
-        self.0.fail("a bug: the engine panicked".to_owned());
+        self.0.fail("bug: the engine panicked".to_owned());
     }
 }
 

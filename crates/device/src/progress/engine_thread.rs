@@ -1,4 +1,5 @@
-//! The engine thread: it waits for sockets, doorbell and timer, makes and accepts links, and drives the engine while the
+//! The engine thread: it waits for sockets, doorbell and timer, establishes and accepts links, and drives the engine
+//! while the program does not.
 //! program does not.
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const TURNS_PER_CLOCK: u32 = 64;
 /// The engine thread handles sockets once in this many iterations of its loop.
 const TURNS_PER_SOCKETS: u32 = 4096;
 /// A program that has polled within this many nanoseconds before a doorbell counts as still polling.
-const RECENTLY: u64 = 200_000;
+const RECENT_POLL_NS: u64 = 200_000;
 
 /// The state of the thread.
 pub(crate) struct EngineThread {
@@ -79,13 +80,13 @@ impl EngineThread {
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied());
             self.driver().fail(format!(
-                "a bug: the engine thread panicked: {}",
+                "bug: the engine thread panicked: {}",
                 text.unwrap_or("?")
             ));
         }
         let close = std::panic::AssertUnwindSafe(|| self.close());
         if std::panic::catch_unwind(close).is_err() {
-            tracing::error!("a bug: the engine thread panicked while it closed the device");
+            tracing::error!("bug: the engine thread panicked while it closed the device");
         }
     }
 
@@ -108,7 +109,7 @@ impl EngineThread {
             if self.mode() == Mode::Thread {
                 self.work();
             }
-            let woken = self.wait(self.patience());
+            let woken = self.wait(self.timeout());
             #[cfg(test)]
             self.shared.trap.spring(&self.shared);
             if self.should_take_over(woken) {
@@ -118,7 +119,7 @@ impl EngineThread {
     }
 
     /// How long the thread may wait for an event.
-    fn patience(&self) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         if self.mode() == Mode::Thread {
             return Some(Duration::ZERO);
         }
@@ -173,11 +174,11 @@ impl EngineThread {
         if !woken.rung {
             return false;
         }
-        let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENTLY;
+        let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENT_POLL_NS;
         if is_polling {
             // The program may just have stopped, so check again soon.
             self.last_polls = polls;
-            self.driver().give_way(Some(RECENTLY));
+            self.driver().give_way(Some(RECENT_POLL_NS));
         }
         !is_polling
     }

@@ -60,12 +60,12 @@ impl EventRouter {
                 error,
                 ..
             } => self.denials.write_bind(qpn, work_id, &error),
-            // A later engine may have events that this device does not know.
+            // A later engine may have events that this version of the device does not handle.
             other => tracing::debug!(?other, "ignored an unknown engine event"),
         }
     }
 
-    /// Queues an event for the program, and updates the device's own state.
+    /// Reports an event to the program, and updates the device's own state.
     fn tell(&self, driver: &EngineDriver, event: AsyncEvent) {
         match event {
             AsyncEvent::CqOverrun(cq) => {
@@ -77,7 +77,7 @@ impl EventRouter {
                 self.cqs.ready(cq);
                 self.cqs.seen(cq);
             }
-            AsyncEvent::PeerGone { qp, qpn } => self.peer_is_gone(driver, qp, qpn),
+            AsyncEvent::PeerGone { qp, qpn } => self.peer_ended(driver, qp, qpn),
             _ => self.events.push(event),
         }
     }
@@ -89,11 +89,11 @@ impl EventRouter {
     }
 
     /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that.
-    pub(super) fn peer_is_gone(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
+    pub(super) fn peer_ended(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
         }
-        if self.qps.tells_end(qpn) {
+        if self.qps.reports_end(qpn) {
             self.events.push(AsyncEvent::PeerGone { qp, qpn });
         }
     }
@@ -111,7 +111,7 @@ impl EventRouter {
                 tracing::debug!(%error, "cannot fail a queue pair whose peer has ended");
             }
             for notify in &notified {
-                notify.count_gone_peer(engine);
+                notify.count_ended_peer(engine);
             }
         });
         for cq in cqs {

@@ -23,7 +23,7 @@
 //! | `schedule` | who drives, the coarse clock, the deadline |
 //! | `event_router` | acts on the engine's events |
 //! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |
-//! | `thread_requests` | work that other threads leave to the engine thread |
+//! | `thread_requests` | work that other threads delegate to the engine thread |
 //! | `transmitter` | packets for other hosts |
 //! | `poll_set` | the rings that pollers check without a lock |
 //! | `idle` | how long pollers have found nothing |

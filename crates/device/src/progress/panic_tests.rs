@@ -1,4 +1,4 @@
-//! When the engine panics, waiting threads, later calls and peers get errors, and none of them hangs.
+//! When the engine panics, waiting threads, later calls and peers get errors, and nothing hangs.
 //!
 //! No known input makes the engine panic, so these tests set a trap that does.
 // UNSAFETY: registers memory.
@@ -178,13 +178,16 @@ fn the_peer_notices(far: &Side) {
     assert_eq!((one[0].id, one[0].status), (7, Status::RetryExceeded));
     let until = Instant::now() + LONG;
     while far.device.inspect().unwrap().links.len() > 1 {
-        assert!(Instant::now() < until, "links to a device that failed");
+        assert!(
+            Instant::now() < until,
+            "still has links to a device that failed"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn a_panic_in_the_engine_thread() {
+fn a_panic_in_the_engine_thread_wakes_all_waiters() {
     all_waiters_get_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_THREAD, Ordering::Release);
@@ -193,7 +196,7 @@ fn a_panic_in_the_engine_thread() {
 }
 
 #[test]
-fn a_panic_in_the_engine_thread_under_the_lock() {
+fn a_panic_in_the_engine_thread_under_the_lock_wakes_all_waiters() {
     all_waiters_get_errors(|device| {
         let shared = device.shared();
         shared.trap.0.store(IN_THE_ENGINE, Ordering::Release);
@@ -204,7 +207,7 @@ fn a_panic_in_the_engine_thread_under_the_lock() {
 /// The thread that panics is the program's own, and the panic continues there; the others get errors, and the engine
 /// thread, which may be asleep, closes the links.
 #[test]
-fn a_panic_of_the_engine_in_a_thread_of_the_program() {
+fn a_panic_of_the_engine_in_a_program_thread_wakes_all_waiters() {
     all_waiters_get_errors(|device| {
         let panics = || {
             device

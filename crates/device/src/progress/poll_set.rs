@@ -99,7 +99,7 @@ impl PollSet {
     /// Checks all links, for pollers.
     #[inline]
     pub(crate) fn check(&self) -> PollResult {
-        // An exiting thread has no count any more. `Arrived` makes it drive under the lock instead.
+        // An exiting thread no longer has a count. `Arrived` makes it drive under the lock instead.
         CHECK_COUNT
             .try_with(|check_count| self.check_as(check_count))
             .unwrap_or(PollResult::Arrived)
@@ -182,7 +182,7 @@ mod tests {
     use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
 
-    /// A thread that was in a check when its process forked does not exist in the child, where its count would stay odd.
+    /// A thread that was in a check when its process forked does not exist in the child, where its count stays odd.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         assert_eq!(PollSet::default().check(), PollResult::Nothing);
@@ -205,14 +205,14 @@ mod tests {
         assert_eq!(
             check_count.swap(2, Ordering::Release),
             1,
-            "still looking here"
+            "still checking here"
         );
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
     }
 
-    /// Lists change while many threads check them; the sanitizers and Miri would see a use after free.
+    /// Lists change while many threads check them; a sanitizer or Miri would detect a use after free.
     #[test]
-    fn lists_change_under_lookers() {
+    fn lists_change_while_threads_check_them() {
         barrier::register();
         let poll_set = PollSet::default();
         let stop = AtomicBool::new(false);

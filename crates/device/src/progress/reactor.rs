@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_do_not_mix() {
+    fn tokens_are_distinct() {
         assert_eq!(Token::block(0xffff).as_block(), Some(0xffff));
         assert_eq!(Token::block(0).as_block(), Some(0));
         for token in [
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_what_is_readable_while_it_is() {
+    fn a_descriptor_is_reported_while_it_is_readable() {
         let reactor = Reactor::new().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         reactor.add(&reader, Token::other(7)).unwrap();

@@ -1,7 +1,7 @@
 //! Who drives the engine, and when it must be driven at the latest.
 //!
-//! One word, the [`Mode`], says who drives. It changes only under the engine's lock, which is why the transitions below take
-//! a reference to the engine:
+//! A single word, the [`Mode`], determines who drives. It changes only under the engine's lock, which is why the transitions
+//! below take a reference to the engine:
 //!
 //! | from | transition | to | sleep words | timer |
 //! | --- | --- | --- | --- | --- |
@@ -122,7 +122,7 @@ impl Schedule {
         }
     }
 
-    /// The program drives from now on; a tick later the engine thread checks whether it still does.
+    /// The program drives from now on; after one tick, the engine thread checks whether it still does.
     pub(super) fn lend(&self, _locked: &DeviceEngine) {
         self.set_mode(Mode::Program);
         // The program may have installed signal handlers since its last poll.
@@ -178,7 +178,7 @@ mod tests {
     use crate::progress::reactor::{Reactor, Token};
 
     #[test]
-    fn modes_follow_the_table_and_the_timer_fires_as_it_says() {
+    fn modes_and_timer_follow_the_table() {
         let schedule = Schedule::new(Duration::from_secs(3600)).unwrap();
         let engine = engine();
         let reactor = Reactor::new().unwrap();

@@ -64,7 +64,7 @@ impl ThreadRequests {
         self.add(|lists| lists.groups.push((qp, group)));
     }
 
-    /// Asks whether a peer that does not respond could have responded.
+    /// Requests a check of whether a peer that does not respond could have responded.
     pub(crate) fn judge(&self, peer: UnresponsivePeer) {
         self.add(|lists| lists.unresponsive.push(peer));
     }
@@ -79,7 +79,7 @@ impl ThreadRequests {
         self.add(|lists| lists.cut.extend_from_slice(links));
     }
 
-    /// Takes the list; like the methods below, this is for the engine thread.
+    /// Takes the list. This method and those below are for the engine thread.
     pub(crate) fn take_links(&self) -> Vec<(QpId, u32)> {
         std::mem::take(&mut self.lists.lock().links)
     }
@@ -115,7 +115,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_request_rings_and_is_taken_once() {
+    fn every_request_rings_the_doorbell_and_is_taken_once() {
         let requests = ThreadRequests::new().unwrap();
         let reactor = Reactor::new().unwrap();
         reactor.add(&requests, Token::DOORBELL).unwrap();

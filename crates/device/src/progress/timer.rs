@@ -15,7 +15,7 @@ use crate::error::DeviceError;
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
-    /// When it fires, in nanoseconds; `u64::MAX` while it is off.
+    /// When the timer fires, in nanoseconds; `u64::MAX` while it is off.
     at: AtomicU64,
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_earliest_time_counts_until_a_reset() {
+    fn the_earliest_time_wins_until_a_reset() {
         let timer = Timer::new().unwrap();
         let reactor = Reactor::new().unwrap();
         reactor.add(&timer, Token::TIMER).unwrap();

@@ -1,7 +1,7 @@
-//! Packets of the engine for other hosts: taken under the engine's lock, sent without it.
+//! The engine's packets for other hosts: taken under the engine's lock, sent without it.
 //!
-//! A thread that runs the engine takes its packets before it unlocks it, so that none is lost when another thread then destroys a queue
-//! pair. One thread at a time sends, so packets leave in their order.
+//! A thread that runs the engine takes its packets before it releases the lock, so that none is lost if another thread then
+//! destroys a queue pair. Only one thread at a time sends, so packets leave in order.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use rkey_roce::transport::PacketBuffer;
 use crate::wire::Wire;
 use crate::wire::outgoing::Outgoing;
 
-/// What sends packets.
+/// Sends packets.
 pub(crate) struct Transmitter {
     wire: Arc<Wire>,
     taken: Mutex<Taken>,
@@ -53,12 +53,12 @@ impl Transmitter {
         }
     }
 
-    /// Sends what has been taken, unless another thread does. `more` takes what the engine still has.
+    /// Sends the packets that have been taken, unless another thread is sending. `more` takes those that the engine still has.
     pub(super) fn send(&self, more: impl Fn()) {
         self.send_when(|| self.sending.try_lock(), more);
     }
 
-    /// Returns when all packets that have been taken are sent.
+    /// Returns once all packets that have been taken are sent.
     pub(super) fn flush(&self) {
         self.send_when(|| Some(self.sending.lock()), || ());
     }
@@ -78,7 +78,7 @@ impl Transmitter {
                 more();
             }
             drop(sending);
-            // A thread that found it locked relies on this one.
+            // A thread that failed to lock `sending` relies on this one.
             if self.taken.lock().packets.is_empty() {
                 return;
             }

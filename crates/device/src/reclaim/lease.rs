@@ -143,7 +143,7 @@ impl Leases {
         let now = driver.schedule.refresh_clock();
         let result = if driver.lock().is_paused(link, now) {
             Err(LeaseError::Unavailable(
-                "this process has tried too many keys; ask later",
+                "this process has tried too many keys; try again later",
             ))
         } else {
             self.qp_of(driver, node, request)
@@ -177,14 +177,14 @@ impl Leases {
     ) -> Result<QpInfo, LeaseError> {
         let qp = self.qps.find(request.qpn);
         let info = qp.and_then(|id| driver.lock().query_qp(id));
-        let info = info.ok_or(LeaseError::Unavailable("there is no such queue pair"))?;
+        let info = info.ok_or(LeaseError::Unavailable("the queue pair does not exist"))?;
         let connected = info
             .attributes
             .peer
             .is_some_and(|peer| peer.qpn == request.src_qpn && peer.node == Some(node));
         if !connected || !info.state.responds() {
             return Err(LeaseError::Unavailable(
-                "the queue pair is not connected to yours",
+                "the queue pair is not connected to the requesting one",
             ));
         }
         Ok(info)
@@ -299,7 +299,7 @@ impl Leases {
         let bytes = offset..offset + span.len();
         if detached.iter().any(|away| overlap(away, &bytes)) {
             return Err(LeaseError::Unavailable(
-                "the memory was detached from a peer that had stopped: only requests reach it now",
+                "the memory was detached from a stopped peer and can no longer be leased: use requests",
             ));
         }
         Ok(Target {

@@ -24,7 +24,7 @@ pub(super) enum Message {
 /// The fields of a request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LeaseRequest {
-    /// An id that the answer repeats.
+    /// The request's id, which the answer carries.
     pub(super) id: u64,
     /// The owner's queue pair; the key must belong to its domain.
     pub(super) qpn: u32,
@@ -69,7 +69,7 @@ mod tests {
     use rkey_core::WIRE_LEN;
 
     #[test]
-    fn messages_survive_encoding_and_other_bytes_do_not_decode() {
+    fn messages_round_trip_and_other_bytes_do_not_decode() {
         for message in [
             Message::Ask(LeaseRequest {
                 id: 1,

@@ -1,4 +1,4 @@
-//! Leases that this device requests: reading and writing a peer's memory without its help.
+//! Leases that this device requests: reading and writing a peer's memory without involving the peer.
 //!
 //! The program requests one with [`Qp::lease`]; the engine thread delivers the owner's answer to the waiting thread. A granted
 //! lease is mapped, and this process itself makes each copy.
@@ -204,7 +204,7 @@ fn ask_by(line: &Line, ask: &[u8], deadline: Instant) -> Result<(), DeviceError>
             Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
                 std::thread::sleep(FULL_PAUSE);
             }
-            sent => return sent.map_err(DeviceError::io("asking for a lease")),
+            sent => return sent.map_err(DeviceError::io("requesting a lease")),
         }
     }
 }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_the_time_or_with_the_device() {
+    fn waiting_ends_at_the_timeout_or_when_the_device_fails() {
         let requests = Arc::new(LeaseRequests::default());
         let id = requests.add(LinkId::from((1, 1)));
         let life = life();

@@ -42,7 +42,7 @@ use remote_copies::{CopyScope, RemoteCopies};
 
 /// How long a peer that has received addresses of a region may take to respond once the region is being deregistered.
 /// After that its link is cut.
-const STUCK: Duration = Duration::from_secs(1);
+const RESPONSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Takes memory back from peers that access it without this device's engine.
 pub(crate) struct Reclaim {
@@ -217,7 +217,7 @@ fn wait_for_responses(driver: &EngineDriver, key: LocalKey) {
     let started = Instant::now();
     let mut backoff = Backoff::new();
     while !driver.has_failed() && driver.lock().exposes(key) {
-        if started.elapsed() > STUCK {
+        if started.elapsed() > RESPONSE_LIMIT {
             let links = unacknowledged_links(&driver.lock(), key);
             driver.cut_links("deregistering a region", &links);
         }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_does_not_hold_up_another() {
+    fn a_full_line_does_not_block_another() {
         let (outbox, full, free) = (
             Outbox::default(),
             Arc::new(Narrow::default()),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_costs_a_bounded_number_of_answers() {
+    fn the_answers_queued_for_a_peer_that_does_not_read_are_bounded() {
         let (outbox, line) = (Outbox::default(), Arc::new(Narrow::default()));
         for byte in 0..=255 {
             outbox.send(LinkId::from((1, 1)), Arc::clone(&line), packet(byte));

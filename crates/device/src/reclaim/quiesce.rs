@@ -20,7 +20,7 @@ impl Qp {
     }
 
     /// Cuts the links over which a peer may still touch memory because of failed requests of this queue pair. Call this if the
-    /// peer has not responded for a long time. [`Qp::is_quiet`] says when no peer touches the memory any more.
+    /// peer has not responded for a long time. [`Qp::is_quiet`] returns true once no peer touches the memory any more.
     pub fn cut_off(&self) {
         let shared = self.device().shared();
         if !self.device().is_forked() {

@@ -22,13 +22,13 @@ use rkey_link::{AnyLink, Link, LinkRole};
 
 use crate::progress::{Backoff, DeviceEngine, EngineDriver};
 
-/// How long the device waits for the peer of a lost link. A running peer is known to be out of our memory after about 50 µs,
-/// or after 250 ms of processor time if it lies. Only three kinds of peers take longer: those that get no processor time,
-/// those whose side of the copy is memory that does not respond, and those whose threads we cannot see.
+/// How long the device waits for the peer of a lost link. A running peer is known to have left our memory after about 50 µs, or
+/// after 250 ms of processor time if it violates the protocol. Only three kinds of peers take longer: those that get no
+/// processor time, those whose side of the copy is memory that does not respond, and those whose threads we cannot see.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a check may take while other work waits, such as the engine thread's. A peer may have ten thousand threads.
-const GLANCE: Duration = Duration::from_millis(2);
+const CHECK_LIMIT: Duration = Duration::from_millis(2);
 
 /// How long peers get to end their copies before memory is replaced under them.
 const PAUSE_WITHIN: Duration = Duration::from_millis(200);
@@ -198,7 +198,7 @@ impl RemoteCopies {
     /// Forgets lost links whose peers are not in a call. Returns whether any remaining peer can touch memory of this
     /// scope. A link that is not forgotten holds three descriptors and two mappings.
     pub(super) fn recheck_lost_peers(&self, driver: &EngineDriver, scope: CopyScope) -> bool {
-        self.recheck_within(driver, scope, GLANCE)
+        self.recheck_within(driver, scope, CHECK_LIMIT)
     }
 
     /// Waits until no peer of a lost link is in a call that touches memory of this scope, or the device has given up on the

@@ -4,7 +4,7 @@
 //! barrier, which makes every copy that has begun visible; and waits for those to end. A copy is at most 256 KiB long, so this
 //! takes microseconds, unless the peer's thread gets no processor.
 //!
-//! A peer that was stopped in the middle of a copy may stay stopped forever. After [`PATIENCE`] the owner detaches the pages that
+//! A peer that was stopped in the middle of a copy may stay stopped forever. After [`TIMEOUT`] the owner detaches the pages that
 //! the copy can touch, which the peer announced before the copy ([`Arena::detach`](rkey_base::segment::Arena::detach)). This
 //! process keeps the bytes at the same addresses; the peer ends its copy in pages that only it maps. Other leases on these
 //! pages are revoked first: otherwise the writes of their holders would be lost. The memory works as before, but these pages
@@ -27,9 +27,9 @@ use crate::reclaim::lease::{Granted, Leases, overlap};
 use crate::reclaim::remote_copies::RemoteCopies;
 
 /// How long the owner waits for a copy in progress before it detaches the memory.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the owner then waits for copies of other leases on the same pages.
-const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
+const TIMEOUT_OTHERS: Duration = Duration::from_millis(200);
 /// How many times the owner checks leases before the first pause.
 const SPINS: u32 = 200;
 
@@ -184,7 +184,7 @@ impl Leases {
             return;
         }
         barrier::heavy();
-        if self.wait(&names, PATIENCE) {
+        if self.wait(&names, TIMEOUT) {
             return;
         }
         tracing::warn!(
@@ -193,7 +193,7 @@ impl Leases {
         );
         if let Err(error) = self.detach_copies(driver, copies, names.clone()) {
             tracing::error!(%error, "cannot detach the memory; waiting for the peer");
-            while !self.wait(&names, PATIENCE) {}
+            while !self.wait(&names, TIMEOUT) {}
         }
     }
 
@@ -206,7 +206,7 @@ impl Leases {
     ) -> std::io::Result<()> {
         let _detaching = self.detaching.lock();
         let mut pages = Vec::new();
-        let deadline = Instant::now() + PATIENCE_WITH_OTHERS;
+        let deadline = Instant::now() + TIMEOUT_OTHERS;
         loop {
             self.mark(&names, &mut pages);
             let touches = |lease: &Granted| {
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_cover_what_a_peer_says_and_not_more_than_its_lease() {
+    fn pages_cover_what_a_peer_announces_within_its_lease() {
         let page = page_size() as u64;
         let lease = page + 100..9 * page + 1;
         assert_eq!(pages_of(&lease, &(0..1)), page..2 * page);

@@ -1,4 +1,4 @@
-//! On which addresses a process takes packets, and what fits into one.
+//! Which addresses a process serves, and which path MTU fits their interfaces.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,20 +9,20 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::config::WireSetting;
 
-/// The addresses of a setting.
+/// The addresses that a setting selects.
 pub(super) fn chosen(setting: &WireSetting) -> Vec<IpAddr> {
     match setting {
         WireSetting::Off => Vec::new(),
-        WireSetting::Auto => outside(&interfaces::addresses()),
+        WireSetting::Auto => routable(&interfaces::addresses()),
         WireSetting::Addresses(addresses) => addresses.clone(),
     }
 }
 
-/// Those that other hosts reach without naming an interface.
-fn outside(all: &[Address]) -> Vec<IpAddr> {
-    let is_outside = |it: &&Address| !it.loopback && !it.ip.is_loopback() && !is_link_local(it.ip);
+/// The addresses that other hosts can reach without naming an interface.
+fn routable(all: &[Address]) -> Vec<IpAddr> {
+    let is_routable = |it: &&Address| !it.loopback && !it.ip.is_loopback() && !is_link_local(it.ip);
     let mut found = Vec::new();
-    for address in all.iter().filter(is_outside) {
+    for address in all.iter().filter(is_routable) {
         if !found.contains(&address.ip) {
             found.push(address.ip);
         }
@@ -40,7 +40,7 @@ fn is_link_local(ip: IpAddr) -> bool {
 /// The name of the interface that has an address, and its MTU in bytes.
 pub(super) fn interface_of(ip: IpAddr) -> Option<(String, u32)> {
     let all = interfaces::addresses();
-    // The loopback interface has all addresses of its network.
+    // The loopback interface owns every address of its network.
     let has_it = |it: &Address| it.ip == ip || it.loopback && ip.is_loopback();
     let name = all.into_iter().find(has_it)?.name;
     let mtu = interfaces::mtu(&name)?;
@@ -50,14 +50,14 @@ pub(super) fn interface_of(ip: IpAddr) -> Option<(String, u32)> {
 /// The largest path MTU whose packets fit into IP packets of `bytes`; `None` if not even the smallest does.
 pub(super) fn fitting(bytes: u32, is_ipv4: bool) -> Option<Mtu> {
     const UDP: usize = 8;
-    /// The headers of the longest packet with a full payload: a write with immediate data, of the type XRC.
+    /// The headers of the longest packet with a full payload: an XRC write with immediate data.
     const LONGEST: usize = Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN;
     let ip = if is_ipv4 { 20 } else { 40 };
     let room = (bytes as usize).checked_sub(ip + UDP + LONGEST + icrc::LEN)?;
     Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
 }
 
-/// The way to another host.
+/// The route to another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WirePath {
     /// Our address.
@@ -66,7 +66,7 @@ pub struct WirePath {
     pub mtu: Mtu,
 }
 
-/// The way to an address, as the routing table has it now; from `local` if that is given.
+/// The route to an address, as the routing table has it now; from `local` if given.
 pub(super) fn path(to: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
     let family = match to {
         IpAddr::V4(_) => AddressFamily::INET,
@@ -77,7 +77,7 @@ pub(super) fn path(to: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
     if let Some(local) = local {
         rustix::net::bind(&socket, &SocketAddr::new(local, 0)).ok()?;
     }
-    // This sends nothing.
+    // Connecting a UDP socket sends nothing.
     rustix::net::connect(&socket, &SocketAddr::new(to, icrc::PORT)).ok()?;
     let local = SocketAddr::try_from(rustix::net::getsockname(&socket).ok()?).ok()?;
     let bytes = match to {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_mtus_are_those_of_soft_roce() {
+    fn path_mtus_match_soft_roce() {
         for (bytes, v4, v6) in [
             (1500, Some(Mtu::Bytes1024), Some(Mtu::Bytes1024)),
             (4200, Some(Mtu::Bytes4096), Some(Mtu::Bytes4096)),
@@ -129,16 +129,16 @@ mod tests {
             address("fd00::1", false),
         ];
         let wanted = ["10.0.0.1", "fd00::1"].map(|it| it.parse::<IpAddr>().unwrap());
-        assert_eq!(outside(&all), wanted);
+        assert_eq!(routable(&all), wanted);
         assert!(chosen(&WireSetting::Off).is_empty());
     }
 
     #[test]
-    fn the_way_to_this_host_is_its_loopback_interface() {
+    fn this_host_is_reached_through_loopback() {
         for text in ["127.0.0.1", "127.7.7.7"] {
-            let way = path(text.parse().unwrap(), None).expect("a way");
-            assert!(way.local.is_loopback());
-            assert!(way.mtu >= Mtu::Bytes1024);
+            let route = path(text.parse().unwrap(), None).expect("a route");
+            assert!(route.local.is_loopback());
+            assert!(route.mtu >= Mtu::Bytes1024);
         }
         let (from, to) = ("127.0.0.9".parse().unwrap(), "127.0.0.1".parse().unwrap());
         assert_eq!(path(to, Some(from)).map(|it| it.local), Some(from));

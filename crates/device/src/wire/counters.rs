@@ -1,4 +1,4 @@
-//! What the wire has seen: packets in and out, and packets that were dropped, by reason.
+//! The wire's counters: packets received and sent, and packets dropped, by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,17 +16,17 @@ pub enum Dropped {
     Partition,
     /// The source address is a multicast or wildcard address, or an address of this host: programs here use shared memory.
     Source,
-    /// A packet to queue pair 1 that is not a message of the connection manager, or has another Q_Key.
+    /// A packet to queue pair 1 that is not a message of the connection manager, or has the wrong Q_Key.
     Management,
-    /// No process here owns the queue pair's number, or the communication id.
+    /// No process here owns the destination queue pair number or communication id.
     NoReceiver,
-    /// The process that owns it does not take more at the moment.
+    /// The owning process cannot accept more packets at the moment.
     Busy,
-    /// A question of a stranger, after too many others in this second.
+    /// A message without a receiver, after too many others in the same second.
     TooMany,
-    /// A packet that another process has passed on, but may not, or in bytes that mean nothing.
+    /// Forwarded by a process that may not do so, or malformed.
     Forwarding,
-    /// One of our own packets, which the kernel did not take.
+    /// One of our own packets, which the kernel did not send.
     Unsent,
 }
 
@@ -46,7 +46,7 @@ impl Dropped {
     ];
 }
 
-/// The counts of a process.
+/// The counters of a process.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     received: AtomicU64,
@@ -55,16 +55,16 @@ pub(super) struct Counters {
     dropped: [AtomicU64; Dropped::ALL.len()],
 }
 
-/// The counts at some time.
+/// A snapshot of the counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Packets of other hosts that this process has taken.
+    /// Packets received from other hosts.
     pub received: u64,
-    /// Packets to other hosts.
+    /// Packets sent to other hosts.
     pub sent: u64,
-    /// Packets that this process has passed on to the process that they were for.
+    /// Packets forwarded to the process that owns their destination.
     pub forwarded: u64,
-    /// Dropped packets, by reason, without reasons for which there are none.
+    /// Dropped packets, by reason. Reasons that never occurred are left out.
     pub dropped: Vec<(Dropped, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! What a datagram is: a packet for a queue pair, a message of the connection manager, or nothing. A function of the bytes and the two
-//! addresses, and of nothing else.
+//! Classifies a datagram as a packet for a queue pair, a message of the connection manager, or neither. The result depends only
+//! on the bytes and the two addresses.
 
 use std::net::SocketAddr;
 
@@ -12,12 +12,12 @@ use super::counters::Dropped;
 
 /// The queue pair of the connection manager (GSI).
 const MANAGEMENT: u32 = 1;
-/// Its Q_Key.
+/// The Q_Key of the management queue pair.
 const MANAGEMENT_QKEY: u32 = 0x8001_0000;
 /// The default partition key: without its top bit, the sender is a limited member.
 const PKEY: u16 = 0x7fff;
 
-/// A datagram that is not dropped.
+/// A valid datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     /// A message of the connection manager.
@@ -26,7 +26,7 @@ pub(super) enum Content<'a> {
     Packet(Packet<'a>),
 }
 
-/// Reads a datagram.
+/// Decodes a datagram.
 pub(super) fn read(
     from: SocketAddr,
     to: SocketAddr,
@@ -35,7 +35,7 @@ pub(super) fn read(
     if !is_unicast(from.ip().to_canonical()) {
         return Err(Dropped::Source);
     }
-    if datagram.len() < Bth::LEN + icrc::LEN || datagram.len() > LONGEST {
+    if datagram.len() < Bth::LEN + icrc::LEN || datagram.len() > MAX_LEN {
         return Err(Dropped::Malformed);
     }
     let flow = Flow::new(from, to).ok_or(Dropped::Source)?;
@@ -57,10 +57,10 @@ pub(super) fn read(
     Ok(Content::Management(Box::new(mad)))
 }
 
-/// The longest datagram that is a packet.
-const LONGEST: usize = Headers::MAX + rkey_roce::packet::MAX_PAYLOAD + icrc::LEN;
+/// The length of the longest valid datagram, in bytes.
+const MAX_LEN: usize = Headers::MAX + rkey_roce::packet::MAX_PAYLOAD + icrc::LEN;
 
-/// The datagram of a message of the connection manager, with its checksum. `psn` counts the messages.
+/// Builds the datagram of a message of the connection manager, with its checksum. `psn` counts the messages.
 pub(super) fn write(flow: &Flow, mad: &[u8; MAD], psn: u32) -> Vec<u8> {
     let deth = Deth {
         qkey: MANAGEMENT_QKEY,
@@ -72,7 +72,7 @@ pub(super) fn write(flow: &Flow, mad: &[u8; MAD], psn: u32) -> Vec<u8> {
         payload: mad,
     };
     let mut datagram = Vec::with_capacity(LONGEST_MANAGEMENT);
-    // A datagram queue pair has this operation, and a message fits.
+    // Cannot fail: a datagram queue pair has this operation, and a message fits.
     if packet.encode(&mut datagram).is_ok() {
         flow.seal(&mut datagram, 0);
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_survives_its_datagram() {
+    fn a_message_round_trips_through_its_datagram() {
         let datagram = write(&flow(), &mad(), 5);
         assert_eq!(datagram.len(), LONGEST_MANAGEMENT);
         let arrived = arrive(&datagram);
@@ -135,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn each_damaged_byte_is_noticed() {
+    fn a_damaged_byte_is_detected() {
         let datagram = write(&flow(), &mad(), 5);
         for at in 0..datagram.len() {
             let mut damaged = datagram.clone();
             damaged[at] ^= 0x10;
-            // Byte 4 has the congestion bits, which routers change.
+            // Byte 4 contains the congestion bits, which routers change.
             let is_covered = at != 4;
             assert_eq!(arrive(&damaged).is_err(), is_covered, "byte {at}");
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connection_manager_does_not_take_is_dropped() {
+    fn packets_that_the_connection_manager_does_not_accept_are_dropped() {
         let wrong_key = |headers: &mut Headers| {
             let deth = Deth { qkey: 1, source: 1 };
             headers.body = Body::Request(Service::Ud(deth), Request::SendOnly(Tail::None));
@@ -164,7 +164,7 @@ mod tests {
         for datagram in [
             sealed(wrong_key, &mad()),
             sealed(reliable, &mad()),
-            // Soft-RoCE's own queue pair 1 fails for ever when it gets a message of 300 bytes.
+            // Soft-RoCE's own queue pair 1 fails permanently when it receives a 300-byte message.
             sealed(|_| {}, &[0; 300]),
             sealed(|_| {}, &[0; 200]),
             sealed(|_| {}, &[]),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn other_queue_pairs_get_packets() {
+    fn other_queue_pairs_receive_packets() {
         let datagram = sealed(|headers| headers.destination = 0xab_cd12, &[1, 2, 3]);
         let Ok(Content::Packet(packet)) = arrive(&datagram) else {
             panic!("not a packet");
@@ -189,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn short_and_long_bytes_are_malformed() {
-        for length in [0, 1, 11, 15, LONGEST + 1, 65_507] {
+    fn too_short_and_too_long_datagrams_are_malformed() {
+        for length in [0, 1, 11, 15, MAX_LEN + 1, 65_507] {
             assert_eq!(arrive(&vec![0; length]), Err(Dropped::Malformed));
         }
     }

@@ -1,9 +1,9 @@
-//! From process to process: packets for a queue pair of another process that shares our address.
+//! Forwarding between processes: packets for a queue pair of another process that shares our address.
 //!
-//! The kernel gives a datagram to any of the sockets that share its address. A process that gets one for a queue pair that is not
-//! its own passes it on, over an abstract Unix socket with the name of the queue pair's block. Only processes of this user do
-//! that, which the kernel certifies with each message. Nothing waits: if the other process has no room, the packet is lost like any
-//! other. Several datagrams of one sender travel together.
+//! The kernel delivers a datagram to any of the sockets that share its address. A process that receives one for another process's
+//! queue pair forwards it over an abstract Unix socket, which is named after the queue pair's block. Only processes of the same
+//! user may forward, which the kernel certifies with each message. Nothing waits: if the owning process has no room, the packet
+//! is lost like any other. Consecutive datagrams of one sender travel in one message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,14 +23,14 @@ use crate::cm::fork::{self, CloseInChild};
 use crate::peers::names;
 use crate::progress::reactor::{Reactor, Token};
 
-/// The first bytes of a message: the version of this protocol.
+/// The first bytes of a message: the protocol version.
 const MAGIC: [u8; 4] = *b"rwf1";
-/// Before the datagrams: [`MAGIC`], the sender's address and port, and our address.
+/// The length of what precedes the datagrams: [`MAGIC`], the sender's address and port, and our address.
 const HEADER: usize = 4 + 16 + 2 + 16;
-/// The longest message.
-pub(super) const LONGEST: usize = 1 << 16;
+/// The length of the longest message, in bytes.
+pub(super) const MAX_LEN: usize = 1 << 16;
 
-/// Datagrams of one sender, for one block, on their way to the process that owns it.
+/// Datagrams from one sender, for one block, to be forwarded to the process that owns it.
 #[derive(Debug, Default)]
 pub(super) struct Bundle {
     block: u16,
@@ -57,7 +57,7 @@ impl Bundle {
             self.bytes.extend_from_slice(&octets(flow.1));
             (self.block, self.flow) = (block, Some(flow));
         }
-        let has_room = self.bytes.len() + 2 + datagram.len() <= LONGEST;
+        let has_room = self.bytes.len() + 2 + datagram.len() <= MAX_LEN;
         if (self.block, self.flow) != (block, Some(flow)) || !has_room {
             return false;
         }
@@ -67,7 +67,7 @@ impl Bundle {
         true
     }
 
-    /// Empties it.
+    /// Empties the bundle.
     fn clear(&mut self) {
         self.flow = None;
         self.bytes.clear();
@@ -82,7 +82,7 @@ fn octets(address: SocketAddr) -> [u8; 16] {
     }
 }
 
-/// The datagrams of a message, each with its sender's address and ours. `None` for bytes that are not a message.
+/// Decodes a message: the datagrams, each with its sender's address and ours. `None` if the bytes are not a message.
 pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<(SocketAddr, SocketAddr, &[u8])>> {
     let (header, mut rest) = bytes.split_at_checked(HEADER)?;
     if header[..4] != MAGIC {
@@ -103,7 +103,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<(SocketAddr, SocketAddr, &[u8])
     rest.is_empty().then_some(datagrams)
 }
 
-/// The sockets with the names of our blocks.
+/// The sockets named after our blocks.
 #[derive(Debug, Default)]
 struct Claimed(Vec<Block>);
 
@@ -120,7 +120,7 @@ impl CloseInChild for Claimed {
     }
 }
 
-/// What passes packets on, and takes those that others pass on.
+/// Forwards packets, and receives those that other processes forward.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     uid: u32,
@@ -139,7 +139,7 @@ impl Forwarding {
         })
     }
 
-    /// Takes packets that others pass on for a block of queue pair numbers of this process.
+    /// Receives packets that other processes forward for a block of queue pair numbers of this process.
     pub(super) fn claim(&self, reactor: &Reactor, number: u16) -> io::Result<()> {
         let socket = new_socket()?;
         sockopt::set_socket_passcred(&socket, true)?;
@@ -155,7 +155,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Gives up a block.
+    /// Releases a block.
     pub(super) fn release(&self, reactor: &Reactor, number: u16) {
         let mut claimed = self.claimed.lock();
         for block in claimed.0.extract_if(.., |it| it.number == number) {
@@ -163,7 +163,7 @@ impl Forwarding {
         }
     }
 
-    /// Passes a bundle on, and empties it. Returns how many datagrams it had, or why and how many were dropped.
+    /// Forwards a bundle and empties it. Returns how many datagrams it had, or why and how many were dropped.
     pub(super) fn send(&self, bundle: &mut Bundle) -> Result<u64, (Dropped, u64)> {
         let count = bundle.count;
         if count == 0 {
@@ -187,12 +187,12 @@ impl Forwarding {
         }
     }
 
-    /// Whether a token is that of a block's socket.
+    /// Whether a token belongs to a block's socket.
     pub(super) fn has(&self, token: Token) -> bool {
         self.claimed.lock().0.iter().any(|it| it.token == token)
     }
 
-    /// The next message for a block. `None`: there is none. An error: a message that we do not take.
+    /// Receives the next message for a block. `None` if there is none. `Err` if the message is not acceptable.
     pub(super) fn receive(
         &self,
         token: Token,
@@ -236,7 +236,7 @@ mod tests {
         (pair[0], pair[1])
     }
 
-    /// A block that no other test has.
+    /// Claims a block that no other test uses.
     fn claimed(reactor: &Reactor) -> (Forwarding, u16) {
         let forwarding = Forwarding::new().unwrap();
         let block = (0..=u16::MAX).find(|it| forwarding.claim(reactor, *it).is_ok());
@@ -250,7 +250,7 @@ mod tests {
         assert!(!bundle.add(8, flow(), b"another block"));
         let (from, to) = flow();
         assert!(!bundle.add(7, (to, from), b"another sender"));
-        assert!(!bundle.add(7, flow(), &[0; LONGEST - HEADER]));
+        assert!(!bundle.add(7, flow(), &[0; MAX_LEN - HEADER]));
         let wanted = [&b"first"[..], b""].map(|it| (from, to, it));
         assert_eq!(unpack(&bundle.bytes).unwrap(), wanted);
         bundle.clear();
@@ -261,11 +261,11 @@ mod tests {
             count += 1;
         }
         assert_eq!(unpack(&full.bytes).unwrap().len(), count);
-        assert!(full.bytes.len() <= LONGEST && count > 10);
+        assert!(full.bytes.len() <= MAX_LEN && count > 10);
     }
 
     #[test]
-    fn bytes_that_are_no_message_are_refused() {
+    fn bytes_that_are_not_a_message_are_refused() {
         let mut bundle = Bundle::default();
         assert!(bundle.add(7, flow(), b"datagram"));
         let bytes = bundle.bytes;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_gets_what_its_owner_is_sent() {
+    fn datagrams_reach_the_owner_of_their_block() {
         let reactor = Reactor::new().unwrap();
         let (forwarding, block) = claimed(&reactor);
         assert!(forwarding.claim(&reactor, block).is_err(), "it is taken");
@@ -293,7 +293,7 @@ mod tests {
             panic!("not one token");
         };
         assert!(forwarding.has(token));
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_LEN];
         let received = forwarding.receive(token, &mut buffer).unwrap().unwrap();
         assert_eq!(unpack(&buffer[..received]).unwrap().len(), 1);
         assert_eq!(forwarding.receive(token, &mut buffer), None);

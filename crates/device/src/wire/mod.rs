@@ -1,28 +1,28 @@
 //! Other hosts, over RoCEv2: the UDP sockets of a process, and queue pair 1.
 //!
-//! A [`Wire`] has one socket for each address (`socket`), and a thread that sleeps until a datagram arrives (`receiver`). The devices
-//! and the connection manager of a process share one, by its setting. A datagram goes to the queue pair that it names:
+//! A [`Wire`] has one socket for each address (`socket`), and a thread that sleeps until a datagram arrives (`receiver`). The
+//! devices and the connection manager of a process share one wire per setting. A datagram goes to the queue pair that it names:
 //!
-//! | it is for | it goes to |
+//! | destination | receiver |
 //! | --- | --- |
-//! | queue pair 1 | the connection manager that the message names, by the names that processes of this host use (`cm::remote`); `strangers` answers if there is none |
+//! | queue pair 1 | the connection manager that the message names, over the same sockets that processes of this host use (`cm::remote`); `stateless` answers if there is none |
 //! | a queue pair of a device of this process | its engine |
 //! | any other queue pair | the process that owns its block (`forward`) |
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `addresses` | which addresses, and what fits into a packet |
-//! | `counters` | what was seen, and dropped for which reason |
-//! | `datagram` | what a datagram is |
-//! | `forward` | from process to process |
+//! | `addresses` | which addresses to serve, and their path MTU |
+//! | `counters` | packets received, sent, and dropped by reason |
+//! | `datagram` | classification of a datagram |
+//! | `forward` | forwarding between processes |
 //! | `options` | socket options without a safe wrapper |
-//! | `outgoing` | packets on their way out |
+//! | `outgoing` | packets to send |
 //! | `receiver` | the thread |
 //! | `socket` | the socket of an address |
-//! | `strangers` | answers to messages without a receiver |
-//! | `waiting` | requests that wait a moment for a listener |
+//! | `stateless` | answers to messages without a receiver |
+//! | `waiting` | requests that wait for a listener |
 //!
-//! What arrives is untrusted, and nothing that is dropped is answered.
+//! Everything that arrives is untrusted, and a dropped packet gets no answer.
 
 mod addresses;
 mod counters;
@@ -32,7 +32,7 @@ mod options;
 pub(crate) mod outgoing;
 mod receiver;
 mod socket;
-mod strangers;
+mod stateless;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -62,41 +62,41 @@ pub use counters::{Counts, Dropped};
 use forward::Forwarding;
 use outgoing::Outgoing;
 use socket::{Port, Sent};
-use strangers::Strangers;
+use stateless::StatelessReplies;
 use waiting::Waiting;
 
 /// The wires of this process, by their settings.
 static WIRES: Mutex<Vec<(WireSetting, Weak<Wire>)>> = Mutex::new(Vec::new());
-/// How long to wait while another thread opens one. If the process forks meanwhile, nothing unlocks [`WIRES`] in the child.
-const OPENING: Duration = Duration::from_secs(10);
+/// How long to wait while another thread opens a wire. If the process forks meanwhile, nothing unlocks [`WIRES`] in the child.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A packet of another host.
+/// A packet from another host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived<'a> {
     /// Our address.
     pub(crate) local: IpAddr,
-    /// The sender's.
+    /// The sender's address.
     pub(crate) remote: IpAddr,
     pub(crate) packet: Packet<'a>,
 }
 
-/// A device that takes packets.
+/// A device that receives packets.
 pub(crate) trait Receiver: Send + Sync {
-    /// Whether it has this block of queue pair numbers.
+    /// Whether the device owns this block of queue pair numbers.
     fn owns(&self, block: u16) -> bool;
 
-    /// Takes packets for its queue pairs.
+    /// Handles packets for the device's queue pairs.
     fn receive(&self, packets: &[Arrived<'_>]);
 }
 
-/// The sockets on which a process takes packets of other hosts.
+/// The sockets on which a process receives packets from other hosts.
 #[derive(Debug)]
 pub struct Wire {
     core: Arc<Core>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread shares with the others.
+/// State shared with the wire's thread.
 struct Core {
     ports: Vec<Port>,
     tokens: Vec<Token>,
@@ -104,9 +104,9 @@ struct Core {
     counters: Counters,
     forwarding: Forwarding,
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
-    strangers: Mutex<Strangers>,
+    stateless: Mutex<StatelessReplies>,
     waiting: Mutex<Waiting>,
-    /// Counts the messages that leave queue pair 1.
+    /// Counts the messages sent from queue pair 1.
     messages: AtomicU32,
     reactor: Reactor,
     doorbell: OwnedFd,
@@ -114,41 +114,41 @@ struct Core {
     process: u32,
 }
 
-/// A wire for people.
+/// A description of a wire for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireDescription {
-    /// The addresses on which it takes packets.
+    /// The addresses on which the wire receives packets.
     pub addresses: Vec<ServedAddress>,
     /// The addresses on which it does not, and why.
     pub refused: Vec<(IpAddr, String)>,
-    /// What it has seen.
+    /// The wire's counters.
     pub counts: Counts,
 }
 
-/// An address on which a wire takes packets.
+/// An address on which a wire receives packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedAddress {
     /// The address.
     pub address: IpAddr,
-    /// The GID that it is for verbs.
+    /// The address as a GID in verbs.
     pub gid: std::net::Ipv6Addr,
     /// The UDP port.
     pub port: u16,
-    /// The interface that has it.
+    /// The interface that owns the address.
     pub interface: String,
     /// The largest path MTU that fits the interface, in bytes.
     pub path_mtu: usize,
 }
 
 impl Wire {
-    /// The wire of this process for a setting; `None` if the setting is off, or if the system refuses the little that a wire without any
-    /// address needs, which is logged. An address that cannot be used is logged, too, and the others work.
+    /// The wire of this process for a setting. `None` if the setting is off, or if even a wire without addresses cannot be
+    /// opened, which is logged. An address that cannot be used is also logged; the others work.
     #[must_use]
     pub fn of_process(setting: &WireSetting) -> Option<Arc<Self>> {
         if *setting == WireSetting::Off {
             return None;
         }
-        let mut wires = WIRES.try_lock_for(OPENING)?;
+        let mut wires = WIRES.try_lock_for(OPEN_TIMEOUT)?;
         wires.retain(|(_, wire)| wire.strong_count() > 0);
         let known = wires.iter().filter(|(it, _)| it == setting);
         let known = known.filter_map(|(_, wire)| wire.upgrade());
@@ -158,7 +158,7 @@ impl Wire {
         let chosen = addresses::chosen(setting);
         if chosen.is_empty() {
             tracing::warn!(
-                "RKEY_WIRE=auto: this host has only loopback and link-local addresses, so no other host can be reached"
+                "RKEY_WIRE=auto: this host has only loopback and link-local addresses, so it cannot reach other hosts"
             );
         }
         match Self::open(&chosen) {
@@ -168,13 +168,13 @@ impl Wire {
                 Some(wire)
             }
             Err(error) => {
-                tracing::warn!("other hosts cannot be reached: {error}");
+                tracing::warn!("cannot reach other hosts: {error}");
                 None
             }
         }
     }
 
-    /// Opens sockets for some addresses, and starts the thread.
+    /// Opens a socket for each of these addresses and starts the thread.
     fn open(chosen: &[IpAddr]) -> io::Result<Self> {
         let mut ports = Vec::new();
         let mut refused = Vec::new();
@@ -204,7 +204,7 @@ impl Wire {
         getrandom::fill(&mut secret).map_err(io::Error::other)?;
         let (guid, secret) = secret.split_at(8);
         let mut guid = Guid(guid.try_into().map_err(io::Error::other)?);
-        // This bit marks it as locally administered, so it is not the GUID of a real device.
+        // This bit marks the GUID as locally administered, so it cannot be that of a real device.
         guid.0[0] |= 2;
         let secret = u128::from_ne_bytes(secret.try_into().map_err(io::Error::other)?);
         let core = Arc::new(Core {
@@ -214,7 +214,7 @@ impl Wire {
             counters: Counters::default(),
             forwarding: Forwarding::new()?,
             receivers: Mutex::default(),
-            strangers: Mutex::new(Strangers::new(guid, secret, crate::time::now())),
+            stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
             reactor,
@@ -230,27 +230,27 @@ impl Wire {
         })
     }
 
-    /// Whether it takes packets at this address.
+    /// Whether the wire receives packets at this address.
     #[must_use]
     pub fn serves(&self, address: IpAddr) -> bool {
         self.core.port(address).is_some()
     }
 
-    /// The way to another host, as the routing table has it now, from one of the addresses that this wire has; from `local` if
-    /// that is given. `None`: there is none.
+    /// The route to another host, as the routing table has it now: from `local` if given, else from any address of this wire.
+    /// `None` if there is no route.
     #[must_use]
     pub fn path(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
         let path = addresses::path(remote.to_canonical(), local.map(|it| it.to_canonical()))?;
         self.serves(path.local).then_some(path)
     }
 
-    /// The largest path MTU that fits the interface of one of its addresses.
+    /// The largest path MTU that fits the interface of one of the wire's addresses.
     #[must_use]
     pub fn mtu(&self, local: IpAddr) -> Option<Mtu> {
         self.core.port(local).map(|port| port.mtu)
     }
 
-    /// What it is, for people.
+    /// Describes the wire for display.
     #[must_use]
     pub fn describe(&self) -> WireDescription {
         let served = |port: &Port| ServedAddress {
@@ -270,17 +270,17 @@ impl Wire {
         }
     }
 
-    /// Adds a device, for as long as it lives.
+    /// Registers a device for as long as it lives.
     pub(crate) fn add_receiver(&self, receiver: Weak<dyn Receiver>) {
         let mut receivers = self.core.receivers.lock();
         receivers.retain(|it| it.strong_count() > 0);
         receivers.push(receiver);
     }
 
-    /// Takes packets for a block of queue pair numbers that other processes pass on.
+    /// Receives the packets for a block of queue pair numbers that other processes forward.
     ///
     /// # Errors
-    /// Another process has its name, and would get its packets.
+    /// Another process has claimed the block's name, and would receive its packets.
     pub(crate) fn claim_block(&self, block: u16) -> Result<(), DeviceError> {
         let core = &self.core;
         (core.forwarding.claim(&core.reactor, block)).map_err(DeviceError::io(
@@ -288,7 +288,7 @@ impl Wire {
         ))
     }
 
-    /// The opposite of [`Wire::claim_block`].
+    /// Reverses [`Wire::claim_block`].
     pub(crate) fn release_block(&self, block: u16) {
         self.core.forwarding.release(&self.core.reactor, block);
     }
@@ -298,7 +298,7 @@ impl Wire {
         self.core.send_message(from, to, mad);
     }
 
-    /// Sends packets, and empties `outgoing`.
+    /// Sends packets and empties `outgoing`.
     pub(crate) fn send(&self, outgoing: &mut Outgoing) {
         let (sent, lost) = outgoing.send(&self.core.ports);
         self.core.counters.sent(sent);
@@ -332,8 +332,9 @@ impl Core {
     }
 }
 
-/// Whether these bytes are a datagram that is not dropped, with their checksum or a right one, or a message of another process.
-pub(crate) fn takes(bytes: &[u8]) -> bool {
+/// Whether the bytes would be accepted: a datagram whose checksum is right as sent or after it is corrected, or a message from
+/// another process.
+pub(crate) fn would_accept(bytes: &[u8]) -> bool {
     let from = SocketAddr::new([192, 0, 2, 2].into(), 49_152);
     let to = SocketAddr::new([192, 0, 2, 1].into(), icrc::PORT);
     let mut sealed = bytes.to_vec();
@@ -350,7 +351,7 @@ impl Drop for Wire {
     fn drop(&mut self) {
         let thread = self.thread.lock().take();
         if self.core.is_forked() {
-            // The thread is the parent's: there is nothing to join or detach in this process.
+            // The thread exists only in the parent: this process has nothing to join or detach.
             std::mem::forget(thread);
             return;
         }
@@ -358,9 +359,9 @@ impl Drop for Wire {
         // The write fails only if the counter overflows.
         let _ = rustix::io::write(&self.core.doorbell, &1u64.to_ne_bytes());
         let Some(thread) = thread else { return };
-        // A device may drop its wire in this thread.
+        // A device may drop its wire in the wire's own thread.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            tracing::error!("the thread of the wire panicked");
+            tracing::error!("the wire's thread panicked");
         }
     }
 }

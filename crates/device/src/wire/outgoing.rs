@@ -1,4 +1,4 @@
-//! Packets on their way out. Those of one length to one host, in a row, leave with one system call.
+//! Packets to send. Consecutive packets of one length to one host leave in one system call.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,12 +6,12 @@ use rkey_roce::icrc::{self, Flow};
 
 use super::socket::{Port, Sent};
 
-/// How many bytes one system call may take: the longest UDP datagram, less a little.
-const MOST_BYTES: usize = 65_000;
-/// With so many bytes, it is time to send.
+/// How many bytes one system call may send: slightly fewer than the longest UDP datagram.
+const MAX_BYTES: usize = 65_000;
+/// How many bytes to collect before sending.
 const FULL: usize = 512 << 10;
 
-/// Packets of this process for other hosts, in order, with room for their checksums.
+/// Packets from this process to other hosts, in order, with room for their checksums.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct Outgoing {
 struct OnePacket {
     local: IpAddr,
     remote: IpAddr,
-    /// With its checksum.
+    /// In bytes, with the checksum.
     length: usize,
 }
 
@@ -42,26 +42,27 @@ impl Outgoing {
         self.packets.is_empty()
     }
 
-    /// Whether to send before adding more.
+    /// Whether to send before adding more packets.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() >= FULL
     }
 
-    /// Sends all packets through the sockets of their addresses. Returns how many were sent, and how many were lost.
+    /// Sends all packets through the sockets of their source addresses. Returns how many were sent, and how many
+    /// were lost.
     pub(super) fn send(&mut self, ports: &[Port]) -> (u64, u64) {
         let (mut sent, mut lost) = (0, 0);
         let mut bytes = &mut self.bytes[..];
         let mut packets = &self.packets[..];
         while let Some(first) = packets.first() {
             let port = ports.iter().find(|it| it.address.ip() == first.local);
-            let count = leading(packets, port.map_or(1, Port::most_at_once));
+            let count = leading(packets, port.map_or(1, Port::max_datagrams));
             let (group, more) = packets.split_at(count);
             let length = group.iter().map(|it| it.length).sum();
             let (datagrams, rest) = std::mem::take(&mut bytes).split_at_mut(length);
             let to = SocketAddr::new(first.remote, icrc::PORT);
             let done = port.is_some_and(|port| {
                 seal(port.address, to, datagrams, first.length)
-                    && send_patiently(port, to, datagrams, first.length)
+                    && send_or_wait(port, to, datagrams, first.length)
             });
             *(if done { &mut sent } else { &mut lost }) += count as u64;
             (packets, bytes) = (more, rest);
@@ -72,7 +73,8 @@ impl Outgoing {
     }
 }
 
-/// How many of these packets can leave together: to one host, of one length but for the last, which may be shorter.
+/// How many of these packets can leave together: all go to one host and have one length, except that the last may be
+/// shorter.
 fn leading(packets: &[OnePacket], most: usize) -> usize {
     let Some(first) = packets.first() else {
         return 0;
@@ -82,7 +84,7 @@ fn leading(packets: &[OnePacket], most: usize) -> usize {
     for packet in &packets[1..] {
         bytes += packet.length;
         let is_alike = (packet.local, packet.remote) == (first.local, first.remote);
-        if !is_alike || packet.length > first.length || count >= most || bytes > MOST_BYTES {
+        if !is_alike || packet.length > first.length || count >= most || bytes > MAX_BYTES {
             break;
         }
         count += 1;
@@ -93,7 +95,7 @@ fn leading(packets: &[OnePacket], most: usize) -> usize {
     count
 }
 
-/// Writes the checksums. The kernel numbers the datagrams of one call: 0, 1, 2 and so on.
+/// Writes the checksums. The kernel numbers the datagrams of a call 0, 1, 2 and so on.
 fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> bool {
     let Some(flow) = Flow::new(from, to) else {
         return false;
@@ -106,8 +108,9 @@ fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> 
     true
 }
 
-/// Sends, and waits once for room. Beyond that, packets are lost, and sent again like those that the network loses.
-fn send_patiently(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
+/// Sends, and waits once for room. Packets that still do not fit are lost; like packets that the network loses, they
+/// are sent again.
+fn send_or_wait(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
     match port.send(to, datagrams, each) {
         Sent::Busy => {
             port.wait_for_room();
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_one_length_to_one_host_leave_together() {
+    fn packets_of_one_length_to_one_host_share_a_system_call() {
         let lengths = |all: &[(u8, usize)]| {
             let packets: Vec<_> = all
                 .iter()
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_datagram_has_the_checksum_of_its_number() {
+    fn the_checksum_covers_the_identification_of_each_datagram() {
         let (from, to) = (
             "10.0.0.1:4791".parse().unwrap(),
             "10.0.0.2:4791".parse().unwrap(),

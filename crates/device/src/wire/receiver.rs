@@ -1,4 +1,4 @@
-//! The thread of a wire: it takes datagrams and sorts them.
+//! The wire's thread: it receives datagrams and dispatches them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,27 +16,27 @@ use crate::cm::remote::{self, Delivery};
 use crate::peers::names;
 use crate::progress::reactor::Token;
 
-/// How many batches are taken from one socket before the others have their turn.
+/// How many batches to receive from one socket before turning to the next.
 const TURN: usize = 4;
-/// How many messages of other processes are taken in a turn.
+/// How many messages from other processes to receive before turning to the next socket.
 const FORWARDED: usize = 64;
 
-/// What the thread works with.
-struct Room {
+/// The thread's receive buffers and the bundle that it fills.
+struct Scratch {
     buffers: Buffers,
     forwarded: Vec<u8>,
     bundle: Bundle,
 }
 
-/// A datagram on this host: from whom, to which of our addresses.
+/// A datagram with its source address and our address.
 type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 
 impl Core {
-    /// The body of the thread.
+    /// The thread's main loop.
     pub(super) fn main(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
             tracing::error!(
-                "a bug: the wire's thread panicked; packets of other hosts are lost from now on"
+                "bug: the wire's thread panicked; packets from other hosts are lost from now on"
             );
         }
     }
@@ -45,9 +45,9 @@ impl Core {
         if let Err(error) = rkey_base::copy::prepare_thread() {
             tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the wire's thread: a fault in user memory may end the process");
         }
-        let mut room = Room {
+        let mut scratch = Scratch {
             buffers: Buffers::new(),
-            forwarded: vec![0; forward::LONGEST],
+            forwarded: vec![0; forward::MAX_LEN],
             bundle: Bundle::default(),
         };
         while !self.stops.load(Ordering::Acquire) {
@@ -56,32 +56,32 @@ impl Core {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
                 } else if let Some(port) = self.tokens.iter().position(|it| *it == token) {
-                    self.take(&self.ports[port], &mut room);
+                    self.take(&self.ports[port], &mut scratch);
                 } else if self.forwarding.has(token) {
-                    self.take_forwarded(token, &mut room);
+                    self.receive_forwarded(token, &mut scratch);
                 }
             }
             self.retry_requests();
         }
     }
 
-    /// Takes datagrams from a socket.
-    fn take(&self, port: &Port, room: &mut Room) {
+    /// Receives datagrams from a socket.
+    fn take(&self, port: &Port, scratch: &mut Scratch) {
         for _ in 0..TURN {
-            let datagrams = port.receive(&mut room.buffers);
+            let datagrams = port.receive(&mut scratch.buffers);
             if datagrams.is_empty() {
                 return;
             }
             let to = port.address;
             let all = datagrams.into_iter().map(|(from, bytes)| (from, to, bytes));
-            self.sort(all, Some(&mut room.bundle));
+            self.sort(all, Some(&mut scratch.bundle));
         }
     }
 
-    /// Takes datagrams that other processes pass on.
-    fn take_forwarded(&self, token: Token, room: &mut Room) {
+    /// Receives datagrams that other processes forward.
+    fn receive_forwarded(&self, token: Token, scratch: &mut Scratch) {
         for _ in 0..FORWARDED {
-            let length = match self.forwarding.receive(token, &mut room.forwarded) {
+            let length = match self.forwarding.receive(token, &mut scratch.forwarded) {
                 Some(Ok(length)) => length,
                 Some(Err(why)) => {
                     self.counters.dropped(why, 1);
@@ -89,17 +89,17 @@ impl Core {
                 }
                 None => return,
             };
-            let message = &room.forwarded[..length];
+            let message = &scratch.forwarded[..length];
             let Some(all) = forward::unpack(message) else {
                 self.counters.dropped(Dropped::Forwarding, 1);
                 continue;
             };
-            // Not again to another process: they could pass it on for ever.
+            // Do not forward again: processes could forward in a loop.
             self.sort(all, None);
         }
     }
 
-    /// Brings each datagram to where it belongs. Those of queue pairs that are not ours go into the bundle, or nowhere.
+    /// Dispatches each datagram. Datagrams for other processes' queue pairs go into the bundle, or are dropped.
     pub(super) fn sort<'a>(
         &self,
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
@@ -173,9 +173,9 @@ impl Core {
         }
     }
 
-    /// Takes a message that came to queue pair 1.
+    /// Handles a message to queue pair 1.
     fn take_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
-        // Programs on this host use other ways, on which the kernel says whose they are.
+        // Programs on this host use local sockets, over which the kernel certifies the sender.
         if names::is_of_this_host(from) {
             return self.counters.dropped(Dropped::Source, 1);
         }
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// Looks again for the listeners of requests that wait.
+    /// Retries the requests that wait for a listener.
     fn retry_requests(&self) {
         let now = crate::time::now();
         self.waiting
@@ -219,7 +219,7 @@ impl Core {
     fn refuse(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
         self.counters.received();
         let now = crate::time::now();
-        let answer = self.strangers.lock().answer(now, (from, to), mad);
+        let answer = self.stateless.lock().answer(now, (from, to), mad);
         match answer {
             Ok(Some(answer)) => self.send_message(answer.from, answer.to, &answer.mad),
             Ok(None) => {}

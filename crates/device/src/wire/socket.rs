@@ -1,7 +1,8 @@
-//! The UDP socket of one address. It needs no privilege.
+//! The UDP socket of one address. It needs no privileges.
 //!
-//! Never a wildcard address, and never connected: with `IP_PMTUDISC_PROBE`, the identification of its IPv4 headers is then 0, which the
-//! invariant checksum needs (`rkey_roce::icrc`). All processes of a user share the address (`SO_REUSEPORT`).
+//! The socket is never bound to a wildcard address and never connected: with `IP_PMTUDISC_PROBE`, the identification field of its
+//! IPv4 headers is then 0, which the invariant checksum requires (`rkey_roce::icrc`). All processes of a user share the address
+//! (`SO_REUSEPORT`).
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -18,16 +19,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
 
-/// The requested size of the receive buffer. The kernel grants less if its limit is lower (`net.core.rmem_max`).
+/// The requested size of the receive buffer, in bytes. The kernel grants less if its limit (`net.core.rmem_max`) is lower.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// The requested size of the send buffer.
+/// The requested size of the send buffer, in bytes.
 const SEND_BUFFER: usize = 4 << 20;
 /// How many buffers one call fills. Each holds as many datagrams as the kernel has coalesced.
 const BATCH: usize = 8;
-/// The size of a buffer: that of the longest datagram.
+/// The size of a buffer, in bytes: that of the longest datagram.
 const BUFFER: usize = 1 << 16;
 
-/// One descriptor of the socket, for receiving or for sending, so that neither waits for the other.
+/// One descriptor of the socket. Receiving and sending use separate ones, so that neither waits for the other.
 #[derive(Debug)]
 pub(super) struct Half(Option<OwnedFd>);
 
@@ -48,7 +49,7 @@ pub(super) struct Port {
     sending: Arc<Mutex<Half>>,
 }
 
-/// Room for datagrams.
+/// Buffers for received datagrams.
 pub(super) struct Buffers(Vec<u8>);
 
 impl Buffers {
@@ -63,15 +64,15 @@ pub(super) enum Sent {
     Yes,
     /// The send buffer is full.
     Busy,
-    /// The kernel does not send it.
+    /// The kernel refuses to send it.
     No,
 }
 
 impl Port {
-    /// Binds the socket of an address. The error is a sentence for the user.
+    /// Binds the socket of an address. The error is a message for the user.
     pub(super) fn bind(ip: IpAddr) -> Result<Self, String> {
         let Some((interface, bytes)) = addresses::interface_of(ip) else {
-            return Err("it is not an address of this host".to_owned());
+            return Err("not an address of this host".to_owned());
         };
         let Some(mtu) = addresses::fitting(bytes, ip.is_ipv4()) else {
             return Err(format!(
@@ -90,7 +91,7 @@ impl Port {
             }),
             Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
                 Err(format!(
-                    "UDP port {} is taken, by a program of another user or by the kernel's own RoCE device (rdma_rxe)",
+                    "UDP port {} is taken by a program of another user or by the kernel's own RoCE device (rdma_rxe)",
                     icrc::PORT
                 ))
             }
@@ -115,7 +116,7 @@ impl Port {
         sockopt::set_socket_reuseport(&socket, true)?;
         let _ = sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        // It forbids fragments, and lets the kernel split and put together datagrams.
+        // Forbids fragmentation, and lets the kernel segment and coalesce datagrams.
         let state = UdpSocketState::new((&socket).into())?;
         let sending = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
         let halves = [socket, sending].map(|it| Arc::new(Mutex::new(Half(Some(it)))));
@@ -123,19 +124,19 @@ impl Port {
             fork::watch_last(half);
         }
         let [receiving, sending] = halves;
-        // Last: from here on, other hosts reach it.
+        // Last: from here on, other hosts can reach the socket.
         if let Some(socket) = &receiving.lock().0 {
             rustix::net::bind(socket, &address)?;
         }
         Ok((state, receiving, sending))
     }
 
-    /// Runs `with` on the descriptor for receiving, unless this is a forked child.
+    /// Runs `with` on the receiving descriptor, unless this is a forked child.
     pub(super) fn with_socket<R>(&self, with: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         self.receiving.lock().0.as_ref().map(with)
     }
 
-    /// Receives what has arrived, up to a batch: the datagrams and their senders. Empty if nothing has.
+    /// Receives the datagrams that have arrived, up to a batch, with their senders. Empty if none have.
     pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<(SocketAddr, &'b [u8])> {
         let mut meta = [RecvMeta::default(); BATCH];
         let received = {
@@ -146,7 +147,7 @@ impl Port {
             let Some(socket) = &socket.0 else {
                 return Vec::new();
             };
-            // An error concerns one datagram (a signal, memory): the others are still there.
+            // An error concerns one datagram (a signal, memory): the others are still queued.
             self.state
                 .recv(socket.into(), &mut slices, &mut meta)
                 .unwrap_or(0)
@@ -162,8 +163,8 @@ impl Port {
         datagrams
     }
 
-    /// Sends `datagrams`, each of `each` bytes but the last, which may be shorter. The identification of their IPv4 headers is 0, 1, 2
-    /// and so on.
+    /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter. The identification fields of their IPv4
+    /// headers are 0, 1, 2 and so on.
     pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> Sent {
         let socket = self.sending.lock();
         let Some(socket) = &socket.0 else {
@@ -180,18 +181,18 @@ impl Port {
             Ok(()) => Sent::Yes,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::Busy,
             Err(error) => {
-                tracing::debug!(%to, %error, "a datagram cannot be sent");
+                tracing::debug!(%to, %error, "cannot send a datagram");
                 Sent::No
             }
         }
     }
 
-    /// How many datagrams one call of [`Port::send`] may have.
-    pub(super) fn most_at_once(&self) -> usize {
+    /// How many datagrams one call of [`Port::send`] may send.
+    pub(super) fn max_datagrams(&self) -> usize {
         self.state.max_gso_segments().clamp(1, 64)
     }
 
-    /// Waits a moment until the send buffer has room.
+    /// Waits briefly for room in the send buffer.
     pub(super) fn wait_for_room(&self) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let pause = Timespec {

@@ -1,4 +1,4 @@
-//! Wires of one process that share an address.
+//! Several wires in one process that share an address.
 
 use super::*;
 use rkey_roce::packet::{Body, Headers, Psn, Request, Service, Tail};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A packet: our address, its sender's, its number and payload.
-type Kept = (IpAddr, IpAddr, u32, Vec<u8>);
+/// A received packet: our address, the sender's address, the PSN and the payload.
+type Received = (IpAddr, IpAddr, u32, Vec<u8>);
 
-/// A device that keeps what it gets.
+/// A device that records the packets it receives.
 struct Recorder {
     block: u16,
-    packets: Mutex<Vec<Kept>>,
+    packets: Mutex<Vec<Received>>,
 }
 
 impl Receiver for Recorder {
@@ -29,7 +29,7 @@ impl Receiver for Recorder {
     }
 }
 
-/// A process of its own, but for the memory: with a device.
+/// Stands for a process: a wire and a device of its own.
 fn process(ip: IpAddr, block: u16) -> (Wire, Arc<Recorder>) {
     let wire = Wire::open(&[ip]).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
@@ -59,24 +59,24 @@ fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// Each has its own address, so that the tests of this file do not take each other's packets.
+/// Each test has its own address, so that it does not receive the packets of the others.
 fn address(last: u8) -> IpAddr {
     [127, 47, 91, last].into()
 }
 
 #[test]
-fn each_process_gets_the_packets_of_its_queue_pairs() {
+fn each_process_receives_the_packets_of_its_queue_pairs() {
     for ip in [address(1), "::1".parse().unwrap()] {
         if std::net::UdpSocket::bind((ip, 0)).is_err() {
             eprintln!("SKIP: this host has no address {ip}");
             continue;
         }
-        // Numbers that no device of another test is likely to claim.
+        // Numbers that devices of other tests are unlikely to claim.
         let blocks = [0xfff0, 0xfff1, 0xfff2];
         let processes = blocks.map(|block| process(ip, block));
         let sender = &processes[0].0;
         let mut outgoing = Outgoing::default();
-        // Bursts, so that they travel together; the last ones are shorter.
+        // In bursts, so that packets travel together; the last packet of a burst is shorter.
         for psn in 0..48_u32 {
             let block = u32::from(blocks[psn as usize / 16]);
             let length = if psn % 16 == 15 { 5 } else { 1024 };
@@ -103,7 +103,7 @@ fn each_process_gets_the_packets_of_its_queue_pairs() {
 }
 
 #[test]
-fn what_is_dropped_is_counted_and_not_answered() {
+fn dropped_packets_are_counted_and_not_answered() {
     let ip = address(2);
     let (wire, recorder) = process(ip, 0xfff3);
     let stranger = std::net::UdpSocket::bind((address(3), 0)).unwrap();
@@ -129,7 +129,7 @@ fn what_is_dropped_is_counted_and_not_answered() {
     let good = sealed(&packet(0xff_f301, 1, b"data"));
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    // On IPv4, one damaged datagram in 65,536 has a right checksum.
+    // On IPv4, one damaged datagram in 65,536 still has a valid checksum.
     damaged[13] ^= 0xff;
     send(&damaged, Dropped::Checksum);
     let mut version = packet(0xff_f301, 1, b"data");
@@ -163,7 +163,7 @@ fn what_is_dropped_is_counted_and_not_answered() {
 }
 
 #[test]
-fn addresses_that_cannot_be_used_are_named() {
+fn unusable_addresses_are_reported() {
     let foreign = "192.0.2.77".parse().unwrap();
     let ours = address(4);
     let wire = Wire::open(&[foreign, ours]).unwrap();
@@ -181,7 +181,7 @@ fn addresses_that_cannot_be_used_are_named() {
     );
     assert_eq!(wire.mtu(ours), Some(Mtu::Bytes4096));
     assert_eq!(wire.mtu(foreign), None);
-    // A socket that does not share the address: as the kernel's own device.
+    // A socket that does not share the address, like that of the kernel's RoCE device.
     let taken = address(5);
     let other = std::net::UdpSocket::bind((taken, icrc::PORT)).unwrap();
     let wire = Wire::open(&[taken]).unwrap();
@@ -190,7 +190,7 @@ fn addresses_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn the_parts_of_a_process_share_a_wire() {
+fn users_of_one_setting_share_a_wire() {
     assert!(Wire::of_process(&WireSetting::Off).is_none());
     let setting = WireSetting::Addresses(vec![address(6)]);
     let one = Wire::of_process(&setting).unwrap();

@@ -1,5 +1,5 @@
-//! Requests of other hosts that wait a moment for a listener, as those of this host do: programs that exchange their addresses in another way
-//! (perftest) connect a moment before the other side listens.
+//! Requests from other hosts that briefly wait for a listener, like requests on this host: programs that exchange their addresses
+//! out of band (perftest) may connect just before the other side listens.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -9,9 +9,9 @@ use rkey_cm::wire::MAD;
 
 /// How long a request waits.
 const TIME: Duration = Duration::from_millis(500);
-/// The pause between two looks for a listener.
+/// The pause between two checks for a listener.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
-/// The maximum number of requests that wait. Others are refused at once.
+/// The maximum number of waiting requests. Further ones are refused at once.
 const MAX: usize = 64;
 
 /// A request to a port without a listener.
@@ -20,7 +20,7 @@ pub(super) struct Request {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     pub(super) mad: [u8; MAD],
-    /// When it is refused.
+    /// When to refuse the request.
     until: Instant,
 }
 
@@ -30,7 +30,7 @@ impl Request {
     }
 }
 
-/// The requests that wait, the oldest first.
+/// The waiting requests, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(VecDeque<Request>);
 
@@ -58,7 +58,7 @@ impl Waiting {
         true
     }
 
-    /// Removes the requests for which `keeps_waiting` is false.
+    /// Removes the requests for which `keeps_waiting` returns false.
     pub(super) fn retain(&mut self, keeps_waiting: impl FnMut(&Request) -> bool) {
         self.0.retain(keeps_waiting);
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_so_many_wait_and_none_for_ever() {
+    fn the_number_of_waiting_requests_and_their_time_are_limited() {
         let (mut waiting, now) = (Waiting::default(), crate::time::now());
         let here: IpAddr = [127, 0, 0, 1].into();
         let mut push = |at| waiting.push(at, (here, here), &[7; MAD]);

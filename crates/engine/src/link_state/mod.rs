@@ -103,9 +103,9 @@ pub(crate) struct Meta {
     pub(crate) blocked: VecDeque<(u32, u32)>,
     /// Counts the peer's actions; while the count does not change, the peer is silent.
     pub(crate) progress: u64,
-    /// Set if the peer cannot pull from this process: requests carry their payload.
+    /// Set if the peer cannot pull from this process, so requests must carry their payload.
     pub(crate) no_remote_iovec: bool,
-    /// Set if this process cannot push to the peer: read data passes through the ring.
+    /// Set if this process cannot push to the peer, so read data passes through the ring.
     pub(crate) no_push: bool,
     /// The request at the front, if it takes several steps.
     pub(crate) bulk: Option<Bulk>,
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_come_back_in_order_also_when_the_ring_grows() {
+    fn records_stay_in_order_when_the_ring_grows() {
         let mut records = Records::new();
         let mut next = 0;
         for seq in 0..2000u64 {

@@ -21,7 +21,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
-    /// Takes receives from this queue instead of its own.
+    /// The queue from which it takes receives instead of from its own.
     pub srq: Option<Srq>,
     /// Size of the send queue, in entries.
     pub max_send: u32,
@@ -194,7 +194,7 @@ impl QpAttributes {
         }
     }
 
-    /// Which attributes are given (the state is not one of them).
+    /// Which attributes are given (the state does not count as one).
     pub fn given(&self) -> Attributes {
         let mut given = Attributes::empty();
         given.set(Attributes::ACCESS, self.access.is_some());

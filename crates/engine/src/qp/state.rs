@@ -77,13 +77,13 @@ impl fmt::Display for QpType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpState {
-    /// New or reset; accepts nothing.
+    /// New or reset: accepts nothing.
     Reset,
     /// Accepts receives.
     Init,
     /// Ready to receive: executes the peer's requests.
     Rtr,
-    /// Ready to send: does everything.
+    /// Ready to send: executes everything.
     Rts,
     /// Send queue drained: like Rts, but does not start new sends.
     Sqd,

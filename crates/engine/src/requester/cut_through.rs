@@ -17,7 +17,7 @@ use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, WireKey};
 use rkey_link::{Header, HeaderFlags, Link, Op};
 
-/// What a send or a write without extras says about the peer's memory.
+/// The peer's memory that a send or a write without extras names.
 struct Aim {
     op: CompletionOp,
     addr: u64,
@@ -51,7 +51,7 @@ impl Aim {
     }
 }
 
-/// Whether a request to this queue pair would start at once.
+/// Whether a request posted to this queue pair would start at once.
 #[inline(always)]
 fn is_clear(qp: &Qp) -> bool {
     qp.state == QpState::Rts

@@ -288,7 +288,7 @@ fn refused_here<M: Memory>(
     Ok(())
 }
 
-/// Stores `found` in `trouble`, to be reported; returns the fault that stands for it in the link's interface.
+/// Stores `found` in `trouble`, to be reported; returns the fault that represents it in the link's interface.
 pub(super) fn keep(trouble: &mut Option<AccessError>, found: AccessError) -> Fault {
     let fault = match &found {
         AccessError::Fault(fault) => *fault,

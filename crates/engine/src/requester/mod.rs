@@ -121,7 +121,7 @@ pub(crate) fn start_any<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> Start {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::FENCE.union(WqeFlags::DONE)) {
         if wqe.flags.contains(WqeFlags::DONE) {
-            // The request had already ended when the queue was rewound to resend earlier ones.
+            // The request had already ended when the queue was rewound to resend earlier requests.
             qp.sq.next = seq + 1;
             return Start::Ended;
         }

@@ -58,7 +58,7 @@ fn next_wait<M: Memory>(
     Some((until, left))
 }
 
-/// Why the datagram's memory may not be read; `None` if it may. Checked even if the group has no members.
+/// Why the datagram's memory must not be read; `None` if it may be read. Checked even if the group has no members.
 fn why_not_readable<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);
     if wqe.flags.intersects(WqeFlags::INLINE.union(WqeFlags::KEPT)) {

@@ -331,7 +331,7 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
     requester::fail(x, qp, seq, status, vendor);
 }
 
-/// Turns a fault that the peer found at our address `address` into a local error of the request at `seq`. `None` if the
+/// Turns a fault at our address `address`, which the peer found, into a local error of the request at `seq`. `None` if the
 /// request did not name that address.
 fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Option<AccessError> {
     let wqe = qp.sq.wqe(seq);

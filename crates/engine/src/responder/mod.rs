@@ -1,4 +1,4 @@
-//! The responder: takes requests from a link, checks, executes, responds.
+//! The responder: takes requests from a link, checks and executes them, and responds.
 //!
 //! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
 //! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and
@@ -177,7 +177,7 @@ fn not_ready(header: &Header) -> Reply {
 
 /// A request that did not come from the peer of its queue pair, or arrived too early.
 ///
-/// A peer that has our number may send before we have found out which device it is on. A reliable connection lets it
+/// A peer that has our number may send before we have determined which device it is on. A reliable connection lets it
 /// retry. An unreliable one has no retries, so dropping the request would lose it. It stays on the link instead until
 /// the search for the peer's device ends; that search does not need this link.
 #[cold]

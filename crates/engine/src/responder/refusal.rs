@@ -70,7 +70,7 @@ fn whole(qp: &Qp, header: &Header) -> (u64, u64) {
     }
 }
 
-/// Refuses a message for good: reports the denial here, returns a NAK, and moves the queue pair to the error state
+/// Permanently refuses a message: reports the denial here, returns a NAK, and moves the queue pair to the error state
 /// unless it has `survive_remote_error`. An unreliable connection drops the message instead.
 #[cold]
 pub(crate) fn refuse<M: Memory>(
@@ -86,7 +86,7 @@ pub(crate) fn refuse<M: Memory>(
     if let Some(denial) = denial {
         let origin = x.serving;
         x.count_guess(&origin, &denial);
-        // A peer that must not learn the reason gets only the status, which is the same for every reason.
+        // A peer that must not be told the reason gets only the status, which is the same for every reason.
         let told = origin.explain.then(|| denial.to_wire());
         let id = x.report(Side::Target, qp, node, None, *denial);
         if let Some(told) = told {

@@ -7,11 +7,11 @@ use rkey_link::{Header, Op};
 
 /// The outcome of a request.
 pub(crate) enum Reply {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// It is done after this response.
+    /// The request is done after this response.
     Response(Response),
-    /// It is done after these steps.
+    /// The request is done after these steps.
     Bulk(Bulk),
     /// The outcome is not decided yet: the request stays on the link, with everything after it.
     Hold,

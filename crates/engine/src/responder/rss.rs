@@ -1,4 +1,4 @@
-//! Receive side scaling at the responder: the queue that a frame is for.
+//! Receive side scaling at the responder: selects the queue for a frame.
 
 use super::xrc::turn_to;
 use crate::context::Context;

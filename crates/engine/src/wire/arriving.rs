@@ -1,7 +1,6 @@
-//! What a peer on another host accesses here, operation by operation.
+//! How peers on other hosts access memory here, operation by operation.
 //!
-//! A write arrives in packets, and each is checked on its own. What is reported and counted is the whole operation, as on a
-//! link.
+//! A write arrives in packets, each of which is checked. Reports and counters cover the whole operation, as on a link.
 
 use super::host::WireHost;
 use crate::Side;
@@ -12,17 +11,17 @@ use rkey_core::{Access, Attempt, Denial, Key, NamedKey, Operation, Reason, WireK
 use rkey_link::NodeId;
 use rkey_roce::transport::{Refusal, RemoteRange};
 
-/// What is known about the message that is arriving.
+/// State of the message that is arriving.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
-    /// The write that has begun last, and how many bytes of it have been stored.
+    /// The most recent write, and how many of its bytes have been stored.
     pub(super) write: Option<(RemoteRange, u32)>,
-    /// The report about the receive that is being filled; 0 for none.
+    /// The report about the receive that is being filled; 0 if there is none.
     pub(super) report: u32,
 }
 
 impl<M: Memory> WireHost<'_, M> {
-    /// Checks an operation as a whole. Returns the counter of the memory.
+    /// Checks an operation as a whole. Returns the counter of its memory.
     pub(super) fn check_operation(
         &mut self,
         range: &RemoteRange,
@@ -35,7 +34,8 @@ impl<M: Memory> WireHost<'_, M> {
         granted.map_err(|denial| self.refuse(denial, range))
     }
 
-    /// Whether the queue pair itself allows the operation (VB-I06). Its rights may be revoked in the middle of one.
+    /// Checks whether the queue pair itself allows the operation (VB-I06). Its rights may be revoked in the middle of an
+    /// operation.
     pub(super) fn check_queue_pair(
         &mut self,
         range: &RemoteRange,
@@ -51,7 +51,7 @@ impl<M: Memory> WireHost<'_, M> {
         Err(self.refuse(denial, range))
     }
 
-    /// The range, and who asks for it.
+    /// The range, with the peer that requests it.
     pub(super) fn asked(&self, range: &RemoteRange) -> RequestedRange {
         RequestedRange {
             who: self.qp.accessor(),
@@ -60,7 +60,7 @@ impl<M: Memory> WireHost<'_, M> {
         }
     }
 
-    /// Bytes of the write that has begun have been stored. A message of several packets counts once.
+    /// Counts stored bytes of the write in progress. A message of several packets counts once.
     pub(super) fn stored(&mut self, counter: Counter, bytes: u32) {
         let Some((whole, done)) = &mut self.arriving.write else {
             return;
@@ -77,15 +77,15 @@ impl<M: Memory> WireHost<'_, M> {
         count_access(self.x, self.qp, counter, bytes, write);
     }
 
-    /// Refuses an access that failed. `whole` is the operation that it belongs to.
+    /// Refuses an access that failed. `whole` is the operation that it is part of.
     #[cold]
     pub(super) fn refuse_failed(
         &mut self,
-        trouble: AccessError,
+        error: AccessError,
         whole: &RemoteRange,
         want: Operation,
     ) -> Refusal {
-        match trouble {
+        match error {
             AccessError::Denied(denial) => self.refuse(denial, whole),
             AccessError::Fault(fault) => {
                 let key = NamedKey::Remote(self.asked(whole).key);
@@ -98,7 +98,7 @@ impl<M: Memory> WireHost<'_, M> {
         }
     }
 
-    /// Reports a denial; returns what the peer is told.
+    /// Reports a denial and returns the peer's status.
     #[cold]
     fn refuse(&mut self, mut denial: Box<Denial>, whole: &RemoteRange) -> Refusal {
         // Report what the peer requested, not the part where the rights ended.

@@ -1,4 +1,4 @@
-//! What a machine asks for: the queue pair's queues, and the memory of this process.
+//! What a machine requests from the engine: the queue pair's queues, and this process's memory.
 
 use super::arriving::Arriving;
 use crate::checked_memory::{AccessError, Atomic as Word};
@@ -12,7 +12,7 @@ use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::{Key, LocalUse, Operation};
 use rkey_roce::transport::{Access, Atomic, Host, LocalFault, Receive, Refusal, RemoteRange};
 
-/// The surroundings of a machine, for one call.
+/// The environment of a machine, for one call.
 pub(super) struct WireHost<'a, M> {
     pub(super) x: &'a mut Context<M>,
     pub(super) qp: &'a mut Qp,
@@ -20,11 +20,12 @@ pub(super) struct WireHost<'a, M> {
 }
 
 impl<M: Memory> WireHost<'_, M> {
-    /// Memory of the request at `seq` cannot be accessed: its completion will name the report.
+    /// Reports that memory of the request at `seq` cannot be accessed. Its completion will refer to
+    /// the report.
     #[cold]
-    fn fault_of_request(&mut self, seq: u64, trouble: AccessError) -> LocalFault {
+    fn fault_of_request(&mut self, seq: u64, error: AccessError) -> LocalFault {
         let (id, sges) = (self.qp.sq.wqe(seq).id, self.qp.sq.sges(seq));
-        let report = self.x.report_local(self.qp, id, sges, trouble);
+        let report = self.x.report_local(self.qp, id, sges, error);
         self.qp.sq.wqe_mut(seq).vendor = report;
         LocalFault
     }
@@ -52,7 +53,7 @@ impl<M: Memory> Host for WireHost<'_, M> {
         let (place, skip) = put_prefix(queue.prefix(request), offset.into(), place);
         let sges = queue.sges(request);
         let gathered = self.x.checked.gather(domain, sges, skip, place, want);
-        gathered.map_err(|trouble| self.fault_of_request(request, trouble))
+        gathered.map_err(|error| self.fault_of_request(request, error))
     }
 
     fn store(&mut self, request: u64, offset: u32, bytes: &[u8]) -> Result<(), LocalFault> {
@@ -61,11 +62,11 @@ impl<M: Memory> Host for WireHost<'_, M> {
         let bytes = PeerBytes::from_slice(bytes);
         let checked = &self.x.checked;
         let stored = checked.scatter(domain, sges, offset.into(), bytes, want);
-        stored.map_err(|trouble| self.fault_of_request(request, trouble))
+        stored.map_err(|error| self.fault_of_request(request, error))
     }
 
     fn take_receive(&mut self, least: u64) -> Option<Receive> {
-        // A datagram that does not fit leaves the receive for the next one.
+        // A datagram that is too long leaves the receive for the next one.
         let least = u32::try_from(least).ok()?;
         if !fits(self.x, self.qp, least) || !take_receive(self.x, self.qp) {
             return None;
@@ -84,8 +85,8 @@ impl<M: Memory> Host for WireHost<'_, M> {
         let (domain, want) = (recv.domain, LocalUse::Recv);
         let checked = &self.x.checked;
         let stored = checked.scatter(domain, &recv.sges, offset.into(), bytes, want);
-        stored.map_err(|trouble| {
-            self.arriving.report = self.x.report_local(self.qp, recv.id, &recv.sges, trouble);
+        stored.map_err(|error| {
+            self.arriving.report = self.x.report_local(self.qp, recv.id, &recv.sges, error);
             LocalFault
         })
     }
@@ -98,7 +99,7 @@ impl<M: Memory> Host for WireHost<'_, M> {
         };
         let counter = self.check_operation(range, want)?;
         match access {
-            // Its packets may be asked for again, so it counts when it is accepted.
+            // Its packets may be requested again, so count it once, when it is accepted.
             Access::Read => self.count(counter, range.length, false),
             Access::Write => self.arriving.write = Some((*range, 0)),
             Access::Atomic => {}
@@ -116,7 +117,7 @@ impl<M: Memory> Host for WireHost<'_, M> {
                 self.stored(counter, range.length);
                 Ok(())
             }
-            Err(trouble) => Err(self.refuse_failed(trouble, &whole, Operation::Write)),
+            Err(error) => Err(self.refuse_failed(error, &whole, Operation::Write)),
         }
     }
 
@@ -126,7 +127,7 @@ impl<M: Memory> Host for WireHost<'_, M> {
         let loaded = (self.x.checked).load_remote(&asked, OwnBytes::from_slice(to));
         loaded
             .map(drop)
-            .map_err(|trouble| self.refuse_failed(trouble, range, Operation::Read))
+            .map_err(|error| self.refuse_failed(error, range, Operation::Read))
     }
 
     fn atomic(&mut self, range: &RemoteRange, operation: Atomic) -> Result<u64, Refusal> {
@@ -140,7 +141,7 @@ impl<M: Memory> Host for WireHost<'_, M> {
                 self.count(counter, 8, true);
                 Ok(old)
             }
-            Err(trouble) => Err(self.refuse_failed(trouble, range, Operation::Atomic)),
+            Err(error) => Err(self.refuse_failed(error, range, Operation::Atomic)),
         }
     }
 

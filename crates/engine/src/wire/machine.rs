@@ -1,4 +1,5 @@
-//! The state machine of a queue pair of the wire, and the attributes that it gets from the queue pair.
+//! The state machine of a queue pair whose peer is on another host, and the attributes that it gets
+//! from the queue pair.
 
 use super::WirePeer;
 use super::arriving::Arriving;
@@ -9,17 +10,17 @@ use rkey_roce::transport::{
     Config, Connection, ConnectionType, Counters, DatagramConfig, DatagramQueuePair, Event,
 };
 
-/// How many packets may be without acknowledgement, at most.
+/// The maximum number of unacknowledged packets.
 const WINDOW: u32 = 128;
 
-/// What replaces requester and responder for a queue pair whose peer is on another host.
+/// Replaces requester and responder for a queue pair whose peer is on another host.
 pub(crate) struct Wire {
     pub(super) machine: Machine,
-    /// It is in the list of those that may have a packet to send.
+    /// Whether it is in the list of queue pairs that may have a packet to send.
     pub(super) has_turn: bool,
-    /// How many packets it has sent in this turn.
+    /// How many packets it has sent in the current turn.
     pub(super) sent: u32,
-    /// The time of the timer that is set.
+    /// When the running timer expires.
     pub(super) timer: Option<u64>,
     /// When its first packet arrived.
     pub(super) since: Option<u64>,
@@ -44,7 +45,7 @@ impl Wire {
         }
     }
 
-    /// That of a datagram queue pair.
+    /// Creates the machine of a datagram queue pair.
     pub(super) fn of_datagrams(qp: &Qp) -> Box<Self> {
         let config = DatagramConfig {
             number: qp.qpn,
@@ -58,7 +59,8 @@ impl Wire {
         ))))
     }
 
-    /// The queue pair goes to the error state, and has ended everything itself. A refusal still leaves.
+    /// The queue pair enters the error state, and has ended all its work itself. A pending refusal is
+    /// still sent.
     pub(crate) fn flush(&mut self) {
         match &mut self.machine {
             Machine::Connection(connection) => connection.flush(),
@@ -89,7 +91,7 @@ impl Wire {
     }
 }
 
-/// Passes a change of state or attributes on. The queue pair has changed already.
+/// Applies a change of state or attributes that the queue pair has already made.
 pub(crate) fn follow(qp: &mut Qp, from: QpState, to: QpState) {
     if to == QpState::Rtr && qp.wire_peer.is_some() {
         let connection = Box::new(Connection::new(&config(qp)));
@@ -111,10 +113,10 @@ pub(crate) fn follow(qp: &mut Qp, from: QpState, to: QpState) {
     }
 }
 
-/// The default partition key: a full member of the partition that everyone is in.
+/// The default partition key: a full member of the default partition.
 const PKEY: u16 = 0xffff;
 
-/// The largest path MTU of RoCE that is not larger than the queue pair's.
+/// The largest path MTU of RoCE that does not exceed the queue pair's.
 fn mtu(qp: &Qp) -> Mtu {
     let fits = |mtu: &&Mtu| mtu.bytes() <= qp.settings.path_mtu as usize;
     let largest = Mtu::ALL.iter().rev().find(fits);

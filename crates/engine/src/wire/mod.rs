@@ -1,20 +1,22 @@
 //! Queue pairs whose peer is on another host, and datagrams to other hosts: RoCEv2 packets instead of fragments on a link.
 //!
-//! The state machine of such a queue pair is [`rkey_roce::transport`]: it stands beside the engine's requester and responder, below the same
-//! queues, states, completions and checks. The engine's owner has the sockets. It passes packets to
+//! The state machine of such a queue pair is [`rkey_roce::transport`]. It replaces the engine's requester and responder, under
+//! the same queues, states, completions and checks. The engine's owner has the sockets. It passes packets to
 //! [`Engine::wire_receive`](crate::Engine::wire_receive), and calls [`Engine::wire_transmit`](crate::Engine::wire_transmit) while
-//! [`Engine::has_wire_output`](crate::Engine::has_wire_output). [`Engine::drive`](crate::Engine::drive) runs the timers.
+//! [`Engine::has_wire_output`](crate::Engine::has_wire_output) returns true. [`Engine::drive`](crate::Engine::drive) runs the
+//! timers.
 //!
-//! A connected queue pair has a machine from ready-to-receive on, if [`QpAttributes::wire`](crate::QpAttributes::wire) says where its
-//! peer is. Requests move from its send queue to the machine in order, each named by its sequence number; the entry stays in
-//! the queue until the request has ended. A datagram queue pair decides for each datagram ([`UdAddress::wire`](crate::UdAddress::wire)).
+//! A connected queue pair has a machine from the ready-to-receive state on, if [`QpAttributes::wire`](crate::QpAttributes::wire)
+//! contains its peer's address. Requests move from its send queue to the machine in order, identified by their sequence numbers;
+//! the entry stays in the queue until the request has ended. A datagram queue pair decides for each datagram
+//! ([`UdAddress::wire`](crate::UdAddress::wire)).
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `peer.rs` | addresses of hosts, and the route header of received datagrams |
 //! | `machine.rs` | the machine of a queue pair, and its attributes |
-//! | `host.rs` | what the machine asks for: memory, receives, checks of keys |
-//! | `arriving.rs` | what peers access: each refusal and each count, for the operation as a whole |
+//! | `host.rs` | what the machine requests: memory, receives, key checks |
+//! | `arriving.rs` | accesses by peers: refusals and counters for whole operations |
 //! | `send.rs` | from the send queue to packets |
 //! | `receive.rs` | packets that arrive |
 //! | `outcome.rs` | how requests and receives end |
@@ -34,23 +36,23 @@ pub(crate) use send::{await_turn, send_queued_on_wire};
 
 use std::collections::VecDeque;
 
-/// What all queue pairs of the wire share.
+/// State shared by all queue pairs with peers on other hosts.
 #[derive(Debug, Default)]
 pub(crate) struct WireQueue {
-    /// The queue pairs that may have a packet to send, by index, in turn.
+    /// The indexes of the queue pairs that may have a packet to send, in turn.
     turns: VecDeque<u32>,
     drops: WireDrops,
 }
 
-/// How many packets the engine has dropped before they reached the state machine of a queue pair. The counts wrap after 2⁶⁴.
+/// How many packets the engine has dropped before they reached a queue pair's state machine. The counters wrap at 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireDrops {
-    /// There is no such queue pair, or it has no peer on another host.
+    /// The queue pair does not exist, or has no peer on another host.
     pub unknown: u64,
-    /// The packet did not come from the peer of its queue pair, or not to the address that the peer knows.
-    pub stranger: u64,
+    /// The packet did not come from the address of the queue pair's peer, or was not sent to the address that the peer knows.
+    pub wrong_address: u64,
     /// The queue pair is not ready to receive.
     pub not_ready: u64,
-    /// The peer has guessed keys and must wait.
+    /// The peer is paused because it has guessed keys.
     pub paused: u64,
 }

@@ -1,4 +1,4 @@
-//! How requests and receives end: the events of a machine become completions and events of the queue pair.
+//! Turns a machine's events into completions and events of the queue pair.
 
 use super::WirePeer;
 use super::machine::Machine;
@@ -13,17 +13,21 @@ use rkey_link::NodeId;
 use rkey_roce::packet::NakCode;
 use rkey_roce::transport::{Event, GRH_LEN, Received, Status as Ended};
 
-/// Handles what a machine has found out, and starts the requests that may start now. Returns whether there were any.
-pub(super) fn settle<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> bool {
-    settle_all(x, qp, None)
+/// Handles a machine's events, and starts the requests that may start now. Returns whether there were any.
+pub(super) fn drain_events<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> bool {
+    drain_events_at(x, qp, None)
 }
 
-/// Like [`settle`], after a packet between these addresses.
-pub(super) fn settle_from<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: &WirePeer) -> bool {
-    settle_all(x, qp, Some(from))
+/// Like [`drain_events`], after a packet between these addresses.
+pub(super) fn drain_events_from<M: Memory>(
+    x: &mut Context<M>,
+    qp: &mut Qp,
+    from: &WirePeer,
+) -> bool {
+    drain_events_at(x, qp, Some(from))
 }
 
-fn settle_all<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: Option<&WirePeer>) -> bool {
+fn drain_events_at<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: Option<&WirePeer>) -> bool {
     let mut has_more = false;
     loop {
         while let Some(event) = qp.wire.as_deref_mut().and_then(|wire| wire.next_event()) {
@@ -38,7 +42,7 @@ fn settle_all<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: Option<&WirePeer
     has_more
 }
 
-/// The timer of a queue pair may have run out.
+/// Handles a timer of a queue pair that may have expired.
 #[cold]
 pub(crate) fn on_time<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let now = x.now;
@@ -48,13 +52,14 @@ pub(crate) fn on_time<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
             connection.advance(now);
         }
     }
-    settle(x, qp);
+    drain_events(x, qp);
     if let Some(wire) = qp.wire.as_deref_mut() {
         await_turn_of(&mut x.wire, qp.id.index, wire);
     }
 }
 
-/// Sets the timer, unless one is set that runs out before. A deadline moves with each packet; its timer does not.
+/// Sets the timer, unless one that expires earlier is running. A deadline moves with each packet; its timer does
+/// not.
 fn set_timer<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let Some(wire) = qp.wire.as_deref_mut() else {
         return;
@@ -88,20 +93,20 @@ fn on_event<M: Memory>(x: &mut Context<M>, qp: &mut Qp, event: Event, from: Opti
             x.events.push_back(event.into());
             x.enter_error(qp);
         }
-        // An unreliable queue pair has gone to its own error state with the completion.
+        // An unreliable queue pair has already entered its own error state with the completion.
         Event::Failed if qp.config.qp_type.is_reliable() => x.enter_error(qp),
         Event::Failed => {}
     }
 }
 
-/// The request at `seq` has ended.
+/// Completes the request at `seq`.
 fn on_completed<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64, ended: Ended) {
     if seq < qp.sq.head {
         return; // it was flushed
     }
     let wqe = qp.sq.wqe(seq);
     let report = match ended {
-        // The peer does not say why. Its own user finds the reason there.
+        // The peer does not send the reason, which is only in the log of its own process.
         Ended::RemoteAccess => {
             let (id, denial) = (wqe.id, wqe.withheld());
             x.report(Side::Initiator, qp, NodeId::default(), Some(id), denial)
@@ -113,7 +118,7 @@ fn on_completed<M: Memory>(x: &mut Context<M>, qp: &mut Qp, seq: u64, ended: End
     x.complete_ended_sends(qp);
 }
 
-/// A message has consumed the receive that was taken.
+/// Completes a receive with a message.
 fn on_received<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
@@ -151,7 +156,7 @@ fn on_received<M: Memory>(
     x.push_recv_completion(qp.config.recv_cq, entry, message.solicited);
 }
 
-/// Writes the route header before a datagram. False if the receive has failed.
+/// Writes the route header in front of a datagram. Returns `false` if the receive has failed.
 fn put_route_header<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
@@ -164,8 +169,8 @@ fn put_route_header<M: Memory>(
     let recv = &qp.resp.recv;
     let bytes = PeerBytes::from_slice(&header);
     let stored = (x.checked).scatter(recv.domain, &recv.sges, 0, bytes, LocalUse::Recv);
-    let Err(trouble) = stored else { return true };
-    let report = x.report_local(qp, recv.id, &recv.sges, trouble);
+    let Err(error) = stored else { return true };
+    let report = x.report_local(qp, recv.id, &recv.sges, error);
     x.fail_receive(qp, Status::LocalProtection, report);
     false
 }

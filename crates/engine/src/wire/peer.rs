@@ -1,17 +1,17 @@
-//! Where a peer on another host is.
+//! The address of a peer on another host.
 
 use crate::Route;
 use crate::ud::GRH_LEN;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// The protocol number of UDP.
+/// UDP's IP protocol number.
 const UDP: u8 = 17;
-/// What follows the IP header of a packet besides the payload: UDP header, base and datagram transport headers, checksum.
+/// How many bytes of a packet after the IP header are not payload: UDP header, base and datagram transport headers, checksum.
 const OVERHEAD: u32 = 8 + 12 + 8 + 4;
-/// The hop limit in the route header of a received datagram. A socket does not tell the real one.
+/// The hop limit in the route header of a received datagram. A socket does not report the real one.
 const HOP_LIMIT: u8 = 64;
 
-/// The two ends of a path to another host. IPv4 addresses have the form of IPv4.
+/// The two ends of a path to another host. IPv4 addresses are `IpAddr::V4`, not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WirePeer {
     /// Our address, which the peer knows.
@@ -21,7 +21,7 @@ pub struct WirePeer {
 }
 
 impl WirePeer {
-    /// The path of a datagram. A GID is an address of its host (IBA annex A17).
+    /// The path of a datagram. A GID is the IP address of its host (IBA annex A17).
     #[must_use]
     pub fn of(route: &Route) -> Self {
         Self {
@@ -30,8 +30,8 @@ impl WirePeer {
         }
     }
 
-    /// The route header of a datagram with `len` bytes of payload that came from the peer: an IPv6 header, or an IPv4 header at
-    /// the end of the 40 bytes (IBA annex A17, 4.5).
+    /// The route header of a datagram with `len` bytes of payload from the peer: an IPv6 header, or an IPv4 header in the last
+    /// 20 of the 40 bytes (IBA annex A17, 4.5).
     pub(crate) fn header_of_received(&self, len: u32) -> [u8; GRH_LEN as usize] {
         let (IpAddr::V4(from), IpAddr::V4(to)) = (self.remote, self.local) else {
             let route = Route {
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn the_header_of_ipv4_is_whole() {
+    fn the_ipv4_header_is_complete() {
         let header = peer("10.0.0.1", "10.0.0.2").header_of_received(100);
         assert_eq!(header[..20], [0; 20]);
         let ip = &header[20..];
         assert_eq!((ip[0], ip[9]), (0x45, 17));
         assert_eq!(u16::from_be_bytes([ip[2], ip[3]]), 152);
         assert!(ip[12..16] == [10, 0, 0, 2] && ip[16..] == [10, 0, 0, 1]);
-        // The sum of a header with the right checksum is all ones.
+        // The one's complement sum of a header with a valid checksum is all ones.
         let words = ip.chunks_exact(2);
         let sum: u32 = words
             .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_of_ipv6_names_udp() {
+    fn the_ipv6_header_names_udp() {
         let header = peer("fd77::1", "fd77::2").header_of_received(100);
         assert_eq!(header[..8], [0x60, 0, 0, 0, 0, 132, 17, 64]);
         assert_eq!(header[8..24], gid_of("fd77::2".parse().unwrap()));

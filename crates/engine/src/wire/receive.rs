@@ -12,8 +12,8 @@ use rkey_roce::packet::{Body, Packet};
 use rkey_roce::transport::Counters;
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Handles a packet that arrived between these addresses, or drops it. The owner has checked its checksum and its partition key.
-    /// Answers wait for [`Self::wire_transmit`].
+    /// Handles or drops a packet that arrived between these addresses. The owner has verified its checksum and its partition key.
+    /// Call [`Self::wire_transmit`] to send the responses.
     pub fn wire_receive(&mut self, now_ns: u64, from: WirePeer, packet: &Packet<'_>) {
         self.x.now = now_ns;
         let index = self.numbers.get(packet.headers.destination);
@@ -43,20 +43,20 @@ impl<L: Link, M: Memory> Engine<L, M> {
             Machine::Connection(connection) => connection.receive(now_ns, host, packet),
             Machine::Datagrams(datagrams) => datagrams.receive(host, packet),
         });
-        outcome::settle_from(&mut self.x, qp, &from);
+        outcome::drain_events_from(&mut self.x, qp, &from);
         if let Some(wire) = qp.wire.as_deref_mut() {
             await_turn_of(&mut self.x.wire, qp.id.index, wire);
         }
         self.fail_users_of_overrun_cqs();
     }
 
-    /// How many packets [`Self::wire_receive`] has dropped, and why.
+    /// How many packets [`Self::wire_receive`] has dropped, by reason.
     #[must_use]
     pub fn wire_drops(&self) -> WireDrops {
         self.x.wire.drops
     }
 
-    /// What a queue pair has seen of the network; `None` if it has sent and received no packet.
+    /// The network counters of a queue pair; `None` if it has not sent or received a packet.
     #[must_use]
     pub fn wire_counters(&self, qp: QpId) -> Option<Counters> {
         let wire = self.qps.get(qp)?.wire.as_deref()?;
@@ -64,10 +64,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-type Why = fn(&mut WireDrops) -> &mut u64;
+type DropReason = fn(&mut WireDrops) -> &mut u64;
 
-/// Whether a queue pair takes packets between these addresses. In the error state, it may have to repeat a refusal.
-fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), Why> {
+/// Whether a queue pair accepts packets between these addresses. In the error state, it may have to repeat a refusal.
+fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), DropReason> {
     if qp.config.qp_type == QpType::Ud {
         if !qp.state.responds() {
             return Err(|drops| &mut drops.not_ready);
@@ -79,7 +79,7 @@ fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), Why> {
     }
     match qp.wire_peer {
         None => Err(|drops| &mut drops.unknown),
-        Some(peer) if peer != from => Err(|drops| &mut drops.stranger),
+        Some(peer) if peer != from => Err(|drops| &mut drops.wrong_address),
         Some(_) if !qp.state.responds() && qp.state != QpState::Error => {
             Err(|drops| &mut drops.not_ready)
         }
@@ -87,7 +87,7 @@ fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), Why> {
     }
 }
 
-/// A host counts as one process. It is never told why it is refused: packets have no room for that.
+/// A host counts as one process. It is never told the reason of a denial: packets have no room for that.
 fn origin_of(from: &WirePeer) -> Origin {
     Origin {
         process: Process {

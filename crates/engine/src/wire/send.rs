@@ -1,7 +1,7 @@
-//! From the send queue to packets.
+//! Turns send queue entries into packets.
 //!
-//! A request of a connected queue pair goes to its machine as soon as its turn comes. A datagram stays in the send queue until the
-//! owner takes its packet, so that datagrams to this host and to others leave in the order in which they were posted.
+//! A request of a connected queue pair moves to its machine as soon as it may start. A datagram stays in the send queue until the
+//! owner fetches its packet, so that datagrams to this host and to others leave in posting order.
 
 use super::host::WireHost;
 use super::machine::{Machine, Wire};
@@ -15,19 +15,21 @@ use rkey_base::memory::Memory;
 use rkey_link::Link;
 use rkey_roce::transport::{Atomic, DatagramRequest, Operation, PacketBuffer, Target, WorkRequest};
 
-/// How many packets of a queue pair leave before the next one has its turn. A socket sends packets to one peer at once.
+/// How many packets a queue pair may send before the next one has its turn. A socket sends consecutive packets to one peer in one
+/// call.
 const TURN: u32 = 16;
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Whether a packet may wait for [`Self::wire_transmit`].
+    /// Whether [`Self::wire_transmit`] may have a packet to send.
     #[inline]
     pub fn has_wire_output(&self) -> bool {
         !self.x.wire.turns.is_empty()
     }
 
-    /// Writes the next packet to `to`: headers, payload and padding. Returns its length, without the invariant checksum, for which
-    /// there is room behind it, and where it goes; `None` if there is none at `now_ns`. Queue pairs take turns. An owner that
-    /// lets other threads destroy queue pairs takes all packets before: the last acknowledgement is lost otherwise.
+    /// Writes the next packet to `to`: headers, payload and padding. Returns its destination and its length without the invariant
+    /// checksum, for which `to` has room after the packet; `None` if there is nothing to send at `now_ns`. Queue pairs take
+    /// turns. An owner that lets other threads destroy queue pairs must fetch all packets before, or the last acknowledgement is
+    /// lost.
     pub fn wire_transmit(
         &mut self,
         now_ns: u64,
@@ -44,7 +46,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         packet
     }
 
-    /// Writes a packet of the queue pair whose turn it is. The turn ends when it has none, or has sent enough.
+    /// Writes a packet of the queue pair whose turn it is. The turn ends when it has none left or has sent enough.
     fn take_turn(&mut self, index: u32, to: &mut PacketBuffer) -> Option<(WirePeer, usize)> {
         let qp = self.qps.at_mut(index).filter(|qp| qp.wire.is_some());
         let Some(qp) = qp else {
@@ -73,7 +75,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         packet
     }
 
-    /// Sends the datagrams that waited behind one to another host.
+    /// Sends the datagrams that were queued after one to another host.
     fn send_datagrams_to_this_host(&mut self, index: u32) {
         let Some(qp) = self.qps.at_mut(index) else {
             return;
@@ -88,7 +90,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-/// Puts a queue pair into the list of those that may have a packet to send.
+/// Adds a queue pair to the list of those that may have a packet to send.
 pub(super) fn await_turn_of(turns: &mut super::WireQueue, index: u32, wire: &mut Wire) {
     if !wire.has_turn {
         wire.has_turn = true;
@@ -96,7 +98,7 @@ pub(super) fn await_turn_of(turns: &mut super::WireQueue, index: u32, wire: &mut
     }
 }
 
-/// The datagram at the front of the send queue leaves by wire: waits until the owner takes it.
+/// The datagram at the front of the send queue goes to another host, so it waits until the owner fetches its packet.
 #[cold]
 pub(crate) fn await_turn<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     if qp.wire.is_none() {
@@ -107,18 +109,18 @@ pub(crate) fn await_turn<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     }
 }
 
-/// Passes what is in the send queue of a connected queue pair to its machine, as far as the requests may start.
+/// Moves requests of a connected queue pair from the send queue to its machine, as far as they may start.
 #[cold]
 pub(crate) fn send_queued_on_wire<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     if post_queued(x, qp) {
-        outcome::settle(x, qp);
+        outcome::drain_events(x, qp);
         if let Some(wire) = qp.wire.as_deref_mut() {
             await_turn_of(&mut x.wire, qp.id.index, wire);
         }
     }
 }
 
-/// Passes requests to the machine; returns whether there were any that may start.
+/// Moves requests to the machine. Returns whether any of them could start.
 pub(super) fn post_queued<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> bool {
     let mut did = false;
     while qp.sq.next != qp.sq.tail && qp.may_send() {
@@ -146,7 +148,7 @@ pub(super) fn post_queued<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> bool {
     did
 }
 
-/// The request at `seq`, as the machine understands it; or how it ends, if packets have no such request.
+/// Translates the request at `seq` for the machine; `Err` with its status if no packet can carry it.
 fn work_request(qp: &Qp, seq: u64) -> Result<WorkRequest, Status> {
     let wqe = qp.sq.wqe(seq);
     let named = u32::try_from(wqe.key).ok();
@@ -207,7 +209,7 @@ fn transmit<M: Memory>(
             Machine::Connection(connection) => connection.transmit(now, host, to),
             Machine::Datagrams(_) => None,
         });
-        let more = outcome::settle(x, qp);
+        let more = outcome::drain_events(x, qp);
         match length.flatten() {
             Some(length) => return Some((peer, length)),
             None if more => {}
@@ -216,7 +218,7 @@ fn transmit<M: Memory>(
     }
 }
 
-/// Writes the packet of the datagram at the front of the send queue, if it leaves by wire.
+/// Writes the packet of the datagram at the front of the send queue, if its destination is another host.
 fn transmit_datagram<M: Memory>(
     x: &mut Context<M>,
     qp: &mut Qp,
@@ -238,7 +240,7 @@ fn transmit_datagram<M: Memory>(
         }
         Machine::Connection(_) => None,
     });
-    outcome::settle(x, qp);
+    outcome::drain_events(x, qp);
     let (length, peer) = sent.flatten()?;
     Some((peer, length))
 }
@@ -256,7 +258,8 @@ fn datagram(qp: &Qp, seq: u64, address: &UdAddress) -> DatagramRequest<WirePeer>
     }
 }
 
-/// Lets the machine of a queue pair work. While it does, it is not in the queue pair, whose other parts it asks for.
+/// Runs `work` on the machine of a queue pair. Meanwhile the machine is taken out of the queue pair, so that it can borrow the
+/// other parts.
 pub(super) fn with_machine<M: Memory, R>(
     x: &mut Context<M>,
     qp: &mut Qp,

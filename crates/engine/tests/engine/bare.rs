@@ -1,4 +1,4 @@
-//! What a refusal reveals to peers that must not learn the reason.
+//! What a refusal reveals to peers that must not be told the reason.
 
 use crate::support::*;
 use rkey_base::range::VaRange;
@@ -70,7 +70,7 @@ fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
     all
 }
 
-/// The response to each mistake, without message numbers, and what the initiator and the target learn.
+/// The response to each mistake, without message numbers, and what is reported to the initiator and the target.
 fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, config| config.survive_remote_error = true);
@@ -108,8 +108,8 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
     (wires, near, far)
 }
 
-/// A peer that must not learn the reason gets the same bytes for every reason; the owner knows every reason. A peer
-/// that may learn the reason gets each one.
+/// A peer that must not be told the reason gets the same bytes for every reason; the owner's report has the reason. A
+/// peer that may be told gets each reason.
 #[test]
 fn bare_refusals_are_the_same_in_every_byte() {
     let (wires, near, far) = answers(false);

@@ -133,8 +133,8 @@ fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
     }
 }
 
-/// Payload that does not fit into the ring has been named to the peer when the post returns, so the program need not
-/// poll to get it sent.
+/// When the post returns, the peer has the addresses of the payload that does not fit into the ring, so the program need
+/// not poll to get it sent.
 #[test]
 fn a_long_message_does_not_wait_for_its_program() {
     let caps = Capabilities {
@@ -302,10 +302,10 @@ fn loopback_carries_everything() {
     assert_eq!(told.count(), 1);
 }
 
-/// While remote iovecs are forbidden, requests carry their payload. Those already sent remain outstanding until the
+/// While remote iovecs are disabled, requests carry their payload. Those already sent remain outstanding until the
 /// peer has acknowledged them.
 #[test]
-fn remote_iovecs_can_be_held_back() {
+fn remote_iovecs_can_be_disabled() {
     let caps = Capabilities {
         remote_iovec: true,
         ..CAPS
@@ -342,7 +342,7 @@ fn remote_iovecs_can_be_held_back() {
 /// stop working in the middle.
 #[test]
 #[cfg_attr(miri, ignore)]
-fn long_messages_by_remote_iovec_show_that_they_are_alive() {
+fn long_messages_by_remote_iovec_show_progress() {
     let caps = Capabilities {
         remote_iovec: true,
         ..CAPS
@@ -372,7 +372,7 @@ fn long_messages_by_remote_iovec_show_that_they_are_alive() {
             }
             assert!(
                 pair.carry_responses(0, usize::MAX) >= 1,
-                "something is heard of it"
+                "it shows progress"
             );
             pair.tail(1).refuse_remote_iovec = refuse;
             pair.settle();
@@ -390,7 +390,7 @@ fn long_messages_by_remote_iovec_show_that_they_are_alive() {
     }
 }
 
-/// The engine reports memory that a peer may still touch, even after the request has ended on this side.
+/// The engine reports memory that a peer may still access, even after the request has ended on this side.
 #[test]
 fn remote_iovecs_outlive_their_requests() {
     let caps = Capabilities {
@@ -423,7 +423,7 @@ fn remote_iovecs_outlive_their_requests() {
 }
 
 #[test]
-fn atomic_writes_are_of_eight_aligned_bytes() {
+fn atomic_writes_are_eight_aligned_bytes() {
     for aligned in [true, false] {
         let mut pair = Pair::new();
         let [a, _] = pair.connect(|_, _| {});

@@ -1,11 +1,11 @@
-//! Completion queues: depth, overrun, events, and the completions of a queue pair that ends.
+//! Completion queues: depth, overrun, events, and the completions of a queue pair that is reset or destroyed.
 
 use crate::support::*;
 use rkey_engine::*;
 
 /// Resetting or destroying a queue pair removes its unpolled completions, and no others.
 #[test]
-fn completions_end_with_their_queue_pair() {
+fn completions_are_removed_with_their_queue_pair() {
     let mut node = Node::new(1);
     let first = node.qp(|_| {});
     let cq = first.cq.id();
@@ -42,7 +42,7 @@ fn completions_end_with_their_queue_pair() {
 
 /// A completion that finds no room breaks the queue and its queue pairs, with one event.
 #[test]
-fn an_overrun_is_noticed() {
+fn an_overrun_is_detected() {
     let mut pair = Pair::new();
     let small = pair.nodes[0].engine.create_cq(2).unwrap();
     let [a, _] = pair.connect(|at, config| {
@@ -123,7 +123,7 @@ fn armed_queues_raise_one_event() {
     send(&mut pair, true);
     assert_eq!(ready(&mut pair), 0, "not armed");
     pair.nodes[1].engine.arm_cq(b.cq.id(), false).unwrap();
-    assert_eq!(ready(&mut pair), 0, "what was there before does not count");
+    assert_eq!(ready(&mut pair), 0, "earlier entries do not count");
     send(&mut pair, false);
     send(&mut pair, false);
     assert_eq!(ready(&mut pair), 1);
@@ -143,7 +143,7 @@ fn armed_queues_raise_one_event() {
 
 /// A queue is watched for solicited entries and errors independently of how it is armed.
 #[test]
-fn watched_queues_raise_an_event_of_their_own() {
+fn watched_queues_raise_a_separate_event() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, _| {});
     let told = |pair: &mut Pair| {
@@ -165,7 +165,7 @@ fn watched_queues_raise_an_event_of_their_own() {
     pair.nodes[1].engine.watch_cq(b.cq.id()).unwrap();
     pair.nodes[1].engine.arm_cq(b.cq.id(), false).unwrap();
     send(&mut pair, false);
-    assert_eq!(told(&mut pair), (1, 0), "it is watched on");
+    assert_eq!(told(&mut pair), (1, 0), "it is still watched");
     send(&mut pair, true);
     send(&mut pair, true);
     assert_eq!(told(&mut pair), (0, 1), "once, and no longer armed");

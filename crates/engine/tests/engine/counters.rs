@@ -5,7 +5,7 @@ use rkey_engine::*;
 
 /// A counter that is bound to a region counts peers' operations on it.
 #[test]
-fn bound_counters_are_told() {
+fn bound_counters_are_notified() {
     let mut pair = Pair::new();
     let [a, _] = pair.connect(|_, _| {});
     let mine = pair.nodes[0].register(0, 1000, ALL);

@@ -158,7 +158,7 @@ fn queue_pairs() -> Vec<Situation> {
     ]
 }
 
-/// The link: its room, its end, its absence.
+/// The link: full, lost, or missing.
 fn links() -> Vec<Situation> {
     vec![
         ("a full link", || {
@@ -258,7 +258,7 @@ fn resources() -> Vec<Situation> {
                 it.regions[1] = it.pair.nodes[1].register(0, 4096, rights);
             })
         }),
-        ("a key that has ended there", || {
+        ("a key that is stale there", || {
             plain().between(|it, id| {
                 if id == 4 {
                     it.pair.settle();
@@ -266,14 +266,14 @@ fn resources() -> Vec<Situation> {
                 }
             })
         }),
-        ("a key that has ended here", || {
+        ("a key that is stale here", || {
             plain().between(|it, id| {
                 if id == 5 {
                     assert!(it.pair.nodes[0].close(&it.regions[0]));
                 }
             })
         }),
-        ("memory that is not there", || {
+        ("memory that is not mapped", || {
             plain().with(|it| {
                 let hole = VaRange::new(it.pair.nodes[0].base() + 32 * 5, 8).unwrap();
                 it.pair.nodes[0].memory.poison(hole);
@@ -296,13 +296,13 @@ fn cutting_through_changes_nothing_else() {
         let long = scene().play(SendFlags::FENCE);
         assert_eq!(short, long, "{name}");
         let accepted = short.posts.iter().filter(|post| post.is_ok()).count();
-        assert!(accepted > 0, "{name}: the test tests nothing");
+        assert!(accepted > 0, "{name}: no request cut through");
     }
 }
 
-/// A request does not overtake earlier ones that wait.
+/// A request does not overtake waiting ones.
 #[test]
-fn nothing_overtakes_what_waits() {
+fn no_request_overtakes_waiting_ones() {
     let mut scene = plain();
     scene.pair.end(0).window = 1;
     let (near, far) = (&scene.pair.nodes[0], &scene.pair.nodes[1]);

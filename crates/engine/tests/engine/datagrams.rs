@@ -75,7 +75,7 @@ fn datagrams() {
     assert_eq!(got[0].flags, CompletionFlags::IMM | CompletionFlags::GRH);
     assert_eq!(pair.nodes[1].bytes(0, 40), route.grh(4096));
     assert_eq!(pair.nodes[1].bytes(40, 4096), data);
-    // The highest bit of the key stands for the sender's own key.
+    // The highest bit of the key selects the sender's own key.
     pair.recv(1, &b, 51, &room);
     send(
         &mut pair,
@@ -113,7 +113,7 @@ fn datagrams() {
 }
 
 #[test]
-fn datagrams_wait_for_their_link_and_no_longer() {
+fn datagrams_wait_only_for_their_link() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Ud);
     let theirs = pair.nodes[1].register(0, 64, ALL);
@@ -153,7 +153,7 @@ fn datagrams_wait_for_their_link_and_no_longer() {
 /// Finding the receiver takes longer than sending: a program that changes its memory in the meantime, as it may on any
 /// network, does not change the datagram.
 #[test]
-fn a_datagram_that_waits_is_as_it_was_posted() {
+fn a_waiting_datagram_is_sent_as_posted() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, config| {
         config.qp_type = QpType::Ud;

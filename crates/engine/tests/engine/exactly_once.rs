@@ -1,5 +1,5 @@
 //! No operation is ever lost or completed twice, in whatever order two engines and the wires between them run, and
-//! whatever breaks.
+//! whatever fails.
 //!
 //! Random programs run on two engines: posts of every kind, late receives, wires that carry a little at a time, small
 //! rings, small completion queues, peers that refuse remote iovecs, and (in some programs) a bad key or a wire that
@@ -387,7 +387,7 @@ impl World {
         }
     }
 
-    /// Runs everything to its end, and checks that nothing is left over.
+    /// Runs everything to completion, and checks that nothing is left over.
     fn finish(mut self) {
         for _ in 0..100 {
             for at in 0..2 {
@@ -530,7 +530,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn in_good_weather(
+    fn without_faults(
         mut shape in shape(Just(256)),
         steps in steps(false),
     ) {

@@ -61,7 +61,7 @@ fn faults_are_errors_on_both_sides() {
 ///
 /// Proves: FI-I39
 #[test]
-fn a_write_that_fails_changes_nothing_outside_of_the_region() {
+fn a_failed_write_changes_nothing_outside_the_region() {
     const START: u64 = 4096;
     const LEN: u64 = 8192;
     for remote_iovec in [false, true] {
@@ -112,7 +112,7 @@ fn a_write_that_fails_changes_nothing_outside_of_the_region() {
 
 /// With `survive_remote_error`, a payload that the peer cannot fetch ends only one message.
 #[test]
-fn memory_of_the_requester_that_is_not_there_ends_one_message() {
+fn unmapped_memory_of_the_requester_fails_one_message() {
     let caps = rkey_link::Capabilities {
         remote_iovec: true,
         ..CAPS

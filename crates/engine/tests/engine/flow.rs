@@ -56,7 +56,7 @@ fn scatter_and_gather() {
 }
 
 #[test]
-fn unsignalled_work_completes_without_a_word() {
+fn unsignalled_work_completes_silently() {
     for signal_all in [false, true] {
         let mut pair = Pair::new();
         let [a, _] = pair.connect(|_, config| config.signal_all = signal_all);
@@ -132,7 +132,7 @@ fn outstanding_reads_are_limited() {
 }
 
 #[test]
-fn draining_lets_started_work_end_and_holds_back_the_rest() {
+fn draining_finishes_started_work_and_starts_no_more() {
     let mut pair = Pair::new();
     let ([a, _], [mine, theirs]) = transfer(&mut pair);
     let sge = [pair.nodes[0].sge(&mine, 0, 8192)]; // more than the window, so it stops in the middle
@@ -166,7 +166,7 @@ fn draining_lets_started_work_end_and_holds_back_the_rest() {
 /// Messages larger than the window, on a wire that carries one fragment at a time, with both directions busy and little
 /// room for responses.
 #[test]
-fn many_at_once_through_a_narrow_wire() {
+fn many_messages_over_a_narrow_wire() {
     let mut pair = Pair::new();
     for at in 0..2 {
         pair.end(at).window = 2;
@@ -208,7 +208,7 @@ fn many_at_once_through_a_narrow_wire() {
 }
 
 #[test]
-fn an_idle_engine_asks_for_no_attention() {
+fn an_idle_engine_needs_no_attention() {
     let mut pair = Pair::new();
     let ([a, b], [mine, theirs]) = transfer(&mut pair);
     let sge = [pair.nodes[0].sge(&mine, 0, 8)];

@@ -43,7 +43,7 @@ fn frame(first: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sent_to_a_group_reaches_its_members() {
+fn datagrams_to_a_group_reach_its_members() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Ud);
     let c = pair.nodes[1].qp(|config| config.qp_type = QpType::Ud);
@@ -95,7 +95,7 @@ fn what_is_sent_to_a_group_reaches_its_members() {
     }
     // A member that has left receives nothing more, nor does a member of another group.
     pair.nodes[1].engine.leave_group(b.id, Group::Gid(GROUP));
-    assert_eq!(post(&mut pair, 2, GROUP), 0, "the answer is still good");
+    assert_eq!(post(&mut pair, 2, GROUP), 0, "the answer is still valid");
     pair.settle();
     assert_eq!((b.poll().len(), c.poll().len()), (0, 1));
     assert_eq!(post(&mut pair, 3, [0xff; 16]), 1);
@@ -161,10 +161,10 @@ fn a_copy_waits_for_room_on_its_link() {
 /// A member that takes nothing delays the sender once, briefly. Once it has taken something, datagrams wait for it
 /// again.
 #[test]
-fn a_copy_does_not_wait_for_ever() {
+fn a_copy_does_not_wait_forever() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
-    // Drives the sender and carries nothing.
+    // Drives the sender without carrying anything.
     let begin = pair.now;
     let mut ended = Vec::new();
     while ended.len() < 40 {
@@ -212,7 +212,7 @@ fn a_copy_that_waits_ends_with_its_queue_pair() {
 
 /// A datagram from memory without the right to send is an error even if the group has no members.
 #[test]
-fn a_datagram_to_nobody_still_has_to_be_in_order() {
+fn a_datagram_to_an_empty_group_must_still_be_valid() {
     let mut pair = Pair::new();
     let [a, _] = pair.connect(|_, config| config.qp_type = QpType::Ud);
     let foreign = Sge {
@@ -231,7 +231,7 @@ fn a_datagram_to_nobody_still_has_to_be_in_order() {
 }
 
 #[test]
-fn frames_go_to_who_has_a_flow_for_them() {
+fn frames_go_to_queue_pairs_with_a_matching_flow() {
     let mut pair = Pair::new();
     let sender = raw(&mut pair.nodes[0], |_| {});
     let takers = [0, 1].map(|_| raw(&mut pair.nodes[1], |_| {}));
@@ -366,7 +366,7 @@ impl Spreading {
 }
 
 #[test]
-fn frames_are_spread_over_queues() {
+fn frames_are_distributed_over_queues() {
     let mut all = Spreading::new();
     for at in 0..2 {
         (0..16).for_each(|id| all.post(at, id + 100 * at as u64));

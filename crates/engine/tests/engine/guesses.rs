@@ -1,4 +1,4 @@
-//! Peers that guess keys: which of them must wait, for how long, and what they learn.
+//! Peers that guess keys: which of them must wait, for how long, and what the guesses reveal.
 
 use crate::support::*;
 use rkey_core::{Key, Reason, WireKey};
@@ -90,7 +90,7 @@ impl Attack {
             }
             let next = [0, 1].map(|at| self.pair.drive(at, 64).next_deadline);
             let next = next.into_iter().flatten().min().expect("it waits forever");
-            assert!(next > self.pair.now, "it waits for the past");
+            assert!(next > self.pair.now, "the deadline has already passed");
             self.pair.now = next;
         }
     }
@@ -184,8 +184,8 @@ fn guesses_in_the_ring_wait_there() {
     assert_eq!(tried, u64::from(ALLOWANCE) + 1);
 }
 
-/// One mistake a second, each with a different key, for two hours never makes a request wait. Nor is a program slowed
-/// down if it repeats the same mistake in a loop, because it learns nothing.
+/// One mistake per second, each with a different key, for two hours never makes a request wait. Nor is a program slowed
+/// down that repeats the same mistake in a loop, because that reveals nothing.
 #[test]
 fn honest_mistakes_are_answered_at_once() {
     let mut attack = Attack::new();
@@ -207,8 +207,8 @@ fn honest_mistakes_are_answered_at_once() {
     assert!(told.iter().all(|it| it.pauses == 0), "{told:?}");
 }
 
-/// While a process waits, others work at full speed, whether of the same or another user, over new or old links.
-/// Afterwards, the one that waited works too.
+/// While a process waits, others run at full speed, whether of the same or another user, over new or old links.
+/// Afterwards, the process that waited runs, too.
 #[test]
 fn other_peers_do_not_wait() {
     for user in [1, 2] {
@@ -279,7 +279,7 @@ fn forking_does_not_help() {
 /// The misses of a guesser: keys that were never issued, stale ones, those of other domains, local ones. All of them
 /// count. A process that exceeds the rights of a valid key does not count.
 #[test]
-fn whatever_a_guess_can_meet_is_counted() {
+fn every_kind_of_wrong_key_is_counted() {
     let mut attack = Attack::new();
     let (qp, _) = attack.link(process(1, 42));
     let node = &mut attack.pair.nodes[1];
@@ -313,7 +313,7 @@ fn whatever_a_guess_can_meet_is_counted() {
     let known = attack.pair.nodes[1].engine.guessers();
     assert_eq!(
         known[0].to_string(),
-        "PID 42 (user 1) has tried 3 keys that give it no access, 1 of them never issued"
+        "PID 42 (user 1) has tried 3 keys that grant it no access, 1 of them never issued"
     );
     let reports = attack.pair.nodes[1].engine.reports().all();
     assert!(matches!(
@@ -324,7 +324,7 @@ fn whatever_a_guess_can_meet_is_counted() {
 
 /// In the long run, a process that paces itself gets one key for each refill and no more.
 #[test]
-fn pacing_brings_one_key_a_refill() {
+fn pacing_allows_one_key_per_refill() {
     let mut attack = Attack::new();
     let (qp, _) = attack.link(process(1, 42));
     let begin = attack.pair.now;
@@ -338,5 +338,5 @@ fn pacing_brings_one_key_a_refill() {
         assert_eq!(attack.pair.now, now);
     }
     let seconds = (attack.pair.now - begin) / SECOND;
-    assert_eq!(seconds, 4000, "1.25 keys a second");
+    assert_eq!(seconds, 4000, "1.25 keys per second");
 }

@@ -69,7 +69,7 @@ fn an_inbox_takes_messages_in_order_and_needs_no_receive() {
 }
 
 #[test]
-fn what_an_inbox_leaves_goes_to_a_receive_and_so_does_what_follows() {
+fn messages_from_the_first_that_an_inbox_leaves_go_to_receives() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let region = pair.nodes[1].register(0, 4096, ALL);
@@ -85,7 +85,7 @@ fn what_an_inbox_leaves_goes_to_a_receive_and_so_does_what_follows() {
     assert_eq!(
         taker.firsts(),
         [1, 2],
-        "none is offered behind one in a receive"
+        "none is offered after one in a receive"
     );
     assert_eq!(qps[1].cq.len(), 3);
     // The completion has not been polled yet, so a later message would overtake it.
@@ -145,7 +145,7 @@ impl Inbox<Memory> for Placer<'_> {
 }
 
 #[test]
-fn an_inbox_reaches_only_what_keys_allow() {
+fn an_inbox_reaches_only_memory_that_keys_allow() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let region = pair.nodes[1].register(0, 64, ALL);

@@ -1,4 +1,4 @@
-//! Links that are late, and links that break.
+//! Links that come up late, and links that break.
 
 use crate::support::*;
 use rkey_engine::*;
@@ -54,7 +54,7 @@ fn requests_wait_for_a_link() {
 
 /// A broken link fails its outstanding requests at once, and affects nothing else.
 #[test]
-fn a_broken_link_fails_what_is_outstanding() {
+fn a_broken_link_fails_outstanding_requests() {
     let mut pair = Pair::new();
     let ([a, _], [mine, _]) = transfer(&mut pair);
     let [c, d] = pair.connect(|_, _| {});
@@ -158,7 +158,7 @@ fn a_requester_that_dies_in_the_middle_of_its_message() {
 /// Requests that the peer executed before it ended succeed, even if their acknowledgement is the
 /// last thing that arrived from it.
 #[test]
-fn the_last_news_of_a_link_counts() {
+fn the_last_acknowledgement_of_a_link_counts() {
     let mut pair = Pair::new();
     let ([a, _], [mine, theirs]) = transfer(&mut pair);
     let sge = [pair.nodes[0].sge(&mine, 0, 8)];

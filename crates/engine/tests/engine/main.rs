@@ -1,7 +1,7 @@
 //! Tests of the engine through its public interface: two engines with their own memories, joined by
 //! a wire that the test drives, or one engine and the loopback link.
 
-// "Side 0 and side 1" is the subject of nearly every loop here.
+// Nearly every loop here is over "side 0 and side 1".
 #![allow(clippy::needless_range_loop, clippy::large_enum_variant)]
 
 mod bare;

@@ -36,7 +36,7 @@ fn posts_in_a_wrong_state_are_refused() {
     node.engine
         .modify_qp(qp.id, &QpAttributes::to(QpState::Reset))
         .unwrap();
-    assert!(qp.poll().is_empty(), "a reset forgets");
+    assert!(qp.poll().is_empty(), "a reset clears the queue pair");
 }
 
 #[test]

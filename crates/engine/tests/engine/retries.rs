@@ -22,10 +22,7 @@ fn a_sender_waits_for_the_receiver() {
         pair.recv(1, &b, 100 + id, &room);
     }
     pair.settle();
-    assert!(
-        a.poll().is_empty(),
-        "nothing is tried before the delay is over"
-    );
+    assert!(a.poll().is_empty(), "no retry before the delay is over");
     pair.run(5 * MS);
     let want: Vec<_> = (0..8).map(|id| (id, Status::Success)).collect();
     assert_eq!(statuses(&a.poll()), want);
@@ -52,7 +49,7 @@ fn receiver_not_ready_retries_are_counted() {
         pair.run(start + 20 * MS);
         let done = statuses(&qps[0].poll());
         if retries == 7 {
-            assert!(done.is_empty(), "7 is forever");
+            assert!(done.is_empty(), "7 means forever");
             continue;
         }
         assert_eq!(done, [(1, Status::RnrRetryExceeded), (2, Status::Flushed)]);
@@ -67,7 +64,7 @@ fn receiver_not_ready_retries_are_counted() {
 
 /// Requests wait for a peer that comes up later, and reach it in order.
 #[test]
-fn a_peer_that_is_not_ready_yet_is_asked_again() {
+fn a_peer_that_is_not_ready_yet_is_retried() {
     let mut pair = Pair::new();
     let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
     let regions = [0, 1].map(|at| pair.nodes[at].register(0, 1 << 16, ALL));
@@ -84,7 +81,7 @@ fn a_peer_that_is_not_ready_yet_is_asked_again() {
     }
     pair.run(100 * MS);
     assert!(a.poll().is_empty());
-    // The process, or the machine, stands still for longer than any timeout; then everything continues.
+    // The process, or the machine, is stopped for longer than any timeout; then everything continues.
     pair.now += 3_600_000 * MS;
     pair.run(pair.now + 50 * MS);
     assert!(a.poll().is_empty());
@@ -98,9 +95,9 @@ fn a_peer_that_is_not_ready_yet_is_asked_again() {
     assert_eq!(pair.nodes[1].bytes(0, 4096), pattern(9, 4096));
 }
 
-/// A peer that never comes up costs the transport timeout, no more and not much less.
+/// A peer that never comes up costs the transport timeout, and not more or much less.
 #[test]
-fn a_peer_that_never_is_ready_fails_the_request_in_time() {
+fn a_peer_that_is_never_ready_fails_the_request_in_time() {
     for exists in [false, true] {
         let mut pair = Pair::new();
         let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
@@ -148,7 +145,7 @@ fn message_numbers_that_do_not_match_fail() {
 
 /// The owner decides whether the engine gives up on a silent peer: requests wait for a peer that could not respond.
 #[test]
-fn a_peer_that_could_not_answer_is_waited_for() {
+fn the_engine_waits_for_a_peer_that_could_not_respond() {
     let config = EngineConfig {
         asks_about_silence: true,
         ..EngineConfig::default()
@@ -199,7 +196,7 @@ fn a_peer_that_could_not_answer_is_waited_for() {
 /// Requests to a peer that takes them and does nothing fail after the timeout; those to a slow peer do not, as long as
 /// it makes progress.
 #[test]
-fn silence_fails_and_slowness_does_not() {
+fn a_silent_peer_fails_but_a_slow_one_does_not() {
     for moves in [false, true] {
         let mut pair = Pair::new();
         let ([a, _], [mine, theirs]) = transfer(&mut pair);

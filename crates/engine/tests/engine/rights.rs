@@ -37,9 +37,9 @@ fn rights_of_the_region_decide() {
 }
 
 /// The data of a read needs a region with the right for read results, or for messages if the
-/// request says so.
+/// request asks for that.
 #[test]
-fn a_read_may_be_put_down_like_a_message() {
+fn read_data_may_be_stored_like_a_message() {
     let flags = [SendFlags::empty(), SendFlags::RECEIVES];
     for (granted, allowed) in [(Access::READ, flags[0]), (Access::RECV, flags[1])] {
         for flag in flags {
@@ -84,7 +84,7 @@ fn a_read_may_be_put_down_like_a_message() {
 ///
 /// Proves: VB-I06
 #[test]
-fn rights_of_the_queue_pair_decide_too() {
+fn the_queue_pair_must_also_grant_the_right() {
     for which in 0..4 {
         for allowed in [true, false] {
             let mut pair = Pair::new();
@@ -163,7 +163,7 @@ fn one_byte_outside_is_refused() {
     }
 }
 
-/// A key works only on queue pairs of its domain, as a local and as a remote one.
+/// A key works only on queue pairs of its domain, both as a local and as a remote key.
 ///
 /// Proves: VB-I05, DA-I10
 #[test]
@@ -236,7 +236,7 @@ fn unknown_and_stale_keys_are_refused() {
 ///
 /// Proves: VB-009
 #[test]
-fn local_rights_decide_at_home() {
+fn local_rights_apply_to_local_memory() {
     let local = Access::LOCAL_READ;
     // The receive lacks the right: the sender also gets an error.
     let mut pair = Pair::new();
@@ -263,7 +263,7 @@ fn local_rights_decide_at_home() {
         assert_eq!(
             pair.nodes[1].bytes(0, 8),
             [0; 8],
-            "nothing was asked of the peer"
+            "the peer received no request"
         );
     }
     // Sending needs the right to send.
@@ -279,7 +279,7 @@ fn local_rights_decide_at_home() {
 
 /// If a region is deregistered while a message is in flight, the rest of the message is refused.
 #[test]
-fn deregistering_stops_a_message_in_its_middle() {
+fn deregistering_stops_a_message_in_progress() {
     for remote_iovec in [false, true] {
         let caps = rkey_link::Capabilities {
             remote_iovec,
@@ -328,7 +328,7 @@ fn deregistering_stops_a_message_in_its_middle() {
 /// A denial of our own memory names the whole scatter/gather entry, which is what the program posted, not the fragment that
 /// came too late.
 #[test]
-fn a_denial_in_the_middle_of_an_element_names_the_element() {
+fn a_denial_inside_an_entry_names_the_whole_entry() {
     const LEN: u32 = 1 << 16;
     for (read, at) in [(true, 0), (false, 0), (false, 1)] {
         let mut pair = Pair::new();
@@ -383,7 +383,7 @@ fn inline_data_needs_no_key() {
 
 /// Only requests from the connected queue pair of the connected device are accepted.
 #[test]
-fn strangers_are_not_listened_to() {
+fn requests_from_strangers_are_ignored() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, _| {});
     let [c, _d] = pair.connect(|_, _| {});

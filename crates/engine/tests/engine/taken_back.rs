@@ -17,7 +17,7 @@ const REMOTE_IOVEC: Capabilities = Capabilities {
 /// Proves: VB-I06
 #[test]
 #[cfg_attr(miri, ignore)]
-fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
+fn revoking_rights_of_a_queue_pair_ends_the_message_in_progress() {
     let len = 1 << 20;
     for (caps, read) in [
         (CAPS, false),
@@ -65,7 +65,7 @@ fn rights_that_are_taken_from_a_queue_pair_end_the_message_in_progress() {
 /// memory that the fragment names, and deregistering the region must wait for that.
 #[test]
 #[cfg_attr(miri, ignore)]
-fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
+fn addresses_sent_before_a_message_failed_are_not_forgotten() {
     for survive in [false, true] {
         let mut pair = Pair::large(REMOTE_IOVEC, 64 << 20);
         let [a, _b] = pair.connect(|_, config| config.survive_remote_error = survive);
@@ -96,7 +96,7 @@ fn what_a_peer_was_told_before_a_message_failed_is_not_forgotten() {
 /// A request that times out releases its memory, and so do the requests flushed after it: a peer that got the addresses
 /// and continues after all cannot access the memory. A peer that got no addresses keeps its link.
 #[test]
-fn a_time_out_ends_what_the_peer_was_told() {
+fn a_timeout_revokes_the_addresses_that_the_peer_was_sent() {
     for read in [true, false] {
         for remote_iovec in [true, false] {
             let caps = Capabilities {

@@ -3,9 +3,9 @@
 use crate::support::*;
 use rkey_engine::*;
 
-/// The sender of an unreliable connection learns nothing about the receiver.
+/// The sender of an unreliable connection is told nothing about the receiver.
 #[test]
-fn unreliable_connections_lose_in_silence() {
+fn unreliable_connections_lose_silently() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Uc);
     let mine = pair.nodes[0].register(0, 4096, ALL);
@@ -54,9 +54,9 @@ fn unreliable_connections_lose_in_silence() {
 }
 
 /// Requests that a peer sends before we know its device are not lost, even on services without
-/// retries: they wait for the end of the search.
+/// retries: they wait until the search ends.
 #[test]
-fn an_unreliable_connection_does_not_lose_what_came_while_it_looked_for_its_peer() {
+fn an_unreliable_connection_keeps_what_arrives_before_its_peer_is_found() {
     for found in [true, false] {
         let mut pair = Pair::new();
         let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|config| config.qp_type = QpType::Uc));

@@ -79,7 +79,7 @@ impl Bound {
     }
 }
 
-/// A bind is executed in send queue order; the window then gives access to exactly its part with exactly its rights.
+/// A bind is executed in send queue order; the window then grants access to exactly its part with exactly its rights.
 ///
 /// Proves: DA-003
 #[test]
@@ -253,12 +253,12 @@ fn a_peer_invalidates_with_a_send() {
     assert_eq!(statuses(&world.a.poll()), [(2, Status::RemoteAccess)]);
 }
 
-/// These binds ask for rights that the region does not have, memory that it does not cover, or a region without the
+/// These binds request rights that the region does not have, memory that it does not cover, or a region without the
 /// right to bind.
 ///
 /// Proves: VB-I13
 #[test]
-fn binds_that_ask_too_much_fail() {
+fn invalid_binds_fail() {
     let rights = [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
     for (which, right) in (0..3).flat_map(|which| rights.map(|right| (which, right))) {
         let mut world = world(WindowKind::Type1);

@@ -183,7 +183,7 @@ fn a_queue_ends_in_the_middle_of_a_message() {
     assert_eq!(waiting(node), 0);
     node.engine.destroy_cq(queue.cq.id()).unwrap();
     let other = node.engine.create_cq(64).unwrap();
-    assert_eq!(other.id().index, queue.cq.id().index, "the same place");
+    assert_eq!(other.id().index, queue.cq.id().index, "the same index");
     pair.end(0).outbox.extend(rest);
     pair.settle();
     assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
@@ -236,7 +236,7 @@ fn keys_are_those_of_the_domain_of_the_queue() {
 
 /// Requests cannot name a queue that does not exist, serves other connections, or is an ordinary one.
 #[test]
-fn queues_that_cannot_be_named() {
+fn queues_that_requests_cannot_name() {
     for case in 0..4 {
         let (mut pair, [a, b]) = connection();
         let node = &mut pair.nodes[1];
@@ -275,7 +275,7 @@ fn queues_that_cannot_be_named() {
 }
 
 #[test]
-fn halves_take_only_what_they_are_for() {
+fn halves_accept_only_their_own_requests() {
     let (mut pair, [a, b]) = connection();
     let recv = RecvRequest { id: 1, sges: &[] };
     for (at, qp) in [(0, &a), (1, &b)] {
@@ -299,7 +299,7 @@ fn halves_take_only_what_they_are_for() {
 
 /// The domain and queues that a receiving half uses for its messages do not replace those that it was created with.
 #[test]
-fn everything_is_given_back() {
+fn a_receiving_half_keeps_its_own_domain_and_queues() {
     let (mut pair, [a, b]) = connection();
     let queue = Behind::new(&mut pair.nodes[1], DOMAIN);
     let recv = RecvRequest { id: 1, sges: &[] };

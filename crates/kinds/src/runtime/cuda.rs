@@ -1,7 +1,7 @@
 //! CUDA, through its driver interface (`libcuda.so.1`).
 //!
-//! Copies run in a stream of their own in the context of the memory, so they wait for no kernel of the program, and the
-//! context of the calling thread is as before when they return. Buffer IDs distinguish allocations that had the same address
+//! Copies run in a stream of our own in the memory's context, so they do not wait for the program's kernels, and the
+//! calling thread's context is restored before they return. Buffer IDs distinguish allocations that had the same address
 //! one after the other.
 
 #![allow(unsafe_code)]
@@ -179,7 +179,7 @@ impl Runtime for Cuda {
             (RANGE_SIZE, (&raw mut size).cast()),
         ];
         let (names, places) = (wanted.map(|it| it.0), wanted.map(|it| it.1));
-        // SAFETY: as many names as places, each with room for its attribute.
+        // SAFETY: as many attributes as pointers, each to room for its attribute.
         let code = unsafe {
             (self.call.pointer_get_attributes)(
                 names.len() as c_uint,
@@ -192,7 +192,7 @@ impl Runtime for Cuda {
             return Ok(None);
         }
         self.check("cuPointerGetAttributes", code)?;
-        // Addresses that the driver does not know have attributes of zero.
+        // For addresses that the driver does not know, all attributes are zero.
         if kind == 0 {
             return Ok(None);
         }

@@ -264,8 +264,8 @@ impl LevelZero {
                 list
             }
         };
-        // SAFETY: a list of ours, which no other thread uses; the driver checks the accelerator's side, and the other one is
-        // a buffer of the caller with this length. The list is synchronous.
+        // SAFETY: a list of ours, which no other thread uses; the driver checks the accelerator's side, and the other side is a
+        // buffer of the caller with this length. The list is synchronous.
         let code = unsafe {
             (self.call.append_copy)(
                 list,

@@ -1,7 +1,7 @@
 //! AWS Neuron (`libnrt.so.1`).
 //!
 //! The runtime copies to a device address (`nrt_memcpy_to_device`). It has no call that copies from an address, and none that
-//! says what an address is. So regions can only be written, and the program is trusted.
+//! identifies an address. So regions can only be written, and the program is trusted.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls a C function of the runtime.

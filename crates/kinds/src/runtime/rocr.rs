@@ -1,7 +1,7 @@
 //! AMD's ROCr (`libhsa-runtime64.so.1`).
 //!
-//! The runtime has no ids for allocations, but calls back when one is freed. We give each allocation a number when we first
-//! see it, and forget the number in that callback.
+//! The runtime has no ids for allocations, but calls back when one is freed. We assign each allocation a number when we first
+//! see it, and drop the number in that callback.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the runtime, and is called by it.
@@ -99,7 +99,7 @@ impl Rocr {
     }
 
     fn copy(&self, dst: u64, src: u64, len: usize) -> Result<(), Failure> {
-        // SAFETY: the runtime checks the accelerator's side; the other one is a buffer of the caller with this length.
+        // SAFETY: the runtime checks the accelerator's side; the other side is a buffer of the caller with this length.
         let code = unsafe { (self.0.memory_copy)(dst as *mut c_void, src as *const c_void, len) };
         check("hsa_memory_copy", code)
     }

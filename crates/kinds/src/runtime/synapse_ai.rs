@@ -1,7 +1,7 @@
 //! Habana's SynapseAI (`libSynapse.so`).
 //!
-//! Device addresses are not addresses of the process, and no call says what an address is, so the program is trusted. Copies
-//! go one at a time through our own stream and host buffer for the device.
+//! Device addresses are not addresses of the process, and no call identifies an address, so the program is trusted. Copies go
+//! one at a time through our own stream and host buffer for the device.
 
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions of the runtime, and copies from and to its host buffer.
@@ -63,7 +63,7 @@ impl SynapseAi {
         })
     }
 
-    /// Calls `with` with the stream and the buffer of a device, which no other thread uses meanwhile.
+    /// Calls `with` with the stream and the buffer of a device, which no other thread uses during the call.
     fn with_lane(
         &self,
         of: &Allocation,
@@ -76,7 +76,7 @@ impl SynapseAi {
         with(*lane)
     }
 
-    /// Makes what a lane lacks. What exists stays, even if the rest fails.
+    /// Creates the parts that a lane lacks. Existing parts stay, even if the rest fails.
     fn complete(&self, device: u32, lane: &mut Lane) -> Result<(), Failure> {
         if lane.stream == 0 {
             let mut stream = null_mut();
@@ -97,7 +97,7 @@ impl SynapseAi {
 
     fn run(&self, lane: Lane, src: u64, len: usize, dst: u64, way: c_int) -> Result<(), Failure> {
         let stream = lane.stream as *mut c_void;
-        // SAFETY: a stream of ours; one side is its buffer, which has this length; the runtime checks the other one.
+        // SAFETY: a stream of ours; one side is its buffer, which has this length; the runtime checks the other side.
         let code = unsafe { (self.call.memcpy_async)(stream, src, len as u64, dst, way) };
         check("synMemCopyAsync", code)?;
         // SAFETY: as above.

@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The leases that the responder of a link has granted over it. Cheap to clone; all clones are
-/// the same board. Usable from any thread.
+/// The leases that the responder of a link has granted over it. Cheap to clone; all clones share one state. Usable from
+/// any thread.
 ///
 /// Revoking a lease takes three steps: [`withdraw`](Self::withdraw), `rkey_base::barrier::heavy`, and
-/// [`has_no_copy`](Self::has_no_copy) until it is true, which takes 0.2 to 20 microseconds, plus the time of a copy in
-/// progress, if any. If that copy does not end, because the peer has been stopped or breaks the protocol,
-/// [`abandon`](Self::abandon) gives the lease up.
+/// [`has_no_copy`](Self::has_no_copy) until it returns true. This takes 0.2 to 20 microseconds, plus the rest of a copy
+/// in progress. If that copy does not end, because the peer has been stopped or violates the protocol,
+/// [`abandon`](Self::abandon) gives up the lease.
 #[derive(Clone, Debug)]
 pub struct LeaseBoard(Arc<Board>);
 
@@ -33,9 +33,9 @@ pub(crate) struct Board {
 struct State {
     /// Indexes are assigned in order, so that each is reused as late as possible.
     free: VecDeque<u16>,
-    /// Abandoned while the peer was copying; free once that copy has ended.
+    /// Indexes abandoned while the peer was copying; free once that copy has ended.
     abandoned: Vec<u16>,
-    /// The generation of each granted lease (also if withdrawn), 0 for the others.
+    /// The generation of each granted lease (even if withdrawn); 0 for the others.
     out: [u64; LEASES],
     last_generation: u64,
 }
@@ -111,8 +111,8 @@ impl LeaseBoard {
         })
     }
 
-    /// The first step of revoking leases: after the next heavy barrier, no new copy takes place. Skips leases that are
-    /// not granted (any longer).
+    /// The first step of revoking leases: after the next heavy barrier, no new copy begins. Skips leases that are not,
+    /// or no longer, granted.
     pub fn withdraw(&self, leases: &[LeaseId]) {
         let state = self.0.state();
         for lease in leases {
@@ -125,7 +125,7 @@ impl LeaseBoard {
     }
 
     /// The last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: returns whether no copy is in
-    /// progress. If so, the lease is revoked. Otherwise it stays withdrawn (no new copy begins): call this again.
+    /// progress. If none is, the lease is revoked. Otherwise it stays withdrawn (no new copy begins): call this again.
     pub fn has_no_copy(&self, lease: LeaseId) -> bool {
         let mut state = self.0.state();
         let index = lease.index();
@@ -145,8 +145,8 @@ impl LeaseBoard {
         true
     }
 
-    /// If [`has_no_copy`](Self::has_no_copy) is false, returns the bytes, counted from the start of the lease, that the
-    /// copy in progress can touch according to the peer; the range may lie outside the lease. `None` if there is no
+    /// If [`has_no_copy`](Self::has_no_copy) returns false: the bytes, relative to the start of the lease, that the
+    /// copy in progress can touch according to the peer. The range may lie outside the lease. `None` if there is no
     /// copy.
     pub fn under_way(&self, lease: LeaseId) -> Option<Range<u64>> {
         if self.has_no_copy(lease) {
@@ -156,7 +156,7 @@ impl LeaseBoard {
     }
 
     /// Stops waiting for a withdrawn lease. The caller must have made the peer's copy harmless. The lease's index is
-    /// reused only when the peer has ended its copy.
+    /// reused only after the peer has ended its copy.
     pub fn abandon(&self, lease: LeaseId) {
         let mut state = self.0.state();
         if state.out.get(lease.index()) == Some(&lease.generation) {

@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 /// Why a direct access failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
-    /// The owner has revoked the lease for good; request a new one.
+    /// The owner has revoked the lease permanently; request a new one.
     #[error("the owner revoked the lease")]
     Revoked,
     /// The link to the owner is down.
-    #[error("the owner is gone")]
+    #[error("the link to the owner is down")]
     Gone,
     /// The range is not inside the lease.
     #[error("{len} bytes at {offset} are not inside the {leased} leased bytes")]
@@ -55,10 +55,10 @@ pub enum DirectError {
     #[error(transparent)]
     Fault(#[from] Fault),
     /// This process is a forked child; the lease belongs to its parent.
-    #[error("the lease belongs to the parent of this forked process")]
+    #[error("the lease belongs to the parent process, not to this forked child")]
     Forked,
     /// The lease could not be opened.
-    #[error("the lease could not be opened: {0}")]
+    #[error("cannot open the lease: {0}")]
     Open(#[from] io::Error),
 }
 
@@ -160,7 +160,7 @@ pub struct DirectMap {
     len: u64,
     writable: bool,
     light: bool,
-    /// Set once the lease was found revoked; its in-use word may already belong to another map.
+    /// Set once the lease was found to be revoked; its in-use word may already belong to another map.
     lost: bool,
     id: LeaseId,
     generation: NonNull<AtomicU64>,
@@ -234,7 +234,7 @@ impl DirectMap {
         Ok(result?)
     }
 
-    /// The lease is revoked: from now on another map may use the index, but this one may not.
+    /// Records that the lease is revoked: from now on another map may use the index, but this one may not.
     #[cold]
     fn lose(&mut self) {
         self.in_use().store(0, Ordering::Release);

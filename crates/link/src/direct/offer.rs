@@ -46,8 +46,7 @@ impl LeaseOffer {
 
     /// Parses the bytes of a peer's control message.
     ///
-    /// # Errors
-    /// The bytes are not a lease offer, or not a possible one.
+    /// The bytes are not a lease offer, or the offer is impossible.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; 27] = bytes
             .try_into()
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_travel_and_nonsense_does_not() {
+    fn grants_round_trip_and_other_bytes_are_refused() {
         let id = LeaseId {
             index: 255,
             generation: 77,

@@ -1,7 +1,7 @@
 //! One end of a link: our sender, our receiver, and the acknowledgements between them.
 //!
-//! The ack word of a half says in one store how many fragments its owner has consumed and how many responses it had
-//! sent by then. A requester trusts the word only if `acked <= consumed <= produced` and that many responses are
+//! The ack word of a half contains, in one store, how many fragments its owner has consumed and how many responses it
+//! had sent by then. A requester trusts the word only if `acked <= consumed <= produced` and that many responses are
 //! possible, and it uses `consumed` only after it has taken all those responses. So a success, which is only an
 //! acknowledgement, can never overtake a NAK.
 
@@ -42,7 +42,7 @@ pub(crate) struct End {
     waiting: Cell<Option<AckCounts>>,
     /// Whether something was published since the peer's sleep word was last read.
     dirty: Cell<bool>,
-    /// Set once the peer broke the protocol.
+    /// Set once the peer has violated the protocol.
     broken: Cell<Option<Malformed>>,
     /// Keeps the halves mapped. It is the last field so that it is dropped last.
     keep: KeepMapped,
@@ -76,7 +76,7 @@ impl End {
         self.own.geometry().fragment_max
     }
 
-    /// The rule that the peer broke, if it did.
+    /// The rule that the peer violated, if any.
     #[inline]
     pub(crate) fn broken(&self) -> Option<Malformed> {
         self.broken.get()
@@ -106,7 +106,7 @@ impl End {
 
     // ---- sending
 
-    /// Sends a fragment; returns `Full` also if the link is down (the caller tells the two apart).
+    /// Sends a fragment; also returns `Full` if the link is down (the caller distinguishes the two).
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -117,7 +117,7 @@ impl End {
             self.read_peer_ack_for_slot()?;
         }
         if header.len > super::slot::INLINE_MAX && !self.sender.has_room() {
-            // Lack of room is not an error yet because a smaller fragment may still fit, but the peer's ack word may
+            // A full ring is not an error yet because a smaller fragment may still fit, but the peer's ack word may
             // have broken the link.
             self.read_peer_ack().map_err(|_| SendError::Full)?;
         }
@@ -157,7 +157,7 @@ impl End {
         self.sender.has_room() || (self.read_peer_ack().is_ok() && self.sender.has_room())
     }
 
-    /// How many bytes the peer could send us in whole fragments while we take nothing.
+    /// How many bytes the peer can send in whole fragments before we consume any.
     pub(crate) fn room_of_peer(&self) -> u64 {
         self.peer.geometry().room()
     }
@@ -208,7 +208,7 @@ impl End {
         if !self.receiver.is_ready() {
             return Err(Malformed::new("announces a response that was not sent"));
         }
-        // Keep an older ack word: its responses come first, so we always reach it, even if newer ack words stay ahead
+        // Keep the older ack word: its responses come first, so we always reach it, even if newer ack words stay ahead
         // of us.
         if self.waiting.get().is_none() {
             self.waiting.set(Some((consumed, responses)));
@@ -288,7 +288,7 @@ impl End {
 
     // ---- polling and sleeping
 
-    /// Whether there is anything to take or to report, including that the peer broke the protocol.
+    /// Whether there is anything to receive or to report, including a protocol violation by the peer.
     #[inline(always)]
     pub(crate) fn pending(&self) -> bool {
         self.receiver.is_ready()
@@ -321,7 +321,7 @@ impl End {
         self.dirty.get()
     }
 
-    /// Whether anything was published since the last call.
+    /// Whether anything was published since the previous call.
     #[inline]
     pub(crate) fn take_dirty(&self) -> bool {
         self.dirty.replace(false)
@@ -357,9 +357,9 @@ impl End {
     }
 }
 
-/// Says whether a link has work, without the link's lock.
+/// Checks whether a link has work, without the link's lock.
 ///
-/// Any thread may use it while another one uses the link; results may be outdated at once. It keeps the shared memory
+/// Any thread may use it while another one uses the link; results may be stale at once. It keeps the shared memory
 /// mapped.
 #[derive(Clone)]
 pub struct PollView {
@@ -381,7 +381,7 @@ impl PollView {
         fence(Ordering::SeqCst);
     }
 
-    /// Withdraws the announcement.
+    /// Ends the announced sleep.
     pub fn awake(&self) {
         let epoch = self.own.sleep().load(Ordering::Relaxed);
         if epoch & 1 == 1 {

@@ -1,4 +1,4 @@
-//! The memory of one side: its layout, and the pointers to it.
+//! One side's memory: its layout, and pointers to it.
 
 use crate::Malformed;
 use rkey_base::shared::{OwnBytes, PeerBytes};
@@ -195,7 +195,7 @@ impl Half {
         self.word(SLEEP)
     }
 
-    /// Requester: whether peers may no longer access the owner's memory.
+    /// Requester: whether the peer may no longer access the owner's memory.
     pub(crate) fn revoked(&self) -> &AtomicU64 {
         self.word(REVOKED)
     }

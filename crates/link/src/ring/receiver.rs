@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of unreported fragments at which to acknowledge.
 const ACK_EVERY: u64 = 16;
-/// After this many fragments without waiting, the peer is ahead of us and prefetching slots pays off. (Otherwise
-/// prefetching takes lines from it that it is about to write.)
-const BEHIND: u64 = 8;
+/// After this many fragments without waiting, the peer is ahead of us, and prefetching slots pays off. (Otherwise
+/// prefetching takes cache lines away from the peer that it is about to write.)
+const PREFETCH_AFTER: u64 = 8;
 /// How many slots ahead to prefetch.
-const AHEAD: u64 = 4;
+const PREFETCH_SLOTS: u64 = 4;
 /// The number of polls without success after which to acknowledge: long enough (about 300 ns) that our write does not
 /// delay a prompt response.
 const ACK_AFTER_EMPTY: u32 = 24;
@@ -109,9 +109,9 @@ impl Receiver {
             return Ok(None);
         }
         let slot = self.peer.slot(index);
-        let behind = index.wrapping_sub(self.waited_at.get()) >= BEHIND;
+        let behind = index.wrapping_sub(self.waited_at.get()) >= PREFETCH_AFTER;
         if behind {
-            prefetch_read(self.peer.slot(index + AHEAD));
+            prefetch_read(self.peer.slot(index + PREFETCH_SLOTS));
         }
         // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
         let (header, body) = unsafe { slot::read(slot, first, &self.rules)? };
@@ -119,7 +119,7 @@ impl Receiver {
         let payload = match body {
             Body::Inline(at) => {
                 if behind && header.len > 16 {
-                    let ahead = self.peer.slot(index + AHEAD);
+                    let ahead = self.peer.slot(index + PREFETCH_SLOTS);
                     for line in (64..at + header.len as usize).step_by(64) {
                         prefetch_read(ahead.wrapping_add(line));
                     }

@@ -281,12 +281,14 @@ impl Sender {
         }
     }
 
-    /// Extends an acknowledged count of 32 bits to 64, and checks it.
+    /// Extends a 32-bit acknowledged count to 64 bits, and checks it.
     #[inline]
     pub(crate) fn extend(&self, from: u64, low: u32) -> Result<u64, Malformed> {
         let count = from + u64::from(low.wrapping_sub(from as u32));
         if count > self.produced {
-            return Err(Malformed::new("acknowledges what was never sent"));
+            return Err(Malformed::new(
+                "acknowledges fragments that were never sent",
+            ));
         }
         Ok(count)
     }

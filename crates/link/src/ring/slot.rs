@@ -14,7 +14,7 @@
 //! header and payload then usually fit into one cache line, so the reader has one cache miss.
 //!
 //! `extension` is the number of bytes used from offset 48 on (in a short send: from 24 on). The value
-//! [`PAYLOAD_IN_RING`] says that the payload is in the payload ring, at the offset stored at 48. All numbers are
+//! [`PAYLOAD_IN_RING`] means that the payload is in the payload ring, at the offset stored at 48. All numbers are
 //! little-endian.
 
 use super::half::SLOT;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_kept() {
+    fn each_rule_is_enforced() {
         let none = HeaderFlags::empty();
         let remote_iovec = HeaderFlags::REMOTE_IOVEC;
         let (write, read, swap) = (Op::Write as u8, Op::Read as u8, Op::CompareSwap as u8);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn short_sends_say_nothing_more() {
+    fn short_sends_carry_no_other_fields() {
         let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
         let word = |op, flags, extension, len| slot(op, flags, extension, len);
         let good = read_bytes(
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_survive_the_way_short_and_long() {
+    fn short_and_long_headers_round_trip() {
         let send = Header {
             dst_qp: 1,
             src_qp: 2,
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "long")]
-    fn random_bytes_are_refused_or_make_sense() {
+    fn random_bytes_are_refused_or_valid() {
         let mut random = 0x0123_4567_89ab_cdef_u64;
         let mut next = || {
             random ^= random << 13;

@@ -68,7 +68,7 @@ fn bytes_of(incoming: &ReceivedFragment<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn every_inline_length_and_some_longer_ones_arrive_whole() {
+fn payloads_of_every_inline_length_and_some_longer_ones_arrive_whole() {
     let mut p = pair(NORMAL);
     for len in (0..=300).chain([1000, 4096, 16383, 16384]) {
         let header = Header {
@@ -185,7 +185,7 @@ fn the_window_is_half_of_the_ring() {
 }
 
 #[test]
-fn acknowledgements_are_lazy_but_come() {
+fn acknowledgements_are_delayed_but_not_lost() {
     let mut p = pair(NORMAL);
     p.requester
         .send(&Header::new(Op::Probe), |_| Ok(()))
@@ -226,7 +226,7 @@ fn done_without_a_fragment_does_nothing() {
 }
 
 #[test]
-fn an_ack_waits_for_the_responses_that_came_before_it() {
+fn an_ack_waits_for_the_responses_that_precede_it() {
     let mut p = pair(SMALL);
     let ask = Header {
         flags: HeaderFlags::ACK_NOW,
@@ -250,7 +250,7 @@ fn an_ack_waits_for_the_responses_that_came_before_it() {
 }
 
 #[test]
-fn an_old_announcement_is_met_although_newer_ones_run_ahead() {
+fn an_old_ack_word_is_reached_although_newer_ones_run_ahead() {
     let mut p = pair(NORMAL);
     let ask = Header {
         flags: HeaderFlags::ACK_NOW,
@@ -338,7 +338,7 @@ fn room_means_that_a_whole_fragment_fits() {
 }
 
 #[test]
-fn a_slot_that_makes_no_sense_breaks_the_link_for_good() {
+fn an_invalid_slot_breaks_the_link_permanently() {
     let p = pair(SMALL);
     // Sequence number 1, operation 200.
     p.requests
@@ -357,9 +357,13 @@ fn a_slot_that_makes_no_sense_breaks_the_link_for_good() {
 fn impossible_acknowledgements_are_refused() {
     // (requests sent, word, what is wrong)
     let cases = [
-        (0, 1, "acknowledges what was never sent"),
-        (3, 4, "acknowledges what was never sent"),
-        (3, u64::from(u32::MAX), "acknowledges what was never sent"),
+        (0, 1, "acknowledges fragments that were never sent"),
+        (3, 4, "acknowledges fragments that were never sent"),
+        (
+            3,
+            u64::from(u32::MAX),
+            "acknowledges fragments that were never sent",
+        ),
         (3, 1 << 32, "announces a response that was not sent"),
         (
             3,
@@ -409,7 +413,7 @@ fn impossible_acknowledgements_are_refused() {
 }
 
 #[test]
-fn sleep_epochs_go_on() {
+fn sleep_epochs_increase() {
     let p = pair(SMALL);
     let view = p.responder.poll_view();
     for round in 0..5 {
@@ -424,7 +428,7 @@ fn sleep_epochs_go_on() {
 
 /// The payload ring is full and the peer's ack word is invalid, so nothing more is sent.
 #[test]
-fn nonsense_that_is_found_while_looking_for_room_ends_the_sending() {
+fn an_invalid_ack_word_found_while_waiting_for_room_stops_sending() {
     let mut p = pair(SMALL);
     let long = Header::new(Op::Send);
     let full = (0..100).find(|_| send(&mut p.requester, &long, &[7; 2048]).is_err());
@@ -437,13 +441,13 @@ fn nonsense_that_is_found_while_looking_for_room_ends_the_sending() {
     assert!(p.requester.broken().is_some());
 }
 
-/// A peer that writes random words all over its half while we read it.
+/// A peer that writes random words to its whole half while we read it.
 #[test]
 #[cfg_attr(miri, ignore = "long")]
-fn a_scribbling_peer_does_no_harm() {
+fn a_peer_that_writes_garbage_does_no_harm() {
     use std::sync::atomic::{AtomicBool, AtomicU64};
     struct Scribble<'a>(&'a Half);
-    /// Stops the other thread, also when this one panics.
+    /// Stops the other thread, even if this one panics.
     struct Stops<'a>(&'a AtomicBool);
     impl Drop for Stops<'_> {
         fn drop(&mut self) {
@@ -486,7 +490,8 @@ fn a_scribbling_peer_does_no_harm() {
         let _stops = Stops(&stop);
         let (mut taken, mut broken) = (0u64, 0u64);
         while taken < 2_000 || broken < 2_000 {
-            // Both ends read a half that the other thread writes. Their own writes also go there, which adds disorder.
+            // Each end reads a half that the other thread writes. The ends also write to those halves, which adds
+            // disorder.
             let keep = KeepMapped::new(Arc::new(()));
             let (a, b) = (scribbled.requests, scribbled.responses);
             let mut requester = End::new(Role::Requester, a, b, keep.clone());

@@ -1,4 +1,4 @@
-//! Making a link as the responder, and everything else that can arrive at the listening socket.
+//! Accepting a link as the responder, and everything else that can arrive at the listening socket.
 
 use super::cma::PeerProcess;
 use super::connect::{HandshakeError, Step, check_user, expect_packet, map_segment};
@@ -22,15 +22,15 @@ impl Listener {
     /// Binds the abstract name (without the leading NUL) and listens.
     ///
     /// # Errors
-    /// `AddrInUse` if another process has it; other errors of the kernel.
+    /// `AddrInUse` if another process has the name; other errors of the kernel.
     pub fn bind(name: &[u8]) -> io::Result<Self> {
         Ok(Self {
             fd: socket::listen(name)?,
         })
     }
 
-    /// Accepts the next connection, or returns `None` if none is waiting. A connection from a user who is not allowed
-    /// is closed at once; the error affects no other connection.
+    /// Accepts the next connection; `None` if none is waiting. A connection from a user who is not allowed is closed
+    /// at once; the error does not affect other connections.
     ///
     /// # Errors
     /// Errors of the kernel (for example: too many open files); `NotAllowed`.
@@ -62,13 +62,13 @@ pub struct Acceptor {
     socket: Option<Socket>,
 }
 
-/// What a connection requests.
+/// The request of a new connection.
 #[derive(Debug)]
 pub enum Greeting {
-    /// A link.
+    /// A request for a link.
     Link(LinkRequest),
     /// Something else, which the device interprets.
-    Other(Stranger),
+    Other(OtherConnection),
 }
 
 impl Acceptor {
@@ -130,7 +130,7 @@ impl Acceptor {
                 let Some(socket) = self.socket.take() else {
                     return Err(HandshakeError::Closed);
                 };
-                Ok(Step::Done(Greeting::Other(Stranger {
+                Ok(Step::Done(Greeting::Other(OtherConnection {
                     who: self.who,
                     socket,
                     first: bytes,
@@ -139,7 +139,7 @@ impl Acceptor {
             Frame::Known(..) => Err(Malformed::new("a first packet of the wrong kind").into()),
             Frame::OtherVersion(version) => {
                 // The refusal's header carries our version to the other side.
-                refuse(socket, "the versions of rkey differ");
+                refuse(socket, "the two sides run different versions of rkey");
                 Err(HandshakeError::Version(version))
             }
         }
@@ -172,15 +172,15 @@ impl LinkRequest {
         self.who
     }
 
-    /// The other device's data.
+    /// The other device's message.
     pub fn purpose(&self) -> &[u8] {
         &self.hello.purpose
     }
 
-    /// Makes the link, as its responder.
+    /// Creates the link as its responder.
     ///
     /// # Errors
-    /// No link was made. If its segment cannot be used, the other side is told so.
+    /// No link was created. If the peer's segment cannot be used, the peer gets a refusal.
     pub fn accept(self) -> Result<ShmLink, HandshakeError> {
         let Self {
             local,
@@ -237,7 +237,7 @@ impl LinkRequest {
         Ok(link)
     }
 
-    /// Refuses it, with a reason in words.
+    /// Refuses the request, with a reason as text.
     pub fn refuse(self, why: &str) {
         refuse(&self.socket, why);
     }
@@ -245,13 +245,13 @@ impl LinkRequest {
 
 /// A connection that is not about a link: packets of bytes and descriptors, in both directions.
 #[derive(Debug)]
-pub struct Stranger {
+pub struct OtherConnection {
     who: Credentials,
     socket: Socket,
     first: Vec<u8>,
 }
 
-impl Stranger {
+impl OtherConnection {
     /// Connects to a device's listening socket and sends something other than a link request.
     ///
     /// # Errors
@@ -281,8 +281,8 @@ impl Stranger {
     /// Sends a packet.
     ///
     /// # Errors
-    /// `WouldBlock` if the other side does not read; `BrokenPipe` or `ConnectionReset` if it is
-    /// gone; `InvalidInput` for too many bytes or descriptors.
+    /// `WouldBlock` if the other side does not read; `BrokenPipe` or `ConnectionReset` if it has ended;
+    /// `InvalidInput` for too many bytes or descriptors.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.len() > CONTROL_MAX {
             return Err(io::Error::new(
@@ -296,8 +296,8 @@ impl Stranger {
     /// Takes the next packet; `Pending` if none has arrived.
     ///
     /// # Errors
-    /// `Closed` if the other side has ended; anything that is not a packet of this protocol; a
-    /// refusal.
+    /// `Closed` if the other side has ended; `Malformed` for anything that is not a packet of this protocol;
+    /// `Refused` for a refusal.
     pub fn receive(&self) -> Result<Step<Control>, HandshakeError> {
         let Some(packet) = expect_packet(&self.socket)? else {
             return Ok(Step::Pending);
@@ -316,7 +316,7 @@ impl Stranger {
     }
 }
 
-impl AsFd for Stranger {
+impl AsFd for OtherConnection {
     /// The socket to wait for.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -1,4 +1,4 @@
-//! The other process's memory, copied directly with `process_vm_readv` and `process_vm_writev`.
+//! Direct copies to and from the other process's memory with `process_vm_readv` and `process_vm_writev`.
 //!
 //! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and the target's dumpable
 //! flag. It can differ between the two directions, and only an attempt shows it. So each side sends the address of a
@@ -52,7 +52,7 @@ impl PeerProcess {
         matches!(watch.all_clear(pid, deadline), Ok(true)) && alive.is_alive()
     }
 
-    /// Its PID, if it has one in our PID namespace.
+    /// The process's PID, if it has one in our PID namespace.
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
@@ -94,8 +94,8 @@ impl PeerProcess {
         if mem.process().is_some() {
             for_chunks(dst, src, len, CHUNK, |dst, src, len| {
                 let _inside = peer_access.enter()?;
-                // SAFETY: the creator of the `ProcessMemory` has promised that only addresses of registered memory
-                // come here; the kernel refuses what is not mapped.
+                // SAFETY: the creator of the `ProcessMemory` guarantees that only addresses of registered memory are
+                // passed here; the kernel refuses unmapped addresses.
                 unsafe {
                     cma_read_with(
                         permit,
@@ -162,7 +162,7 @@ impl PeerProcess {
     }
 }
 
-/// A buffer for a part of `len` bytes in memory that the system call cannot access (an accelerator's, or a
+/// A buffer for a part of `len` bytes, for memory that the system call cannot access (an accelerator's, or a
 /// simulation's).
 fn buffer(len: u64) -> Vec<u8> {
     vec![0; len.min(CHUNK) as usize]

@@ -1,4 +1,4 @@
-//! Making a link, as the requester.
+//! Creating a link as the requester.
 
 use super::cma::PeerProcess;
 use super::hello::{self, Frame, Hello, Kind, PURPOSE_MAX, Welcome};
@@ -11,17 +11,17 @@ use rkey_base::segment::{OwnPermit, OwnSegment, PeerPermit, PeerSegment};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Why a link could not be made.
+/// Why a link could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The kernel refused a call.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    /// The user of the process at the other end is not allowed.
-    #[error("user {0} of the process at the other end is not allowed")]
+    /// The user of the process at the other end is not allowed to connect.
+    #[error("the process at the other end runs as user {0}, who is not allowed to connect")]
     NotAllowed(u32),
     /// The other side speaks another version.
-    #[error("the other side speaks version {0} of the link protocol, this one {ours}", ours = hello::PROTOCOL_VERSION)]
+    #[error("the other side uses version {0} of the link protocol, but this side uses {ours}", ours = hello::PROTOCOL_VERSION)]
     Version(u16),
     /// The other side refused.
     #[error("the other side refused: {0}")]
@@ -53,7 +53,7 @@ pub(crate) fn expect_packet(socket: &Socket) -> Result<Option<Packet>, Handshake
     }
 }
 
-/// The other side, if its user is allowed.
+/// Returns the other side's credentials if its user is allowed.
 pub(crate) fn check_user(
     socket: &Socket,
     local: &LocalNode,
@@ -66,7 +66,7 @@ pub(crate) fn check_user(
     }
 }
 
-/// Maps the other side's segment, the first descriptor of the packet, and its permit, if a second one came with it.
+/// Maps the other side's segment (the packet's first descriptor) and its permit, if a second one came with it.
 pub(crate) fn map_segment(
     fds: Vec<OwnedFd>,
     geometry: Geometry,
@@ -83,7 +83,7 @@ pub(crate) fn map_segment(
     }
 }
 
-/// A link in the making: the requester's side.
+/// A link being established: the requester's side.
 #[derive(Debug)]
 pub struct Connector {
     local: LocalNode,

@@ -1,6 +1,6 @@
 //! The packets of the control socket.
 //!
-//! Every packet of more than one byte begins with 8 bytes: `"rkey"`, the protocol version (u16) and the kind (u16),
+//! Every packet of more than one byte starts with 8 bytes: `"rkey"`, the protocol version (u16) and the kind (u16),
 //! little-endian; the rest depends on the kind. (A packet of one byte is the doorbell.) The first packet of a
 //! connection is a [`Hello`], which requests a link, or something else that the device interprets; the reply to a hello
 //! is a [`Welcome`] or a refusal.
@@ -25,11 +25,11 @@ pub const CONTROL_MAX: usize = PACKET_MAX - HEADER;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
-    /// Requests a link; carries the requester's segment, and the permit to access its memory.
+    /// Requests a link; carries the requester's segment, and the permit for access to its memory.
     Hello = 1,
     /// Accepts the link; carries the responder's segment.
     Welcome = 2,
-    /// The reason of a refusal, as text.
+    /// Refuses the link; carries the reason as text.
     Refusal = 3,
     /// A first packet that does not request a link: the device interprets it.
     Other = 4,
@@ -78,7 +78,7 @@ pub(crate) struct Probe {
     pub(crate) nonce: [u8; 16],
 }
 
-/// The requester introduces itself.
+/// The requester's introduction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) node: NodeId,
@@ -90,7 +90,7 @@ pub(crate) struct Hello {
     pub(crate) purpose: Vec<u8>,
 }
 
-/// The responder accepts.
+/// The responder's acceptance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     pub(crate) node: NodeId,
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_told_apart() {
+    fn kinds_of_frames_are_distinguished() {
         assert_eq!(
             parse(&frame(Kind::Other, b"abc")),
             Ok(Frame::Known(Kind::Other, b"abc"))
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn introductions_survive_and_cut_off_ones_do_not() {
+    fn introductions_round_trip_and_truncated_ones_are_refused() {
         let geometry = Geometry {
             slots: 256,
             payload: 1 << 18,

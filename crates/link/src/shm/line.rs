@@ -1,4 +1,4 @@
-//! The control socket of a link after the handshake: doorbell, small messages, and the end of the peer.
+//! The control socket of a link after the handshake: doorbell, small messages, and detection of the peer's end.
 
 use super::hello::{self, CONTROL_MAX, Frame, Kind};
 use super::socket::{Received, Socket};
@@ -15,9 +15,9 @@ pub enum Event {
     Wake,
     /// A message from the peer's device.
     Control(Control),
-    /// The peer process ended or closed the link. This is the last event.
+    /// The peer's process ended, or the peer closed the link. This is the last event.
     Gone,
-    /// The peer sent something that is not a packet of this protocol. Treat it as gone.
+    /// The peer sent something that is not a packet of this protocol. Handle it like [`Event::Gone`].
     Malformed(Malformed),
 }
 
@@ -54,9 +54,9 @@ impl Line {
         self.fork.is_child()
     }
 
-    /// Takes the next event, or `None` if none is waiting. Call it when the socket is readable, until it returns
-    /// `None`, [`Event::Gone`] or [`Event::Malformed`]. Take only a limited number of events at a time, because a peer
-    /// can send without end.
+    /// Returns the next event; `None` if none is waiting. Call it when the socket is readable, until it returns `None`,
+    /// [`Event::Gone`] or [`Event::Malformed`]. Limit the number of events per round, because a peer can send without
+    /// end.
     pub fn next_event(&self) -> Option<Event> {
         if self.gone.load(Ordering::Relaxed) {
             return Some(Event::Gone);
@@ -99,9 +99,8 @@ impl Line {
     /// Sends a message to the peer's device.
     ///
     /// # Errors
-    /// `WouldBlock` if the peer does not read its socket (try again later); `BrokenPipe` or
-    /// `ConnectionReset` if it is gone; `InvalidInput` for more than [`CONTROL_MAX`] bytes or 4
-    /// descriptors.
+    /// `WouldBlock` if the peer does not read its socket (try again later); `BrokenPipe` or `ConnectionReset` if the
+    /// peer has ended; `InvalidInput` for more than [`CONTROL_MAX`] bytes or 4 descriptors.
     pub fn send_control(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.len() > CONTROL_MAX {
             return Err(io::Error::new(
@@ -112,12 +111,12 @@ impl Line {
         self.socket.send(&hello::frame(Kind::Control, bytes), fds)
     }
 
-    /// Sends a packet that already has its header (the last one of a handshake).
+    /// Sends a packet that already has a header (the last one of a handshake).
     pub(crate) fn send_packet(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.socket.send(packet, fds)
     }
 
-    /// Ends the connection: the peer notices at once, even if something still holds the link or this line.
+    /// Ends the connection. The peer notices at once, even if another owner still holds the link or this line.
     pub fn close(&self) {
         // A forked child of ours may hold a copy of the socket, so closing it would not tell the peer that the link has
         // ended. If we are such a child, the link belongs to our parent.
@@ -127,7 +126,7 @@ impl Line {
         }
     }
 
-    /// Rings the peer's doorbell, whether it sleeps or not. Never blocks.
+    /// Rings the peer's doorbell, whether or not the peer sleeps. Never blocks.
     pub fn ring_doorbell(&self) {
         self.socket.ring_doorbell();
     }
@@ -140,7 +139,7 @@ impl Drop for Line {
 }
 
 impl AsFd for Line {
-    /// The socket, to wait for: readable when there is an event.
+    /// The socket to wait for: readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

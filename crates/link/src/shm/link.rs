@@ -43,10 +43,10 @@ pub(crate) struct Parts {
     /// Whether both sides are registered for heavy barriers.
     pub(crate) light: bool,
     pub(crate) fork: ForkMark,
-    /// Whether the responder can reach the requester's memory.
+    /// Whether the responder can access the requester's memory.
     pub(crate) remote_iovec: bool,
     pub(crate) remote_iovec_min: u32,
-    /// Whether we can reach the peer's memory.
+    /// Whether we can access the peer's memory.
     pub(crate) reachable: bool,
 }
 
@@ -83,9 +83,9 @@ pub struct ShmLink {
     down: Cell<Option<DownReason>>,
     /// Whether the sleeping side issues heavy barriers, so that a light one is enough here.
     light: bool,
-    /// Whether we can reach the peer's memory.
+    /// Whether we can access the peer's memory.
     reachable: bool,
-    /// The epoch of the peer's sleep for which its doorbell has been rung.
+    /// The sleep epoch of the peer for which the doorbell has been rung.
     rung: u64,
     process: Arc<PeerProcess>,
     line: Arc<Line>,
@@ -112,7 +112,7 @@ impl ShmLink {
         });
         let own = own_half(&segments.own, parts.own_geometry)?;
         // SAFETY: the peer's segment is mapped and cannot shrink (its seals have been checked);
-        // we only read through this half (a sender is made only for the own one), and the `KeepMapped`
+        // we only read through this half (a sender is created only for our own half), and the `KeepMapped`
         // below holds the mapping.
         let peer = unsafe {
             Half::new(
@@ -220,7 +220,7 @@ impl ShmLink {
         }
     }
 
-    /// Takes the next event of the control socket; an end or a malformed packet takes the link down.
+    /// Returns the next event of the control socket; an end or a malformed packet takes the link down.
     pub fn on_socket(&mut self) -> Option<Event> {
         let event = self.line.next_event();
         match event {
@@ -239,7 +239,7 @@ impl ShmLink {
         self.line.send_control(bytes, fds)
     }
 
-    /// Takes the link down: nothing more is sent. What the peer has already sent can still be taken.
+    /// Takes the link down: nothing more is sent. What the peer has already sent can still be received.
     pub fn go_down(&mut self, reason: DownReason) {
         if self.down.get().is_none() {
             self.down.set(Some(reason));
@@ -255,7 +255,7 @@ impl ShmLink {
         self.line.send_packet(packet, fds)
     }
 
-    /// Responder: the permit to reach the requester's memory.
+    /// Responder: the permit to access the requester's memory.
     fn may_reach(&self) -> Option<&PeerPermit> {
         let allowed = self.capabilities.remote_iovec && !self.is_requester();
         self.permit.as_ref().filter(|_| allowed)
@@ -289,7 +289,7 @@ impl Drop for ShmLink {
         } else {
             self.peer_access.revoke();
         }
-        // Others may still hold the line, but the peer must learn of the end now.
+        // Others may still hold the line, but the peer must see the end now.
         self.line.close();
     }
 }
@@ -360,7 +360,7 @@ impl Link for ShmLink {
     #[inline]
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         let acked = self.end.read_peer_ack()?;
-        // The number of responses that the peer has taken says nothing about requests.
+        // The peer's acknowledgement counts responses here, not requests.
         Ok(if self.is_requester() { acked } else { 0 })
     }
 

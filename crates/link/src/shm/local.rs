@@ -1,4 +1,4 @@
-//! What all links of a device share: the device's identity, the sizes of the rings, and the allowed users.
+//! The state shared by all links of a device: the device's identity, the sizes of the rings, and the allowed users.
 
 use super::hello::Probe;
 use super::socket::Policy;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 /// The configuration of a device's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Slots of the request ring: a power of two, 16 to 16384. Half of them may be outstanding.
+    /// The number of slots of the request ring: a power of two, 16 to 16384. Half of them may be outstanding.
     pub request_slots: u32,
-    /// Slots of the response ring: a power of two, 16 to 16384.
+    /// The number of slots of the response ring: a power of two, 16 to 16384.
     pub response_slots: u32,
-    /// Size of a payload ring in bytes: a power of two, 4 KiB to 256 MiB.
+    /// The size of a payload ring in bytes: a power of two, 4 KiB to 256 MiB.
     pub payload_ring: u32,
     /// The maximum payload of one fragment in bytes: 256 to half of the ring.
     pub fragment_max: u32,
@@ -24,7 +24,7 @@ pub struct LinkConfig {
     pub remote_iovec: bool,
     /// The size in bytes from which payload that does not fit into the ring is sent as a remote iovec.
     pub remote_iovec_min: u32,
-    /// The peers that are allowed.
+    /// Which peers are allowed.
     pub policy: Policy,
 }
 
@@ -74,14 +74,14 @@ pub struct LocalNode {
     pub(crate) id: NodeId,
     pub(crate) config: LinkConfig,
     pub(crate) membarrier: bool,
-    /// It is on the heap, at the address that a peer's probe reads.
+    /// On the heap, at the address that a peer's probe reads.
     nonce: Arc<[u8; 16]>,
     /// Detects a forked child, which must leave its parent's links alone.
     fork: ForkMark,
 }
 
 impl LocalNode {
-    /// Makes a node with this identity.
+    /// Creates a node with this identity.
     ///
     /// # Errors
     /// `InvalidInput` for sizes out of bounds; errors of the random number generator.

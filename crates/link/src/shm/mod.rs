@@ -2,13 +2,11 @@
 //!
 //! # Protocol, version 3
 //!
-//! **Finding each other.** A device listens on an abstract Unix address ([`Listener`]); others
-//! connect to that ([`Connector`]). The socket is of type `SOCK_SEQPACKET`, and
-//! no call blocks on it. Both sides check the other's credentials (`SO_PEERCRED`) before
+//! **Connecting.** A device listens on an abstract Unix address ([`Listener`]), to which others connect ([`Connector`]). The
+//! socket is of type `SOCK_SEQPACKET`, and no call blocks on it. Both sides check the other's credentials (`SO_PEERCRED`) before
 //! they send anything.
 //!
-//! **Handshake.** Packets begin with `"rkey"`, the version (u16) and a kind (u16), little-endian;
-//! bodies are postcard.
+//! **Handshake.** Packets start with `"rkey"`, the version (u16) and a kind (u16), little-endian; bodies are postcard.
 //!
 //! | kind | from | body | descriptors |
 //! | --- | --- | --- | --- |
@@ -22,8 +20,8 @@
 //! process ends.
 //!
 //! **Probe.** A probe is the address of 16 random bytes and their value. The other side tries to read them with
-//! `process_vm_readv`; if they match, the kernel permits the access, and this is the right process. The responder's
-//! result is in the welcome: it decides whether remote iovecs can be used.
+//! `process_vm_readv`; if they match, the kernel permits the access, and the process is the right one. The responder's result is
+//! in the welcome and determines whether remote iovecs can be used.
 //!
 //! **Segments.** Each side creates one memfd, maps it, and seals it so that nothing can resize it and no further
 //! mapping can write to it, not even one of its own; the other side maps it read-only. So a peer can change only its
@@ -56,10 +54,9 @@
 //! if the epoch is odd and the doorbell has not been rung for it yet. If one of the two processes cannot take part in
 //! membarrier, the sender issues a full fence before it loads.
 //!
-//! **Remote iovecs.** The responder sets its busy word, issues a full fence, checks the
-//! requester's revoked word, and only then pulls or pushes; then it clears its word. A requester
-//! that wants its memory back sets revoked, issues a full fence, and waits until busy
-//! is clear.
+//! **Remote iovecs.** The responder sets its busy word, issues a full fence, checks the requester's revoked word, and only then
+//! pulls or pushes; afterwards it clears its word. A requester that wants its memory back sets revoked, issues a full fence, and
+//! waits until busy is clear.
 //!
 //! The system call reads the list of the requester's addresses from the requester's *permit*: a
 //! memfd of one page, which both map, sealed against growing. The responder writes each list there;
@@ -70,10 +67,10 @@
 //! Between two users remote iovecs are never used, whatever the kernel permits: a privileged responder would write to
 //! addresses that a less privileged process chose, and by then that process may be running another program.
 //!
-//! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown
-//! operation, inconsistent lengths, offsets out of range, acknowledgements of what was never sent) is a
-//! [`Malformed`](crate::Malformed), and the link is dead. A wrong epoch only causes useless doorbells. Payload may
-//! change while it is copied because it is the peer's own data.
+//! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,
+//! inconsistent lengths, offsets out of range, acknowledgements of fragments that were never sent) is a
+//! [`Malformed`](crate::Malformed) error, and the link is down. A wrong epoch only causes useless doorbells. Payload may change
+//! while it is copied because it is the peer's own data.
 
 mod accept;
 mod cma;
@@ -89,7 +86,7 @@ pub use crate::ring::PollView;
 pub use cma::PeerProcess;
 pub(crate) use hello::accepts;
 
-pub use accept::{Acceptor, Greeting, LinkRequest, Listener, Stranger};
+pub use accept::{Acceptor, Greeting, LinkRequest, Listener, OtherConnection};
 pub use connect::{Connector, HandshakeError, Step};
 pub use hello::{CONTROL_MAX, PROTOCOL_VERSION, PURPOSE_MAX};
 pub use line::{Control, Event, Line};

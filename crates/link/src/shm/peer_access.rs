@@ -1,8 +1,8 @@
-//! How a requester ends a peer's access to its memory.
+//! How a requester revokes a peer's access to its memory.
 //!
-//! A responder that copies a remote iovec may be stopped (by a debugger, by `SIGSTOP`) at any point, and continue
-//! much later, after the requester has long given up and reused the memory. So the requester has a *revoked word*, and
-//! the responder a *busy word*:
+//! A responder that copies a remote iovec may be stopped (by a debugger, by `SIGSTOP`) at any point, and continue much
+//! later, long after the requester has given up and reused the memory. So the requester has a *revoked word*, and the
+//! responder a *busy word*:
 //!
 //! * responder, for each system call: busy = 1, full fence, check revoked, copy, busy = 0;
 //! * requester: revoked = 1, full fence, check busy.
@@ -11,10 +11,10 @@
 //!
 //! A responder that is stopped while it is busy may be right before its system call. So the call needs a permit
 //! (`rkey_base::segment::OwnPermit`), which the requester revokes at the same time: a call that begins later fails. A
-//! call that has begun runs to its end, because a process is not stopped inside one. So once the permit is revoked,
-//! only threads that were in such a call at that moment matter, and each of them only until it has been seen stopped,
-//! has been seen asleep in another call, or has used more processor time than a call takes ([`CallWatch`]). The
-//! requester need not wait until they continue, and a busy word that stays set delays nothing.
+//! call that has begun runs to its end, because a process is not stopped inside one. So once the permit is revoked, only
+//! threads that were in such a call at that moment matter, and each of them only until it has been observed stopped or
+//! asleep in another call, or has used more processor time than a call takes ([`CallWatch`]). The requester need not
+//! wait until they continue, and a busy word that stays set delays nothing.
 
 use super::cma::PeerProcess;
 use crate::PullError;
@@ -29,8 +29,8 @@ use std::time::Instant;
 /// The value of the busy word during a copy; at all other times it is 0.
 const BUSY: u64 = 1;
 
-/// The requester's control over all access to its memory over a link. Cheap to clone; usable from any thread, even
-/// after the link has ended.
+/// The requester's control over the peer's access to its memory over a link. Cheap to clone; usable from any thread,
+/// even after the link has ended.
 #[derive(Clone, Debug)]
 pub struct PeerAccess {
     own: Half,
@@ -61,7 +61,7 @@ impl PeerAccess {
         }
     }
 
-    /// Requester: revokes the peer's access, that is, prevents further pulls and pushes. Those of remote iovecs that are
+    /// Requester: revokes the peer's access, which prevents further pulls and pushes. Those of remote iovecs that are
     /// still in flight fail at the responder with [`PullError::Gone`].
     pub fn revoke(&self) {
         self.own.revoked().store(1, Ordering::Relaxed);
@@ -75,8 +75,8 @@ impl PeerAccess {
     }
 
     /// Requester, after [`revoke`](Self::revoke): whether no copy is in progress, so that the memory may be reused. A
-    /// dead peer does not copy, a stopped one will not, and waiting for a peer whose word holds a value that the
-    /// protocol does not allow is pointless.
+    /// dead peer does not copy, a stopped one will not, and a peer whose busy word holds an invalid value is not worth
+    /// waiting for.
     ///
     /// Threads are visible only in PID namespaces that we see, and a thread counts as asleep or frozen only if the
     /// kernel reports its current call. If the peer has many threads, the check gives up at `deadline` and returns
@@ -102,7 +102,7 @@ impl PeerAccess {
         self.process.pid()
     }
 
-    /// Responder: announces an access to the requester's memory.
+    /// Responder: marks the start of an access to the requester's memory.
     pub(crate) fn enter(&self) -> Result<Inside<'_>, PullError> {
         self.own.busy().store(BUSY, Ordering::Relaxed);
         let inside = Inside(self);

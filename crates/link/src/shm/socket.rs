@@ -1,7 +1,7 @@
 //! The control socket: packets with file descriptors between two processes on one host, and the credentials of the
 //! other process.
 //!
-//! The names are abstract Unix addresses: they belong to a network namespace, vanish with the process and leave no
+//! The names are abstract Unix addresses: they belong to a network namespace, disappear with the process and leave no
 //! file. Nothing here blocks.
 // UNSAFETY: uses two socket options that none of our dependencies wraps soundly: SO_PEERCRED, whose process id may be 0
 // (rustix' type has no room for that), and SO_PEERPIDFD.
@@ -23,13 +23,13 @@ pub const PACKET_MAX: usize = 16 << 10;
 /// The maximum number of file descriptors of one packet.
 pub const FDS_MAX: usize = 4;
 
-/// How many connections may wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// The process at the other end of a socket, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process id as we see it; `None` if it has none in our PID namespace.
+    /// The process ID as we see it; `None` if it has none in our PID namespace.
     pub pid: Option<u32>,
     /// The effective user when the connection was made.
     pub uid: u32,
@@ -77,7 +77,7 @@ pub(crate) enum Received {
     Packet(Packet),
     /// No packet has arrived.
     Nothing,
-    /// The other side closed the connection or died.
+    /// The other side closed the connection, or its process ended.
     End,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn listen(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Takes the next connection, if one is waiting.
+/// Accepts the next connection, if one is waiting.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<Socket>> {
     loop {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -121,7 +121,7 @@ impl Socket {
     /// Connects to an abstract name (without the leading NUL).
     ///
     /// # Errors
-    /// `ConnectionRefused` if the name does not exist; `WouldBlock` if its queue of connections is full (try again
+    /// `ConnectionRefused` if the name does not exist; `WouldBlock` if its connection backlog is full (try again
     /// later); other errors of the kernel.
     pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
         let fd = new_socket()?;
@@ -136,7 +136,7 @@ impl Socket {
 
     /// Ends the connection for both sides, including copies of the descriptor elsewhere.
     pub(crate) fn shutdown(&self) {
-        // It may have ended already.
+        // Fails only if the connection has already ended.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
@@ -155,7 +155,7 @@ impl Socket {
     /// Sends one packet.
     ///
     /// # Errors
-    /// `WouldBlock` if the peer does not read; `BrokenPipe` or `ConnectionReset` if it is gone.
+    /// `WouldBlock` if the peer does not read; `BrokenPipe` or `ConnectionReset` if it has ended.
     pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.is_empty() || bytes.len() > PACKET_MAX || fds.len() > FDS_MAX {
             return Err(io::Error::new(
@@ -181,14 +181,14 @@ impl Socket {
         }
     }
 
-    /// Rings the doorbell: a packet of one byte. If the socket's queue is full, the peer's doorbell has been rung
-    /// already; if the peer is gone, that is detected elsewhere.
+    /// Rings the doorbell: a packet of one byte. If the socket's queue is full, the peer's doorbell has already been
+    /// rung; if the peer has ended, that is detected elsewhere.
     pub(crate) fn ring_doorbell(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = rustix::net::send(&self.0, &[0], flags);
     }
 
-    /// Takes one packet.
+    /// Receives one packet.
     ///
     /// # Errors
     /// `InvalidData` for a packet that is too long; other errors of the kernel.
@@ -245,8 +245,8 @@ impl Socket {
         peer_credentials(&self.0)
     }
 
-    /// A descriptor of the other process, which cannot be confused with a later one of the same PID. `None` if neither
-    /// the socket nor the PID yields one.
+    /// A descriptor of the other process, which cannot be confused with a later process with the same PID. `None` if
+    /// neither the socket nor the PID yields one.
     pub(crate) fn process(&self) -> Option<PidFd> {
         const SO_PEERPIDFD: libc::c_int = 77;
         let mut fd: libc::c_int = -1;
@@ -265,7 +265,8 @@ impl Socket {
             // SAFETY: the kernel has just given us this descriptor.
             return Some(PidFd::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
         }
-        // An older kernel: the PID may be reused between the two calls. Then the probe does not find the nonce.
+        // An older kernel: the PID may be reused between the two calls. In that case, the probe does not find the
+        // nonce.
         PidFd::open(self.credentials().ok()?.pid?).ok()
     }
 }
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_packet_of_a_peer_that_reads_nothing_arrives() {
+    fn the_last_packet_of_a_peer_that_never_reads_arrives() {
         let (a, b) = Socket::pair().unwrap();
         b.ring_doorbell();
         a.send(b"last", &[]).unwrap();
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn ringing_never_blocks_and_sizes_are_bounded() {
+    fn ringing_the_doorbell_never_blocks_and_sizes_are_bounded() {
         let (a, b) = Socket::pair().unwrap();
         for _ in 0..10_000 {
             a.ring_doorbell();
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_ours() {
+    fn credentials_of_our_own_process_are_ours() {
         let (a, _b) = Socket::pair().unwrap();
         let who = a.credentials().unwrap();
         assert_eq!(who.pid, Some(std::process::id()));

@@ -4,7 +4,7 @@ use super::{AtomicError, DataType, Op};
 #[cfg(target_arch = "x86_64")]
 use rkey_base::long_double::LongDouble;
 
-/// What every type of number can do.
+/// What every type of number supports.
 trait Number: Copy + PartialEq {
     const ZERO: Self;
     const ONE: Self;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_are_of_the_given_value_with_memory() {
+    fn comparisons_compare_the_given_value_with_memory() {
         for (op, compare, swaps) in [
             (Op::Cswap, 5u32, true),
             (Op::Cswap, 4, false),

@@ -16,7 +16,7 @@ pub const BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicError {
     /// The operation does not exist for this type.
-    #[error("there is no such operation on numbers of this type")]
+    #[error("the operation does not exist for numbers of this type")]
     Unsupported,
     /// The number of operands is wrong, or the form is unknown.
     #[error("the operands do not fit the operation")]
@@ -89,9 +89,9 @@ pub enum DataType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
-    /// The smaller one.
+    /// The smaller value.
     Min = 0,
-    /// The larger one.
+    /// The larger value.
     Max = 1,
     /// The sum; integers wrap.
     Sum = 2,
@@ -214,7 +214,7 @@ impl Op {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether it combines two numbers into one, so that a collective operation may reduce with it.
+    /// Whether it combines two numbers into one, so that a collective operation can use it to reduce.
     #[must_use]
     pub fn reduces(self) -> bool {
         (self as u8) <= Self::Bxor as u8
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_said() {
+    fn what_does_not_exist_is_refused() {
         assert!(limits(Kind::Base, DataType::LongDouble, Op::Bxor).is_err());
         assert!(limits(Kind::Base, DataType::Float, Op::Bor).is_err());
         assert!(limits(Kind::Base, DataType::Int8, Op::Read).is_err());

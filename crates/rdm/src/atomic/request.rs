@@ -19,8 +19,8 @@ impl<'a> Request<'a> {
     /// Parses a peer's request.
     ///
     /// # Errors
-    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more than one operation takes, or
-    /// operands of another length; [`AtomicError::Unsupported`]: the operation does not exist for
+    /// [`AtomicError::Malformed`]: an unknown form, no numbers, more numbers than one operation
+    /// takes, or operands of the wrong length; [`AtomicError::Unsupported`]: the operation does not exist for
     /// this type.
     pub fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self, AtomicError> {
         let kind = Kind::from_wire(it.form).ok_or(AtomicError::Malformed)?;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_are_as_many_as_the_operation_takes() {
+    fn the_number_of_operands_must_match_the_operation() {
         use AtomicError::{Malformed, Unsupported};
         let good = asks(DataType::Uint64, Op::Cswap, Kind::Compare, 1);
         let error = |it: &header::Atomic, len| Request::read(it, &vec![0; len]).err();

@@ -68,7 +68,7 @@ impl Body {
 #[derive(Debug, Default)]
 pub struct EarlyChunks {
     chunks: HashMap<Key, VecDeque<Chunk>>,
-    /// How many chunks and bytes each connection has here, including connections that have none now.
+    /// How many chunks and bytes each connection has here, including connections that no longer have any.
     held: HashMap<usize, (u32, usize)>,
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_found_by_sender_and_operation_in_order() {
+    fn chunks_are_found_by_sender_and_operation_in_order() {
         let mut early = EarlyChunks::default();
         for (port, seq, id) in [(1, 1, 10), (1, 2, 11), (2, 1, 12), (1, 1, 13)] {
             assert!(early.keep(key(port, seq), chunk(0, id, 8)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_its_limits_and_leaves_nothing() {
+    fn a_connections_chunks_are_limited_and_dropped_with_it() {
         let mut early = EarlyChunks::default();
         let mut seq = 0;
         while early.keep(key(1, seq), chunk(0, 0, 8192)) {

@@ -7,7 +7,7 @@ pub enum Kind {
     Barrier,
     /// All members get the root's data.
     Broadcast,
-    /// Each member has a block for every member, itself included.
+    /// Each member sends a block to every member, including itself.
     AllToAll,
     /// The reduction of all members' values, for every member.
     AllReduce,

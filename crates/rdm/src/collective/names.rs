@@ -53,7 +53,7 @@ mod tests {
 
     /// Other builds compute the same values.
     #[test]
-    fn names_are_what_they_always_were() {
+    fn names_never_change() {
         let (v4, v6) = (address("127.0.0.1:7471"), address("[::1]:7472"));
         assert_eq!(members([v4, v6].into_iter()), 0xf78e_7513_7283_93ab);
         assert_eq!(signature(Kind::Barrier, 0, 0, None), 0xf46b_160a);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_members_have_to_agree_on_is_in_the_signature() {
+    fn the_signature_covers_all_that_members_must_agree_on() {
         let good = signature(Kind::Reduce, 1, 8, Some((DataType::Uint64, Op::Sum)));
         for other in [
             signature(Kind::AllReduce, 1, 8, Some((DataType::Uint64, Op::Sum))),

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_gets_what_is_its_own() {
+    fn every_member_gets_its_own_result() {
         for n in 1..=19 {
             for root in 0..n {
                 assert!(run(Kind::Barrier, n, root).iter().all(Vec::is_empty));
@@ -353,7 +353,7 @@ mod tests {
     /// No member leaves a barrier before all have arrived: each member has heard from all others, directly or through
     /// other members.
     #[test]
-    fn a_barrier_waits_for_everybody() {
+    fn a_barrier_waits_for_all_members() {
         for n in 1..=19usize {
             let plans: Vec<_> = (0..n).map(|me| dissemination(n, me)).collect();
             let mut known: Vec<u32> = (0..n).map(|me| 1 << me).collect();

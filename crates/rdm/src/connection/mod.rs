@@ -48,7 +48,7 @@ pub enum Teardown {
     Wait,
     /// Move its queue pair to the error state.
     End,
-    /// Destroy its queue pair as soon as no peer touches memory through it, and free its slot when all its messages are
+    /// Destroy its queue pair as soon as no peer accesses memory through it, and free its slot when all its messages are
     /// read.
     Release,
 }
@@ -101,8 +101,8 @@ impl<Q, I> Connection<Q, I> {
         if !self.state.awaits_teardown() || !at_rest {
             return Teardown::Wait;
         }
-        // `End` flushes the queue pair. When the completion queue is empty afterwards, nothing more can come from the
-        // queue pair, so destroying it loses nothing.
+        // `End` flushes the queue pair. When the completion queue is empty afterwards, the queue pair can report nothing
+        // more, so destroying it loses nothing.
         match self.qp.is_some() && !self.state.is_draining() {
             true => Teardown::End,
             false => Teardown::Release,

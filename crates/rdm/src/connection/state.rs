@@ -21,9 +21,9 @@ pub enum Phase {
     Open,
     /// It could not be made, and its endpoint has no other (connected endpoints only).
     Refused,
-    /// It is lost, but the thread that is making it does not know yet.
+    /// It is lost, but the thread that is making it has not been notified yet.
     Aborted,
-    /// It failed, or the peer has closed it or ended.
+    /// It failed, or the peer closed it or exited.
     Lost,
     /// Its queue pair is in the error state, and a peer may still touch memory through it.
     Draining,
@@ -40,7 +40,7 @@ pub enum Event {
     GivenUp,
     /// It could not be made, and the endpoint keeps it as a record of that.
     Refused,
-    /// It failed, or the peer has closed it or ended.
+    /// It failed, or the peer closed it or exited.
     Lost,
     /// The peer violated the protocol.
     Violated,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_cut_off_once_and_never_heard_again() {
+    fn a_peer_is_disconnected_once_and_ignored_afterwards() {
         for before in [&[][..], &[Event::Made], &[Event::Made, Event::Lost]] {
             let mut state = after(before);
             assert!(state.hears());
@@ -298,7 +298,7 @@ mod tests {
 
     /// The thread that makes a connection uses its slot until it has reported the result.
     #[test]
-    fn a_connection_is_not_torn_down_while_it_is_made() {
+    fn a_connection_is_not_torn_down_while_it_is_being_made() {
         let mut state = after(&[Event::Lost]);
         assert!(state.is_connecting() && state.is_lost() && !state.awaits_teardown());
         for event in [Event::Ended, Event::Released] {

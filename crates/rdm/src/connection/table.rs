@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// The pause between two scans for ended connections.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An endpoint that keeps this many unread messages of departed peers admits no new peer.
+/// An endpoint that keeps this many unread messages of exited peers admits no new peer.
 const LEFT_MESSAGES: u64 = 16 * 1024;
-/// An endpoint that keeps this many unread bytes of departed peers admits no new peer.
+/// An endpoint that keeps this many unread bytes of exited peers admits no new peer.
 const LEFT_BYTES: u64 = 64 << 20;
 
 /// The connections of an endpoint, by slot and by queue pair number.
@@ -151,7 +151,7 @@ impl<Q, I> Connections<Q, I> {
         it.leads_to
     }
 
-    /// Whether departed peers have left too many unread messages to admit a new peer.
+    /// Whether peers that have exited left too many unread messages to admit a new peer.
     pub fn is_littered(&self) -> bool {
         let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();
         let sum = |(messages, bytes): (u64, u64), it: &Connection<Q, I>| {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_serves_the_next_connection() {
+    fn a_freed_slot_serves_the_next_connection() {
         let mut table = Table::default();
         let (first, second) = (open(&mut table, 7), open(&mut table, 8));
         assert_eq!((table.find(7), table.find(8)), (Some(first), Some(second)));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_at_what_is_over_have_a_pause_between_them() {
+    fn scans_for_ended_connections_pause_in_between() {
         let (mut table, now) = (Table::default(), Instant::now());
         assert!(table.is_teardown_due(now) && !table.is_teardown_due(now));
         assert!(table.is_teardown_due(now + PAUSE));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_left_of_lost_peers_counts_as_litter() {
+    fn only_leftovers_of_lost_peers_count_as_litter() {
         let mut table = Table::default();
         let mut littered = 0;
         for qpn in 0.. {
@@ -290,7 +290,7 @@ mod tests {
                 table[it].window.charge(8192);
                 table[it].pending += 1;
             }
-            assert!(!table.is_littered(), "that peer is here");
+            assert!(!table.is_littered(), "that peer is still connected");
             table.apply(it, Event::Lost);
             littered += u64::from(credit::BYTES);
             if table.is_littered() {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn some_room_is_kept_for_answers() {
+    fn some_room_is_reserved_for_answers() {
         let mut it = Connection::new((), peer(1).into(), ());
         while it.has_room(1) {
             it.outstanding += 1;

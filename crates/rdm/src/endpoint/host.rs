@@ -45,11 +45,11 @@ pub trait Host: Sized {
     fn is_broken(&self, qp: &Self::Qp) -> bool;
     /// Puts a queue pair into the error state.
     fn end(&self, qp: &Self::Qp);
-    /// Whether no peer touches memory through a queue pair that has failed.
+    /// Whether no peer accesses memory through a queue pair that has failed.
     fn is_quiet(&self, qp: &Self::Qp) -> bool;
     /// Cuts the link of a queue pair whose peer has kept memory for too long.
     fn cut_off(&self, qp: &Self::Qp);
-    /// Starts to connect to a peer, given by its index in [`Endpoint::peers`](super::Endpoint). The host reports the
+    /// Starts to connect to a peer, identified by its index in [`Endpoint::peers`](super::Endpoint). The host reports the
     /// result to the endpoint.
     ///
     /// # Errors
@@ -73,11 +73,11 @@ pub trait Host: Sized {
     /// No region can be registered.
     fn expose(&self, bytes: Box<[u8]>) -> Result<(Self::Exposed, u32)>;
     /// Called when the RTS has been posted. The host checks the memory's rights again: if the region was deregistered
-    /// since `expose`, the key ends.
+    /// since `expose`, the key is revoked.
     fn rts_posted(&self, exposed: &Self::Exposed);
-    /// Withdraws a key, without waiting, if no peer is using it; returns whether it did.
+    /// Revokes a key, without waiting, if no peer is using it; returns whether it did.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
-    /// Withdraws a key that no peer uses any more.
+    /// Revokes a key that is no longer in use by any peer.
     fn withdraw(&self, exposed: &Self::Exposed);
     /// Executes a peer's atomic. Returns the old values, if it requests them.
     ///
@@ -136,7 +136,7 @@ pub trait Host: Sized {
 
     /// Whether the endpoint takes part in collective operations.
     fn has_collectives(&self) -> bool;
-    /// Reports that all members have joined a group, or why they will not.
+    /// Reports that all members have joined a group, or why it cannot be joined.
     fn joined(&self, group: &Self::Group, result: Result<()>);
 
     // ---- The rest.

@@ -19,7 +19,7 @@ pub struct Remains<H: Host> {
 }
 
 impl<H: Host> Remains<H> {
-    /// Withdraws the keys of messages that peers never fetched. Called once the queue pairs are quiet.
+    /// Revokes the keys of messages that peers never fetched. Called once the queue pairs are quiet.
     pub fn withdraw(self, host: &H) {
         for operation in self.operations {
             if let Retained::Exposed(exposed) = &operation.retained {
@@ -43,7 +43,7 @@ impl<H: Host> Endpoint<H> {
         self.happened(host, connection, Event::Lost);
     }
 
-    /// Cuts off a peer that violated the protocol: its messages are ignored from now on.
+    /// Disconnects a peer that violated the protocol: its messages are ignored from now on.
     #[cold]
     pub(super) fn cut_off(&mut self, host: &H, connection: usize, why: &str) {
         let change = self.connections.apply(connection, Event::Violated);
@@ -118,7 +118,7 @@ impl<H: Host> Endpoint<H> {
                 self.part_done(host, id);
             }
         }
-        // The program learns of the end only after it has learned that the connection was made.
+        // The end is reported to the program only after the connection's establishment has been.
         let connecting = self.connections[connection].state().is_connecting();
         if self.service == Service::Connected && !connecting {
             self.tell_shut(host);
@@ -150,7 +150,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Reports the result of an attempt to reach a peer: the new connection, or the error. After an error, a connection
-    /// that the peer made meanwhile is used. Callers that must retry may do so now.
+    /// that the peer made in the meantime is used. Callers that must retry may do so now.
     pub fn connect_finished(
         &mut self,
         host: &H,

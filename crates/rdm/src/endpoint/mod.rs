@@ -1,6 +1,6 @@
 //! The state machine of an endpoint.
 //!
-//! [`Endpoint`] decides, and its [`Host`] acts: the host owns the queue pairs, the memory and the program's objects. It calls the
+//! [`Endpoint`] makes the decisions, and its [`Host`] carries them out: the host owns the queue pairs, the memory and the program's objects. It calls the
 //! endpoint when the program requests something, when the device has completed something, and periodically with the time
 //! ([`Endpoint::do_deferred_work`]). The endpoint calls the host to act. No call waits.
 //!

@@ -146,7 +146,7 @@ impl<H: Host> Endpoint<H> {
             .all(|operation| operation.connection == connection)
     }
 
-    /// Records that one of the completions and answers that an operation waits for has come. After the last one, the
+    /// Records that one of the completions and answers that an operation waits for has arrived. After the last one, the
     /// operation ends.
     #[inline]
     pub(super) fn part_done(&mut self, host: &H, id: u64) {
@@ -203,7 +203,7 @@ impl<H: Host> Endpoint<H> {
         self.part_done(host, id);
     }
 
-    /// Whether no peer can touch the memory of an ended operation. Never waits.
+    /// Whether no peer can access the memory of an ended operation. Never waits.
     #[inline]
     fn is_free(host: &H, operation: &mut Operation<H>, qp: Option<&H::Qp>) -> bool {
         if operation.failure.is_some() && !qp.is_none_or(|qp| host.is_quiet(qp)) {
@@ -218,7 +218,7 @@ impl<H: Host> Endpoint<H> {
         true
     }
 
-    /// Finishes an ended operation as soon as no peer can touch its memory.
+    /// Finishes an ended operation as soon as no peer can access its memory.
     #[inline]
     fn finish_when_released(&mut self, host: &H, mut operation: Operation<H>) {
         let qp = self.connections[operation.connection].qp.as_ref();
@@ -244,7 +244,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Acts on the end of an operation whose memory no peer can touch any more.
+    /// Acts on the end of an operation whose memory peers can no longer access.
     pub(super) fn operation_over(&mut self, host: &H, operation: Operation<H>) {
         match operation.what {
             OperationKind::Fetch { landing, id, .. } => {

@@ -92,7 +92,7 @@ impl<H: Host> Endpoint<H> {
         let sges: Sges = all.filter(|sge| sge.len > 0).collect();
         let request = SendRequest {
             // `RECEIVES` makes the device check the local region for the right to receive until the last byte has
-            // arrived: the program may deregister it meanwhile.
+            // arrived: the program may deregister it before then.
             flags: SendFlags::RECEIVES | SendFlags::SIGNALED,
             ..SendRequest::new(id, Work::Read { remote }, &sges)
         };

@@ -64,7 +64,7 @@ impl<H: Host> Receive<H> {
         host.canceled(self.attached, tagged, self.multi.is_some());
     }
 
-    /// Where a message goes in this receive, and whether the receive takes more messages.
+    /// Where a message is stored in this receive, and whether the receive takes more messages.
     pub(super) fn landing(
         &mut self,
         host: &H,

@@ -1,4 +1,4 @@
-//! How the host reads and changes peers and connections.
+//! The host's access to peers and connections.
 
 use super::{Connection, Connections, Endpoint, Host};
 use crate::address::Destination;
@@ -134,7 +134,7 @@ impl<H: Host> Endpoint<H> {
         !self.callers.is_empty()
     }
 
-    /// The connection to a peer. If there is none, the host starts to connect. [`Error::Again`] meanwhile.
+    /// The connection to a peer. If there is none, the host starts to connect, and the result is [`Error::Again`].
     ///
     /// # Errors
     /// Why the peer cannot be reached; reported once.

@@ -102,7 +102,7 @@ impl<H: Host> Endpoint<H> {
         landing.flatten()
     }
 
-    /// The shared receive for a message that arrived just now; without one the message is counted as unexpected.
+    /// The shared receive for a message that arrived just now; if there is none, the message is counted as unexpected.
     pub(super) fn match_shared_receive(
         &mut self,
         host: &H,

@@ -1,5 +1,5 @@
 //! Whatever happens, in any order, messages are received exactly once, in the order in which they were sent, and leave
-//! nothing behind. When peers end, every operation still ends.
+//! nothing behind. When peers exit, every operation still ends.
 
 use crate::host::Told;
 use crate::world::{From, How, World, content};
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Checks what holds whether peers have ended or not.
+    /// Checks what holds whether or not peers have exited.
     fn check(&self, world: &World) {
         let mut received = HashSet::new();
         for (node, told) in self.told.iter().enumerate() {
@@ -207,7 +207,7 @@ impl Run {
         }
     }
 
-    /// A sender's remaining credit and the credit that its receiver counts as used add up to the whole.
+    /// A sender's remaining credit and the credit that its receiver counts as used add up to the maximum.
     fn check_credit(world: &World) {
         let open: HashMap<usize, _> = world
             .nodes
@@ -267,7 +267,7 @@ proptest! {
     }
 
     #[test]
-    fn every_operation_ends_when_peers_go(
+    fn every_operation_ends_when_peers_exit(
         before in steps(),
         between in steps(),
         after in steps(),
@@ -295,7 +295,7 @@ proptest! {
             let lost = node.ep.connections().iter().filter(|it| {
                 it.state().is_lost() && !it.state().is_free()
             });
-            prop_assert_eq!(lost.count(), 0, "a lost connection keeps its place");
+            prop_assert_eq!(lost.count(), 0, "a lost connection keeps its slot");
         }
     }
 }

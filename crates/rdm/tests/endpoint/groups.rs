@@ -21,7 +21,7 @@ fn join(world: &mut World, node: usize, n: usize) {
     ep.join(host, members, GROUP, GROUP, false, now);
 }
 
-/// A group of `n` endpoints that all have joined.
+/// A group that all of its `n` endpoints have joined.
 fn group(n: usize) -> World {
     let mut world = World::new(n, Service::ReliableDatagram);
     for node in 0..n {
@@ -62,7 +62,7 @@ fn start_sum(world: &mut World, node: usize, count: usize, result: &mut [u64]) {
 }
 
 #[test]
-fn the_sum_of_all_members_is_the_same_for_all() {
+fn all_members_get_the_same_sum() {
     // Short chunks carry their payload; long ones are read.
     for (n, count) in [(1, 4), (2, 4), (3, 5000), (5, 4), (8, 5000)] {
         let mut world = group(n);
@@ -83,7 +83,7 @@ fn the_sum_of_all_members_is_the_same_for_all() {
 }
 
 #[test]
-fn a_group_ends_when_a_member_goes() {
+fn a_group_ends_when_a_member_exits() {
     let mut world = group(3);
     let mut results = vec![vec![0u64; 4]; 3];
     world.kill(2);
@@ -118,7 +118,7 @@ fn a_group_ends_when_members_call_different_operations() {
 }
 
 #[test]
-fn members_that_wait_hear_of_one_that_leaves() {
+fn waiting_members_are_notified_when_one_leaves() {
     let mut world = group(2);
     let mut result = vec![0u64; 4];
     start_sum(&mut world, 0, 4, &mut result);
@@ -136,7 +136,7 @@ fn members_that_wait_hear_of_one_that_leaves() {
 }
 
 #[test]
-fn a_group_is_joined_when_the_last_member_comes() {
+fn a_group_is_joined_when_the_last_member_joins() {
     let mut world = World::new(3, Service::ReliableDatagram);
     for node in 0..2 {
         join(&mut world, node, 3);

@@ -141,7 +141,7 @@ impl Host for SimHost {
     }
 
     fn domain(&self) -> DomainId {
-        unreachable!("messages come past the engine")
+        unreachable!("messages bypass the engine")
     }
     fn everything(&self) -> LocalKey {
         LocalKey(1)

@@ -1,4 +1,4 @@
-//! Peers that end, stop, or break the protocol.
+//! Peers that exit, stop, or violate the protocol.
 
 use crate::host::Told;
 use crate::world::{From, How, Node, World, address};
@@ -43,7 +43,7 @@ fn forge(world: &mut World, header: Header, payload: &[u8]) {
 }
 
 #[test]
-fn operations_fail_when_their_peer_goes() {
+fn operations_fail_when_their_peer_exits() {
     let mut world = two();
     let confirm = How {
         confirm: true,
@@ -60,12 +60,12 @@ fn operations_fail_when_their_peer_goes() {
     assert_eq!(world.told(0), told);
     let ep = &world.nodes[0].ep;
     assert_eq!((ep.operations(), ep.under_way()), (0, 0));
-    assert_eq!(ep.connections().count(), 0, "its place is free");
+    assert_eq!(ep.connections().count(), 0, "its slot is free");
     assert_eq!(ep.peers().find(address(1)), None);
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_told_once() {
+fn an_absent_peer_is_reported_once() {
     let mut world = two();
     world.kill(1);
     let send = |world: &mut World| world.try_send(0, 1, 8, How::default()).err();
@@ -77,7 +77,7 @@ fn a_peer_that_is_not_there_is_told_once() {
 }
 
 #[test]
-fn what_a_peer_sent_before_it_went_can_be_received() {
+fn messages_sent_before_a_peer_exits_can_be_received() {
     let mut world = two();
     let short = world.send(0, 1, 8, How::default());
     world.send(0, 1, LONG, How::default());
@@ -108,7 +108,7 @@ fn what_a_peer_sent_before_it_went_can_be_received() {
 }
 
 #[test]
-fn a_farewell_ends_the_connection_at_once() {
+fn a_bye_ends_the_connection_at_once() {
     let mut world = two();
     world.send(0, 1, 8, How::default());
     world.settle();
@@ -127,7 +127,7 @@ fn a_farewell_ends_the_connection_at_once() {
 
 /// The endpoint that is closing does not know yet that the peer uses the connection.
 #[test]
-fn a_peer_that_has_just_connected_hears_the_farewell() {
+fn a_peer_that_has_just_connected_gets_the_bye() {
     let mut world = two();
     assert_eq!(world.try_send(0, 1, 8, How::default()), Err(Error::Again));
     assert!(world.act(0), "the connection is made");
@@ -150,7 +150,7 @@ fn an_endpoint_that_is_closed_leaves_no_key() {
 }
 
 #[test]
-fn a_connected_endpoint_gives_its_receives_back() {
+fn a_connected_endpoint_returns_its_receives() {
     let mut world = World::new(2, Service::Connected);
     world.send(0, 1, 8, How::default());
     world.settle();
@@ -165,7 +165,7 @@ fn a_connected_endpoint_gives_its_receives_back() {
 }
 
 #[test]
-fn memory_that_a_peer_holds_is_given_back_late() {
+fn memory_that_a_peer_holds_is_returned_late() {
     let mut world = two();
     let id = world.send(0, 1, LONG, How::default());
     world.settle();
@@ -189,7 +189,7 @@ fn memory_that_a_peer_holds_is_given_back_late() {
 }
 
 #[test]
-fn a_peer_that_exceeds_its_credit_is_not_heard_any_more() {
+fn a_peer_that_exceeds_its_credit_is_ignored() {
     let mut world = two();
     world.send(0, 1, 8, How::default());
     world.settle();
@@ -209,7 +209,7 @@ fn a_peer_that_exceeds_its_credit_is_not_heard_any_more() {
 }
 
 #[test]
-fn a_peer_that_talks_nonsense_is_not_heard_any_more() {
+fn a_peer_that_violates_the_protocol_is_ignored() {
     let cases: [&[u8]; 3] = [&[], &[0; 100], &[255; 31]];
     for bytes in cases {
         let mut world = two();
@@ -230,7 +230,7 @@ fn a_peer_that_talks_nonsense_is_not_heard_any_more() {
 }
 
 #[test]
-fn answers_to_operations_that_wait_for_none_are_ignored() {
+fn unexpected_answers_are_ignored() {
     let mut world = two();
     world.send(0, 1, 8, How::default());
     let id = world.send(1, 0, LONG, How::default());

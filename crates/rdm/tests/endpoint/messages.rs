@@ -73,7 +73,7 @@ fn a_message_finds_the_receive_with_its_tag() {
 
 /// Messages to the address of a peer that only sends go over a separate connection.
 #[test]
-fn a_one_way_connection_is_no_route() {
+fn a_one_way_connection_is_not_a_route() {
     let mut world = two();
     world.nodes[0].only_sends = true;
     let receive = world.receive(1, any(), 8);
@@ -110,7 +110,7 @@ fn messages_without_a_receive_wait_in_order() {
 }
 
 #[test]
-fn a_long_message_is_cut_to_its_receive() {
+fn a_long_message_is_truncated_to_its_receive() {
     let mut world = two();
     for (len, room) in [(100, 60), (LONG, 60), (LONG, 0)] {
         let receive = world.receive(1, any(), room);
@@ -144,7 +144,7 @@ fn a_confirmed_message_completes_when_it_is_received() {
 }
 
 #[test]
-fn a_sender_without_credit_goes_on_by_rendezvous() {
+fn a_sender_without_credit_switches_to_rendezvous() {
     let mut world = two();
     let count = 5000;
     for _ in 0..count {
@@ -185,7 +185,7 @@ fn answers_wait_while_the_program_does_not_read_its_completions() {
 }
 
 #[test]
-fn answers_that_find_no_room_are_posted_later() {
+fn answers_without_room_are_posted_later() {
     let mut world = two();
     let count = 1500;
     for _ in 0..count {
@@ -205,7 +205,7 @@ fn answers_that_find_no_room_are_posted_later() {
 }
 
 #[test]
-fn a_buffer_for_several_messages_says_which_is_the_last() {
+fn a_multi_receive_buffer_marks_the_last_message() {
     let mut world = two();
     let (id, receive) = world.receive_of(200, true);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
@@ -224,7 +224,7 @@ fn a_buffer_for_several_messages_says_which_is_the_last() {
 }
 
 #[test]
-fn a_receive_that_is_taken_back_gets_no_message() {
+fn a_canceled_receive_gets_no_message() {
     let mut world = two();
     let receive = world.receive(1, any(), 8);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
@@ -236,7 +236,7 @@ fn a_receive_that_is_taken_back_gets_no_message() {
 }
 
 #[test]
-fn a_message_can_be_seen_claimed_and_thrown_away() {
+fn a_message_can_be_peeked_claimed_and_discarded() {
     let mut world = two();
     let first = world.send(0, 1, 8, tagged(1));
     let second = world.send(0, 1, LONG, tagged(1));

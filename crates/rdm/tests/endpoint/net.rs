@@ -61,7 +61,7 @@ pub(crate) struct Device {
     pub(crate) arrivals: VecDeque<Arrival>,
     pub(crate) buffers: u32,
     pub(crate) alive: bool,
-    /// How many of its queue pairs have lost a peer that ended.
+    /// How many of its queue pairs have lost a peer that exited.
     pub(crate) gone: u32,
 }
 

@@ -25,10 +25,10 @@ fn connected() -> (World, usize) {
     }
 }
 
-/// Only a caller that named itself learns that its call may be retried: a call that names no caller is retried anyway,
+/// Only a caller that identified itself is notified that its call may be retried: a call that names no caller is retried anyway,
 /// and must not wake the thread that happened to make it.
 #[test]
-fn only_named_callers_learn_that_they_may_retry() {
+fn only_identified_callers_are_notified_that_they_may_retry() {
     for caller in [Some(0), None] {
         let mut world = World::new(2, Service::ReliableDatagram);
         let Node { ep, host, .. } = &mut world.nodes[0];
@@ -56,7 +56,7 @@ fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
 }
 
 #[test]
-fn data_arrive_with_the_bytes_of_a_write() {
+fn data_arrives_with_the_bytes_of_a_write() {
     // Short data is sent with the write, other data after it.
     for data in [7, u64::MAX] {
         let (mut world, connection) = connected();
@@ -86,7 +86,7 @@ fn data_arrive_with_the_bytes_of_a_write() {
 }
 
 #[test]
-fn a_refused_write_gives_its_credit_back() {
+fn a_refused_write_returns_its_credit() {
     let (mut world, connection) = connected();
     let place = RemoteRange {
         addr: 0,
@@ -147,7 +147,7 @@ fn a_durable_write_waits_for_the_answer() {
 }
 
 #[test]
-fn an_atomic_gives_the_old_values() {
+fn an_atomic_returns_the_old_values() {
     for count in [1, 100] {
         let (mut world, connection) = connected();
         let mut numbers = vec![40u64; count];

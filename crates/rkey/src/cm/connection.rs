@@ -27,13 +27,13 @@ use std::time::Duration;
 ///
 /// Threads can share a connection. Dropping it disconnects.
 pub struct Connection {
-    /// Dropped first, so that the peer learns of the end before the queue pair fails.
+    /// Dropped first, so that the peer is notified before the queue pair fails.
     link: Link,
     /// Dropped next, before the memory that it uses.
     operations: OneSided,
     inbox: Inbox,
     private_data: Vec<u8>,
-    /// How many reads and atomics the peer executes at once.
+    /// How many reads and atomics the peer executes concurrently.
     reads: u8,
 }
 
@@ -54,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// The private data of the peer's request (56 bytes) or answer (196 bytes), with zeros after what the peer has passed.
+    /// The private data of the peer's request (56 bytes) or answer (196 bytes), padded with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -238,7 +238,7 @@ impl Connection {
     /// # Errors
     /// [`Error::PeerGone`], as for [`Connection::receive`].
     pub fn try_receive(&self) -> Result<Option<Message>> {
-        // Looks first whether the connection has ended: what arrived before the end is received before it is reported.
+        // Checks first whether the connection has ended: messages that arrived before its end are received before the end is reported.
         let is_connected = self.is_connected();
         match self.inbox.take(&self.operations.data) {
             Ok(None) if !is_connected => Err(Error::PeerGone {
@@ -248,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Whether neither side has ended the connection, as far as we know.
+    /// Whether the connection is still up, as far as we know: neither side has ended it.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         matches!(self.link.end(), Ok(None))
@@ -262,10 +262,10 @@ impl Connection {
         self.link.wait_end(timeout)
     }
 
-    /// Waits until all operations are done, then disconnects: returns when the peer has agreed.
+    /// Waits until all operations are done, then disconnects: returns when the peer has confirmed.
     ///
     /// # Errors
-    /// The error of an operation whose [`Pending`] was dropped; [`Error::Timeout`] if the peer does not agree. The connection
+    /// The error of an operation whose [`Pending`] was dropped; [`Error::Timeout`] if the peer does not confirm. The connection
     /// ends even so.
     pub fn disconnect(self) -> Result<()> {
         let timeout = self.operations.timeout();

@@ -1,4 +1,4 @@
-//! What the program's threads and the connection manager's thread share: connections, listeners, and what has happened to them.
+//! The state that the program's threads and the connection manager's thread share: connections, listeners, and their events.
 
 use rkey_cm::manager::{ConnectRequest, Event, Manager};
 use rkey_cm::time::Nanos;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 /// How a connection ended, or why it did not begin.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
-    /// The peer, or a manager in its name, refused.
+    /// The peer, or a manager on its behalf, refused.
     Refused(Box<PrivateData<{ Rej::DATA }>>),
     /// The peer did not answer.
     NoAnswer,
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     peer: SocketAddr,
     /// The peer's answer to our request.
     pub(crate) answer: Option<Box<Rep>>,
-    /// Whether the peer is ready (of a connection that it asked for).
+    /// Whether the peer is ready (for a connection that it requested).
     pub(crate) is_established: bool,
     pub(crate) end: Option<End>,
 }
@@ -132,7 +132,7 @@ impl Handler for Hub {
             Event::Unreachable { .. } => entry.end = Some(End::NoAnswer),
             Event::Disconnected { .. } => {
                 entry.end = Some(End::Disconnected);
-                // We agree. It has no effect if we have asked for the end ourselves.
+                // Confirm. This has no effect if we have requested the end ourselves.
                 let _ = manager.disconnect(now, id);
             }
             _ => {}
@@ -166,5 +166,5 @@ impl Handler for Hub {
     }
 }
 
-/// The reason with which the program refuses.
+/// The reason code for refusals by the program.
 pub(crate) const REFUSED: RejectReason = RejectReason::CONSUMER;

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A message of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Its bytes; none if the message announces a write ([`Message::written`]).
+    /// Its bytes; empty if the message announces a write ([`Message::written`]).
     pub bytes: Vec<u8>,
     /// Its immediate data, as a number: a C program passes `htonl(number)`.
     pub immediate: Option<u32>,
@@ -43,7 +43,7 @@ struct Arrivals {
 /// The send buffers.
 struct Outgoing {
     free: Vec<u32>,
-    /// Those whose send was not complete when its call ended, by its number.
+    /// Buffers whose send was not complete when its call returned, with the number of the send.
     in_flight: Vec<(u64, u32)>,
 }
 
@@ -102,7 +102,7 @@ impl Inbox {
             !is_done
         });
         let slot = free.pop().ok_or_else(|| {
-            Error::Busy("all send buffers: the peer does not receive what was sent before".into())
+            Error::Busy("all send buffers: the peer is not receiving earlier messages".into())
         })?;
         drop(outgoing);
         let filled = self
@@ -145,7 +145,7 @@ impl Inbox {
         if let Some(completion) = arrivals.waiting.pop_front() {
             let message = self.read(&completion)?;
             if arrivals.ended.is_none() {
-                // The ids of receives are slots. If the queue pair has failed, the flushed receives say so.
+                // The ids of receives are slots. If the queue pair has failed, the flushed receives show it.
                 let _ = self.post(queue_pair, completion.id as u32);
             }
             return Ok(Some(message));
@@ -181,7 +181,7 @@ impl Inbox {
 
     /// Waits until something may have arrived.
     pub(super) fn wait(&self, time: Duration) -> Result<()> {
-        // Another thread may take the completion, and a disconnect does not wake the queue: so callers look again regularly.
+        // Another thread may take the completion, and a disconnect does not wake the queue, so callers check again regularly.
         self.queue
             .wait(time.min(Duration::from_millis(20)))
             .map(|_| ())

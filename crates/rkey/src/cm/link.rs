@@ -31,7 +31,7 @@ impl Manager {
         Ok(Self { service })
     }
 
-    /// The connection manager of a device, which starts it when it first needs it.
+    /// The connection manager of a device, started when it is first needed.
     pub(crate) fn of(device: &Device) -> Result<Arc<Self>> {
         let mut own = device.inner.cm.lock();
         if let Some(manager) = &*own {
@@ -58,7 +58,7 @@ impl Manager {
         Ok(self.service.with(call))
     }
 
-    /// Waits until a call finds something.
+    /// Waits until a call returns a result.
     pub(crate) fn wait<R>(
         &self,
         time: Option<Duration>,
@@ -87,7 +87,7 @@ impl Manager {
         PrivateData::new(bytes).map_err(|error| {
             let (given, most) = (error.given, error.most);
             let why = Why::PrivateData { given, most };
-            // An error means that the device cannot be used any more; the caller's next call says so.
+            // An error means that the device is no longer usable; the caller's next call reports it.
             let _ = self.with(|parts| parts.refuse_call(Some(to), why));
             let (len, max) = (given, most);
             DeviceError::TooLong { what, len, max }.into()
@@ -99,12 +99,12 @@ fn failed() -> Error {
     DeviceError::Failed("the connection manager's thread panicked, which is a bug".into()).into()
 }
 
-/// For errors of the system.
+/// Converts errors of the system.
 pub(crate) fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     move |source| DeviceError::Io { what, source }.into()
 }
 
-/// For calls that the manager refuses although this crate makes them in the right order: the peer has ended the connection.
+/// Converts errors of calls that the manager refuses although this crate makes them in the right order: the peer has ended the connection.
 pub(crate) fn gone(error: CmError) -> Error {
     match error {
         CmError::Unknown | CmError::WrongState(_) => Error::PeerGone {
@@ -123,7 +123,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A connection that is in the hub.
+    /// A connection in the hub.
     pub(crate) fn new(
         manager: &Arc<Manager>,
         id: ConnectionId,
@@ -181,7 +181,7 @@ impl Link {
         }
     }
 
-    /// The error for a request that came to nothing after we had accepted it.
+    /// The error for a request that failed after we had accepted it.
     pub(crate) fn lost(&self, end: End) -> Error {
         match self.error(end) {
             Error::ConnectionRefused { why, .. } => Error::PeerGone {
@@ -191,7 +191,7 @@ impl Link {
         }
     }
 
-    /// Sends the end of the connection, and waits until the peer agrees.
+    /// Requests the end of the connection, and waits until the peer confirms.
     pub(crate) fn disconnect(&self, time: Duration) -> Result<()> {
         let id = self.id;
         self.manager.with(|parts| {
@@ -215,7 +215,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         let id = self.id;
-        // An error means that there is nothing to end: this is a forked child, or the manager has failed.
+        // An error means that nothing is left to end: this is a forked child, or the manager has failed.
         let _ = self.manager.with(|parts| {
             parts.handler.connections.remove(&id);
             // It may have ended already.

@@ -16,13 +16,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many requests may wait for the program. Further ones are dropped, and their senders repeat them.
+/// How many requests may wait for the program. Further requests are dropped, and their senders retransmit them.
 const BACKLOG: usize = 128;
 
-/// A port at which programs ask for connections, with `rdma_connect(3)` or
+/// A port at which programs request connections, with `rdma_connect(3)` or
 /// [`Device::connect_cm`](crate::Device::connect_cm). Made by [`Device::listen_cm`](crate::Device::listen_cm).
 ///
-/// Dropping it gives up the port, and refuses the requests that wait. Connections that it has accepted go on.
+/// Dropping it releases the port, and refuses the waiting requests. Connections that it has accepted continue.
 pub struct Listener {
     domain: Domain,
     manager: Arc<Manager>,
@@ -92,7 +92,7 @@ impl Listener {
         let request: Box<ConnectRequest> =
             self.manager.wait(time, "a request of a peer", |parts| {
                 let request = parts.handler.next_request(id)?;
-                // It no longer counts against the backlog. If its peer has withdrawn it, `accept` says so.
+                // It no longer counts against the backlog. If its peer has withdrawn it, `accept` reports that.
                 let _ = parts.manager.take_request(request.connection);
                 parts
                     .handler
@@ -104,7 +104,7 @@ impl Listener {
     }
 }
 
-/// Listens at an address. `None`: another listener has the port.
+/// Listens at an address. `None`: the port belongs to another listener.
 fn listen(
     parts: &mut rkey_device::cm::Parts<'_, super::hub::Hub>,
     address: SocketAddr,
@@ -130,7 +130,7 @@ fn listen(
         }
     };
     if let Err(error) = parts.open(service) {
-        // Nothing waits yet.
+        // No request waits yet.
         let _ = parts.manager.unlisten(parts.now, id);
         parts.release(service);
         return Err(io("listening")(error));
@@ -142,7 +142,7 @@ fn listen(
 impl Drop for Listener {
     fn drop(&mut self) {
         let (id, port) = (self.id, self.address.port());
-        // An error means that there is nothing to end: this is a forked child, or the manager has failed.
+        // An error means that nothing is left to end: this is a forked child, or the manager has failed.
         let _ = self.manager.with(|parts| {
             for request in parts.handler.unlisten(id) {
                 // Its peer may have withdrawn it.

@@ -1,7 +1,7 @@
 //! Connections with programs that use `librdmacm`, in C or any other language.
 //!
-//! [`Device::connect`](crate::Device::connect) and [`Device::listen`](crate::Device::listen) are for two programs of this API: they
-//! exchange typed values. Here the two sides agree only on what every RDMA program knows: the messages of InfiniBand's connection
+//! [`Device::connect`](crate::Device::connect) and [`Device::listen`](crate::Device::listen) connect two programs that use this API,
+//! and exchange typed values. Here the two sides agree only on what every RDMA program knows: the messages of InfiniBand's connection
 //! manager (`rdma_connect(3)`), one reliable queue pair, bytes, and keys as pairs of an address and a number.
 //!
 //! ```
@@ -36,16 +36,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What happens by itself
+//! # What happens automatically
 //!
-//! The device answers the messages of the connection manager in a thread of its own, while the program does something else. It
-//! agrees at once when a peer disconnects. Receives are posted before the peer can send: 16 buffers of
+//! A thread of the device answers the messages of the connection manager, while the program does other work. It confirms at once
+//! when a peer disconnects. Receives are posted before the peer can send: 16 buffers of
 //! [`max_message`](crate::DeviceBuilder::max_message) bytes.
 //!
 //! # Private data
 //!
-//! A request carries up to 56 bytes of private data, an answer up to 196, a refusal up to 148. The messages do not tell its length:
-//! the receiver gets the whole field, with zeros after the data, as `librdmacm` does.
+//! A request carries up to 56 bytes of private data, an answer up to 196, a refusal up to 148. The messages do not carry its length:
+//! the receiver gets the whole field, padded with zeros, as with `librdmacm`.
 
 mod connection;
 mod hub;

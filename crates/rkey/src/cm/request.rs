@@ -10,7 +10,7 @@ use rkey_cm::manager::ConnectRequest;
 use rkey_cm::wire::Rej;
 use std::net::SocketAddr;
 
-/// A program asks for a connection. Made by [`Listener::next_request`](super::Listener::next_request). Dropping it rejects it,
+/// A program's request for a connection. Returned by [`Listener::next_request`](super::Listener::next_request). Dropping it rejects it,
 /// without private data.
 #[must_use = "dropping a request rejects it"]
 pub struct Request {
@@ -28,7 +28,7 @@ impl Request {
         }
     }
 
-    /// The peer's private data: 56 bytes, with zeros after what the peer has passed.
+    /// The peer's private data: 56 bytes, padded with zeros.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.request.data.as_bytes()
@@ -40,7 +40,7 @@ impl Request {
         self.link.peer()
     }
 
-    /// The address and port that the peer wants to reach.
+    /// The address and port that the peer connects to.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.link.local()
@@ -50,7 +50,7 @@ impl Request {
     ///
     /// # Errors
     /// The private data is too long; [`Error::PeerGone`](crate::Error::PeerGone) if the peer has given up;
-    /// [`Error::Timeout`](crate::Error::Timeout) if it does not get ready; a limit of the device. The request is rejected then.
+    /// [`Error::Timeout`](crate::Error::Timeout) if it does not become ready; a limit of the device. The request is then rejected.
     pub fn accept(self, private_data: &[u8]) -> Result<Connection> {
         setup::accept(&self.domain, self.link, &self.request, private_data)
     }

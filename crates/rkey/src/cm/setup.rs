@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The maximum number of reads and atomics that a queue pair begins, or executes, at once.
 const READS: u8 = 16;
-/// The first of the ports for connections that we ask for, and how many there are.
+/// The first of the ports for connections that we request, and how many there are.
 pub(super) const DYNAMIC: (u16, u32) = (49152, 16384);
 
 /// A queue pair and its memory, before there is a peer.
@@ -31,15 +31,15 @@ struct Parts {
     results: ResultPlaces,
     inbox: Inbox,
     domain: Domain,
-    /// The number of the packet that we want first.
+    /// The sequence number of the first packet that we expect.
     starting_psn: u32,
 }
 
-/// What both sides have agreed on.
+/// The parameters that both sides have agreed on.
 struct Agreed {
     qpn: u32,
     starting_psn: u32,
-    /// How many reads and atomics the peer begins at once, and how many we begin.
+    /// How many reads and atomics the peer may have in flight, and how many we may.
     reads: (u8, u8),
 }
 
@@ -65,7 +65,7 @@ impl Parts {
         })
     }
 
-    /// What we tell the peer about our queue pair.
+    /// The description of our queue pair for the peer.
     fn queue_pair(&self, reads: (u8, u8)) -> manager::QueuePair {
         let config = self.domain.device().raw().config();
         manager::QueuePair {
@@ -116,7 +116,7 @@ fn random_number() -> Result<u32> {
     random().map_err(super::link::io("drawing a random number"))
 }
 
-/// Connects to an address, at which a program listens.
+/// Connects to an address at which a program listens.
 pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Result<Connection> {
     let peer = reachable(address)?;
     let manager = Manager::of(domain.device())?;
@@ -154,7 +154,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Resu
         }
     })?;
     let rep: Box<Rep> = answer.map_err(|end| link.error(end))?;
-    // We execute no more reads at once than the peer begins, and begin no more than it executes.
+    // We execute no more reads at once than the peer issues, and issue no more than it executes.
     let reads = (
         READS.min(rep.initiator_depth),
         READS.min(rep.responder_resources),
@@ -210,7 +210,7 @@ pub(crate) fn accept(
     Ok(parts.join(link, request.data.as_bytes().to_vec(), reads.1))
 }
 
-/// The address to connect to. A wildcard address stands for the loopback address.
+/// The address to connect to. A wildcard address means the loopback address.
 fn reachable(address: SocketAddr) -> Result<SocketAddr> {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

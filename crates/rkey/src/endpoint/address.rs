@@ -12,7 +12,7 @@ pub const ADDRESS_BYTES: usize = 22;
 /// The address of an endpoint: what a peer needs to send to it.
 ///
 /// It is a plain value. Send it to a peer as text (`Display`, `FromStr`), as bytes, or through serde, for example in a
-/// message. It names a meeting point on this host; no network is involved.
+/// message. It names a rendezvous point on this host; no network is involved.
 ///
 /// ```
 /// # use rkey::endpoint::Address;
@@ -45,7 +45,12 @@ impl Address {
     /// # Errors
     /// [`Error::BadAddress`]: there are too few bytes or too many, or the port is 0.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        let bad = || Error::BadAddress(format!("{} B are not its {ADDRESS_BYTES} B", bytes.len()));
+        let bad = || {
+            Error::BadAddress(format!(
+                "it has {} B instead of {ADDRESS_BYTES} B",
+                bytes.len()
+            ))
+        };
         let bytes: &[u8; ADDRESS_BYTES] = bytes.try_into().map_err(|_| bad())?;
         let (ip, rest) = bytes.split_first_chunk::<16>().ok_or_else(bad)?;
         let (port, scope) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
@@ -103,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_as_text_and_as_bytes() {
+    fn addresses_round_trip_as_text_and_bytes() {
         for text in ["127.0.0.1:1", "[::1]:65535", "[fe80::1%3]:9"] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_an_error() {
+    fn an_invalid_address_is_an_error() {
         let bytes = "127.0.0.1:7".parse::<Address>().unwrap().to_bytes();
         for bad in [&bytes[..21], &[0; 23], &[0; ADDRESS_BYTES]] {
             assert!(matches!(

@@ -29,13 +29,13 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The type of endpoints of reliable datagrams (`FI_EP_RDM` of libfabric).
+/// The type of reliable-datagram endpoints (libfabric's `FI_EP_RDM`).
 const TYPE: u8 = 3;
 /// Messages up to this length are copied when they are sent.
 const COPIED: usize = 256;
 type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
 
-/// An endpoint of reliable datagrams. Clones are the same endpoint. It closes when the last clone and the last of its
+/// A reliable-datagram endpoint. Clones are the same endpoint. It closes when the last clone and the last of its
 /// operations are dropped.
 ///
 /// Closing notifies the peers, and waits up to half a second for sent messages to arrive.

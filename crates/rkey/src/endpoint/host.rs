@@ -1,4 +1,4 @@
-//! What the state machine of an endpoint runs on in this crate: the device, and the slots of the program's operations.
+//! The host of an endpoint's state machine in this crate: the device, and the slots of the program's operations.
 
 use super::address::Address;
 use super::inner::Inner;
@@ -21,7 +21,7 @@ const NOT_PERMITTED: Error = Error::Other(1);
 pub(super) const REFUSED: Error = Error::Other(111);
 pub(super) const NO_ROUTE: Error = Error::Other(113);
 
-/// What an endpoint runs on.
+/// The host of an endpoint.
 pub(super) struct EndpointHost {
     pub(super) this: Weak<Inner>,
     pub(super) memory: Arc<LocalMemory>,
@@ -259,6 +259,6 @@ pub(super) fn unreachable(error: Error) -> &'static str {
         NOT_PERMITTED => "the process there belongs to another user; both ends need RKEY_SHARE=all",
         Error::NoMemory => "this process has no memory, thread or queue pair left for a connection",
         Error::TimedOut => "the process there did not answer in time",
-        _ => "the connection failed; the log says more",
+        _ => "the connection failed; see the log",
     }
 }

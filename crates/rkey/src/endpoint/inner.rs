@@ -149,7 +149,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits briefly for a connection that another thread makes, or for room on one; makes progress meanwhile.
+    /// Waits briefly for a connection that another thread makes, or for room on one, and makes progress while it waits.
     pub(super) fn pause(&self) -> Result<()> {
         let until = time::now() + PAUSE;
         let mut led = self.led.lock();

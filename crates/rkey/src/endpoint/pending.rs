@@ -108,7 +108,7 @@ impl Receiving {
     /// Waits for the message, up to the device's timeout.
     ///
     /// # Errors
-    /// [`Error::Truncated`]: the message was longer than the buffer. [`Error::PeerGone`]: the sender ended while its message
+    /// [`Error::Truncated`]: the message was longer than the buffer. [`Error::PeerGone`]: the sender exited while its message
     /// was in transit. [`Error::Timeout`]; the receive is then canceled.
     pub fn wait(self) -> Result<Message> {
         let timeout = self.handle.timeout();
@@ -172,11 +172,11 @@ pub(super) fn error_of(failure: &Failure, peer: Option<Address>) -> Error {
     };
     match failure.error {
         Code::ConnectionReset | Code::NotConnected | Code::Shutdown => {
-            gone("ended, or closed its endpoint")
+            gone("exited, or closed its endpoint")
         }
         Code::TimedOut => gone("did not answer in time"),
         Code::Canceled => Error::Object("the receive was canceled".into()),
-        Code::NoMemory => Error::Object("there is no room for another region".into()),
+        Code::NoMemory => Error::Object("no further region can be registered".into()),
         other => Error::Object(format!("the operation failed ({other:?})")),
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 /// The registrations of one scope over borrowed bytes. Dropping it deregisters them all.
 struct Live<M: Accessors> {
     list: Mutex<Vec<Arc<M>>>,
-    /// The registrations that stay for the next use.
+    /// The registrations that are kept for the next use.
     cache: OnceLock<BorrowedCache<M>>,
 }
 

@@ -1,4 +1,4 @@
-//! A registered buffer that is owned: kept on the heap until its registration is closed.
+//! An owned registered buffer: kept on the heap until its registration is closed.
 
 use super::buffer::Buffer;
 use super::registered::{CHANGING, Registered, RegistrationRequest};
@@ -14,7 +14,7 @@ pub(crate) struct Owned<B: Buffer, M: AsRef<Registered>> {
     buffer: NonNull<B>,
 }
 
-// SAFETY: Owned owns the B behind the pointer like a Box would, and gives no reference to it.
+// SAFETY: Owned owns the B behind the pointer as a Box would, and hands out no reference to it.
 unsafe impl<B: Buffer, M: AsRef<Registered> + Send> Send for Owned<B, M> {}
 // SAFETY: through &Owned only `memory` can be reached, never the B.
 unsafe impl<B: Buffer, M: AsRef<Registered> + Sync> Sync for Owned<B, M> {}
@@ -70,7 +70,7 @@ impl<B: Buffer, M: AsRef<Registered>> Owned<B, M> {
         let registered = self.memory.as_ref();
         // SAFETY: a constant registration has no right by which the device writes (`register`
         // and `shared` see to it), refuses the owner's own stores, and (PrivateBuffer) no other process has the bytes mapped. The
-        // result lives as long as &self, so the buffer is neither taken nor dropped meanwhile.
+        // result borrows from &self, so the buffer is neither taken nor dropped while it lives.
         registered.constant.then(|| unsafe {
             std::slice::from_raw_parts(registered.start.as_ptr(), registered.len)
         })

@@ -1,7 +1,7 @@
 //! Registered bytes that are borrowed, in a cache: a later lookup of the same bytes finds the registration.
 //!
-//! A registration stays in the cache when its guard is dropped, and the domain's queue pairs accept its local key all the
-//! time. So the bytes must be borrowed for as long as the cache exists. Forgetting a guard changes nothing: the registrar
+//! A registration stays in the cache when its guard is dropped, and the domain's queue pairs keep accepting its local
+//! key. So the bytes must be borrowed for as long as the cache exists. Forgetting a guard changes nothing: the registrar
 //! keeps a list of all registrations, and the scope that owns the cache closes them before the borrow ends.
 
 use super::registered::{Registered, RegistrationRequest};
@@ -138,15 +138,15 @@ impl<M: Accessors> BorrowedCache<M> {
         self.cache.stats()
     }
 
-    /// Deregisters everything. When this returns, the device does not touch the bytes again; if that is not possible, this
-    /// ends the process.
+    /// Deregisters everything. When this returns, the device does not access the bytes again; if that cannot be ensured, this
+    /// aborts the process.
     pub(super) fn close(&mut self) {
         let lender = self.cache.registrar();
         // The device does not access a forked child's copy of the memory, and another thread of the parent may have had the lock.
         if lender.domain.device().raw().is_forked() {
             return;
         }
-        // When this has returned, no other thread uses the cache.
+        // Once this has returned, no other thread uses the cache.
         self.description = None;
         let live = std::mem::take(&mut *lender.live.lock());
         for memory in live.values() {
@@ -155,7 +155,7 @@ impl<M: Accessors> BorrowedCache<M> {
     }
 }
 
-/// Adds the state of a cache to what does not change.
+/// Adds the current state of a cache to its constant description.
 fn view<R: Registrar>(cache: &Cache<R>, constant: CacheView) -> CacheView {
     let stats = cache.stats();
     CacheView {

@@ -20,7 +20,7 @@ pub(crate) struct Lent {
     capacity: usize,
 }
 
-// SAFETY: owns its bytes like the Vec that it was made from, and gives no reference to them.
+// SAFETY: owns its bytes like the Vec that it was made from, and hands out no reference to them.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
@@ -57,14 +57,14 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: the parts of the Vec of `new`; `take` does not get here.
+        // SAFETY: the parts of the Vec of `new`; `take` never reaches this point.
         drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
     }
 }
 
 /// All memory of the process as one region, in a protection domain that contains only an endpoint's queue pairs.
 ///
-/// The program never gets the domain: with its own queue pair in it, the program could name any address. The endpoint
+/// The program never gets a handle to the domain: with a queue pair in it, the program could name any address. The endpoint
 /// names only its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
     // Deregistered before the domain is closed.
@@ -117,7 +117,7 @@ impl LocalMemory {
         }
     }
 
-    /// Copies bytes into buffers of receives; returns `false` if that faults. The elements must come from
+    /// Copies bytes into buffers of receives; returns `false` if that faults. The entries must come from
     /// [`LocalMemory::element`], and their buffers must still exist.
     pub(crate) fn store(&self, elements: &[Sge], mut bytes: &[u8]) -> bool {
         // SAFETY: the elements name buffers of receives, which are alive and to which there is no reference.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lent_buffer_comes_back_as_it_was() {
+    fn a_lent_buffer_is_returned_unchanged() {
         let mut buffer = Vec::with_capacity(10);
         buffer.extend([1, 2, 3]);
         let start = buffer.as_ptr();

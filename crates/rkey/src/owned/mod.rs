@@ -10,13 +10,13 @@
 //!    where the registration has no right that could change a byte.
 //! 3. **They are not freed before the device has released them.** Deregistering first makes the region's keys stale,
 //!    then waits until no operation touches the memory. Only then is the buffer returned or dropped. If deregistering
-//!    fails for a reason that leaves the region registered, the buffer is leaked (owned) or the process ends
-//!    (borrowed); it is never freed.
+//!    fails for a reason that leaves the region registered, the buffer is leaked (owned) or the process is
+//!    aborted (borrowed); it is never freed.
 //!
 //! In-flight operations need no lifetime: the engine holds a grant for the region during each step, and requests a new
 //! one for the next step. After the region is deregistered, that request is denied.
 //!
-//! Cached registrations (`lender`) stay when the program has dropped them. Their bytes are borrowed until the end of the
+//! Cached registrations (`lender`) stay after the program has dropped them. Their bytes are borrowed until the end of the
 //! scope that owns the cache, and the scope deregisters them before it ends.
 //!
 //! The buffers of an endpoint's messages (`lent`) are not registered, except while a peer reads one. Their operation owns

@@ -14,7 +14,7 @@ pub(crate) struct RegistrationRequest {
     pub(crate) requested_key: Option<u64>,
 }
 
-/// A live registration: the raw bytes, and the device that may touch them.
+/// A live registration: the raw bytes, and the device that may access them.
 ///
 /// Its holder must keep the bytes valid until [`Registered::close`] has succeeded. The holders are `Owned` and
 /// `Borrows` of this module. Dropping it closes it, for holders that a panic kept from doing so.
@@ -132,7 +132,7 @@ impl Registered {
         Ok(())
     }
 
-    /// Copies bytes at `offset` out of the region. Peers may change them meanwhile.
+    /// Copies bytes at `offset` out of the region. Peers may change them during the copy.
     pub(crate) fn load(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let from = self.at(offset, into.len())?;
         // SAFETY: `from` covers into.len() bytes of the registration, which its holder keeps valid;
@@ -181,8 +181,8 @@ impl Registered {
         self.store(offset, &value.to_le_bytes())
     }
 
-    /// Revokes the keys and windows of the region and waits until no access is in progress. After `Ok` the device
-    /// will never touch the bytes again. Closing it again has no effect.
+    /// Revokes the keys and windows of the region and waits until no access is in progress. After `Ok`, the device
+    /// never accesses the bytes again. Closing it again has no effect.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(());

@@ -4,8 +4,8 @@
 //! error. So the sender walks over the value, and the receiver watches the decoder, and both compute a hash of the
 //! calls that serde makes: the types of all numbers and strings, where structs, sequences and enums begin and end, the
 //! indices of variants. The hashes are equal if both programs use types of the same structure, as far as the value
-//! shows it: an empty `Vec<u32>` looks like an empty `Vec<String>`. `&str` and `String` have the same shape, and so
-//! have all types that serialise alike.
+//! reveals it: an empty `Vec<u32>` looks like an empty `Vec<String>`. `&str` and `String` have the same shape, as do all
+//! types that serialise alike.
 //!
 //! Names do not matter. One type may have two names: `#[serde(try_from = "Unchecked")]` next to a derived `Serialize`
 //! reads a struct under a different name than it writes, and `rename`, `remote` and manual implementations may do the

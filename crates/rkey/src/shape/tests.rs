@@ -87,7 +87,7 @@ fn everything() -> Everything {
 }
 
 #[test]
-fn what_is_sent_has_the_shape_that_is_received() {
+fn sent_and_received_values_have_the_same_shape() {
     let (same, value) = pass::<_, Everything>(&everything());
     assert_eq!((same, value), (true, Ok(everything())));
     assert_eq!(pass::<_, String>("text"), (true, Ok("text".into())));
@@ -99,7 +99,7 @@ fn what_is_sent_has_the_shape_that_is_received() {
 }
 
 #[test]
-fn other_types_have_other_shapes() {
+fn different_types_have_different_shapes() {
     // All of these decode without an error.
     assert!(matches!(pass::<_, u8>(&1u32), (false, Ok(1))));
     assert!(matches!(
@@ -176,7 +176,7 @@ impl From<(i64, ())> for Place {
 }
 
 #[test]
-fn a_type_is_received_as_itself_whatever_it_is_called() {
+fn a_type_is_received_whatever_its_name() {
     fn returns<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: T) {
         assert_eq!(pass::<T, T>(&value), (true, Ok(value)));
     }
@@ -216,7 +216,7 @@ fn bytes_left_over_are_an_error() {
 }
 
 #[test]
-fn titles_say_what_it_is() {
+fn titles_describe_the_type() {
     for (is, should) in [
         (title(&7u32), "u32"),
         (title("text"), "string"),

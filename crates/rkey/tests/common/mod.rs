@@ -1,6 +1,6 @@
 //! Two connected devices of this process, for most tests.
 
-#![allow(dead_code, reason = "each test file uses another part of it")]
+#![allow(dead_code, reason = "each test file uses a different part of it")]
 
 use rkey::{Access, Connection, Device, Domain, Region, RemoteKey};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use std::time::Duration;
 /// All remote rights.
 pub(crate) const ALL: Access = Access::REMOTE;
 
-/// Only a hang takes longer.
+/// Only a hang takes longer than this.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A device whose calls have a time limit: a test that hangs then says where.
+/// A device whose calls have a time limit, so that a hanging test shows where it hangs.
 pub(crate) fn device() -> Device {
     Device::builder().timeout(LONG).open().unwrap()
 }

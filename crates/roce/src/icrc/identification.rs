@@ -1,36 +1,37 @@
-//! Finds the identification of an IPv4 header that the receiver cannot see, from the checksum that covers it.
+//! Recovers the identification of an IPv4 header, which the receiver cannot see, from the checksum that covers it.
 //!
 //! A CRC is linear: if two inputs of equal length differ only in the identification, the difference (XOR) of their checksums
-//! depends only on the difference of the identifications and on how many bytes follow. Seen as polynomials over GF(2), the first
-//! is the second times a power of x, modulo the CRC's polynomial. So one multiplication with the inverse of that power finds the
-//! identification. A product with more than 16 bits is not one: then no identification makes the checksum right.
+//! depends only on the difference of the identifications and on the number of bytes that follow. As polynomials over GF(2), the
+//! former is the latter times a power of x, modulo the CRC's polynomial. So one multiplication by the inverse of that power
+//! yields the identification. If the product has more than 16 bits, no identification makes the checksum correct.
 
 use crate::packet::{Headers, MAX_PAYLOAD};
 
-/// The CRC's polynomial. As in all numbers here, the highest bit is the coefficient of 1, and the lowest that of x³¹.
+/// The CRC's polynomial. As in all numbers here, the most significant bit is the coefficient of 1, and the least significant
+/// that of x³¹.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
 
-/// What the checksum covers between the identification's first byte and the packet: the rest of the IP header, the UDP header.
+/// How many bytes the checksum covers between the identification and the packet: the rest of the IP header and the UDP header.
 const BEFORE_PACKET: usize = 20 - 4 + 8;
 
-/// How many lengths a packet can have.
+/// The number of possible packet lengths.
 const LENGTHS: usize = (Headers::MAX + MAX_PAYLOAD) / 4 + 1;
 
-/// For each length of a packet, in words of 4 bytes: 1 divided by x to the number of bits from the identification to the end.
+/// For each packet length, in 4-byte words: the inverse of x to the number of bits from the identification to the end.
 static INVERSES: [u32; LENGTHS] = inverses();
 
-/// The identification of a packet with `length` bytes whose checksum differs by `difference` from the checksum with the
-/// identification 0; `None` if there is none, or if no packet has that length.
+/// The identification of a packet of `length` bytes whose checksum differs by `difference` from that with identification 0;
+/// `None` if there is none, or if no packet has this length.
 pub(super) fn of(difference: u32, length: usize) -> Option<u16> {
     if !length.is_multiple_of(4) {
         return None;
     }
     let inverse = INVERSES.get(length / 4)?;
     let bytes = u16::try_from(product(difference, *inverse)).ok()?;
-    // The CRC takes the first byte as the low one, but it is the high byte of the field.
+    // The CRC treats the first byte as the low one, but it is the high byte of the field.
     Some(bytes.swap_bytes())
 }
 
@@ -46,11 +47,11 @@ const fn inverses() -> [u32; LENGTHS] {
     inverses
 }
 
-/// The quotient of a polynomial and xⁿ.
+/// Divides a polynomial by xⁿ.
 const fn divided_by_x(mut polynomial: u32, n: usize) -> u32 {
     let mut i = 0;
     while i < n {
-        // Where the coefficient of 1 is set, the polynomial is added, which makes it 0; x³² then becomes x³¹.
+        // If the coefficient of 1 is set, adding the polynomial clears it; its x³² term then becomes x³¹.
         polynomial = if polynomial & ONE == 0 {
             polynomial << 1
         } else {
@@ -61,7 +62,7 @@ const fn divided_by_x(mut polynomial: u32, n: usize) -> u32 {
     polynomial
 }
 
-/// The product of a polynomial and x.
+/// Multiplies a polynomial by x.
 const fn times_x(polynomial: u32) -> u32 {
     if polynomial & 1 == 0 {
         polynomial >> 1
@@ -70,7 +71,7 @@ const fn times_x(polynomial: u32) -> u32 {
     }
 }
 
-/// The product of two polynomials.
+/// Multiplies two polynomials.
 fn product(a: u32, b: u32) -> u32 {
     let mut product = 0;
     let mut shifted = b;
@@ -89,7 +90,7 @@ mod tests {
     use crc32fast::hash;
 
     #[test]
-    fn dividing_by_x_undoes_multiplying_by_x() {
+    fn dividing_by_x_reverses_multiplying_by_x() {
         for polynomial in [1, ONE, 0xdead_beef, u32::MAX, POLYNOMIAL] {
             assert_eq!(divided_by_x(times_x(polynomial), 1), polynomial);
             assert_eq!(product(polynomial, ONE), polynomial);
@@ -105,7 +106,7 @@ mod tests {
             let mut covered = vec![0x5a; BEFORE_PACKET + 4 * words];
             covered[..2].fill(0);
             let zero = hash(&covered);
-            // All bits, alone and together: the map is linear.
+            // All bits, alone and together, suffice: the map is linear.
             let some = (0..16).map(|bit| 1 << bit).chain([0, 0x1234, 0xffff]);
             for identification in some {
                 covered[..2].copy_from_slice(&u16::to_be_bytes(identification));
@@ -119,7 +120,7 @@ mod tests {
     fn damage_elsewhere_has_no_identification() {
         let packet = 64;
         let zero = vec![0; BEFORE_PACKET + packet];
-        // One bit at each place: none of them looks like any of the 65,535 other identifications.
+        // Flip one bit at a time: none of the results matches any of the 65,535 other identifications.
         let found = (2..zero.len()).filter(|&at| {
             let mut damaged = zero.clone();
             damaged[at] = 1;

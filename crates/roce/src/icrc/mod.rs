@@ -1,12 +1,12 @@
-//! The invariant checksum (ICRC): the last 4 bytes of a datagram. It covers the packet and those fields of the IP and UDP headers
-//! that routers leave alone (IBA volume 1, 7.8, and annex A17).
+//! The invariant checksum (ICRC): the last 4 bytes of a datagram. It covers the packet and the IP and UDP header fields that
+//! routers do not change (IBA volume 1, 7.8, and annex A17).
 //!
-//! It is the CRC of Ethernet, written with its lowest byte first, over 8 bytes of ones in the place of InfiniBand's local route header, the
-//! IP header, the UDP header and the packet. Fields that may change on the way count as ones: the traffic class, the time to
-//! live, both checksums and the flow label, and byte 4 of the packet with its congestion bits.
+//! It is Ethernet's CRC, stored with its least significant byte first, over 8 bytes of ones in place of InfiniBand's local route
+//! header, the IP header, the UDP header and the packet. Fields that may change in transit count as ones: the traffic class, the
+//! time to live, both checksums, the flow label, and byte 4 of the packet, which contains its congestion bits.
 //!
-//! A program with a UDP socket sees no IP header. It derives the header from the addresses and the length, except for one field: the
-//! identification of IPv4. [`Flow`] says what senders and receivers do about it.
+//! A program with a UDP socket does not see the IP header. It derives the header from the addresses and the length, except for
+//! one field: the IPv4 identification. [`Flow`] describes how senders and receivers handle it.
 
 mod identification;
 #[cfg(test)]
@@ -16,22 +16,23 @@ use crate::packet::Bth;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use crc32fast::Hasher;
 
-/// The UDP port that every RoCEv2 datagram goes to.
+/// The destination UDP port of every RoCEv2 datagram.
 pub const PORT: u16 = 4791;
 
-/// The length of the checksum in bytes.
+/// The length of the checksum, in bytes.
 pub const LEN: usize = 4;
 
 /// The addresses and ports of a datagram.
 ///
-/// Every covered field of an IPv6 header is known. An IPv4 header is taken to have no options, to be no fragment, and to have the flag that
-/// forbids fragments set. Its identification is up to the sender:
+/// Every covered field of an IPv6 header is known. An IPv4 header is assumed to have no options, not to be a fragment, and to
+/// have the "don't fragment" flag set. Its identification depends on the sender:
 ///
-/// * A sender passes the identification that the kernel writes. On Linux, that of an unconnected socket with
-///   `IP_PMTUDISC_DO` is 0; with `UDP_SEGMENT`, the segments of a call have 0, 1, 2 and so on. For connected sockets, and
-///   for other values of `IP_MTU_DISCOVER`, it is a counter that the sender does not know.
-/// * A receiver finds the identification that makes the checksum correct. If there is one, `open` returns it. Random damage goes undetected
-///   with a probability of 2⁻¹⁶. A receiver that knows the sender's next identification can compare the two, and so checks all 32 bits.
+/// * The sender passes the identification that the kernel writes. On Linux, that of an unconnected socket with `IP_PMTUDISC_DO`
+///   is 0; with `UDP_SEGMENT`, the segments of a call have 0, 1, 2 and so on. For connected sockets, and for other values of
+///   `IP_MTU_DISCOVER`, it is a counter that the sender does not know.
+/// * The receiver searches for an identification that makes the checksum correct. If there is one, `open` returns it. Random
+///   damage goes undetected with a probability of 2⁻¹⁶. A receiver that knows the sender's next identification can compare the
+///   two, and then effectively checks all 32 bits.
 ///
 /// ```
 /// use rkey_roce::icrc::Flow;
@@ -56,16 +57,16 @@ pub const LEN: usize = 4;
 pub enum Flow {
     /// Over IPv4.
     V4 {
-        /// Where it comes from.
+        /// The source address and port.
         source: SocketAddrV4,
-        /// Where it goes.
+        /// The destination address and port.
         destination: SocketAddrV4,
     },
     /// Over IPv6.
     V6 {
-        /// Where it comes from.
+        /// The source address and port.
         source: SocketAddrV6,
-        /// Where it goes.
+        /// The destination address and port.
         destination: SocketAddrV6,
     },
 }
@@ -73,17 +74,17 @@ pub enum Flow {
 /// A datagram with a correct checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
-    /// All bytes but the checksum.
+    /// The datagram without its checksum.
     pub packet: &'a [u8],
     /// The identification that makes the checksum correct; `None` for IPv6, which has none.
     pub identification: Option<u16>,
 }
 
-/// The checksum of a datagram is wrong. The receiver drops the datagram without an answer.
+/// The checksum of a datagram is wrong. The receiver drops the datagram silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the invariant checksum of {length} B is wrong")]
 pub struct WrongChecksum {
-    /// The length of the datagram in bytes.
+    /// The length of the datagram, in bytes.
     pub length: usize,
 }
 
@@ -93,14 +94,14 @@ const LOCAL_ROUTE_HEADER: u32 = 0x2144_df1c;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
-/// The number of UDP among IP's protocols.
+/// UDP's IP protocol number.
 const PROTOCOL: u8 = 17;
-/// The byte of the packet that counts as ones.
+/// The offset of the packet byte that counts as ones.
 const CONGESTION: usize = 4;
 
 impl Flow {
-    /// The flow between two addresses; `None` if they are of two versions of IP. An IPv4-mapped IPv6 address counts as IPv4, which is what
-    /// travels.
+    /// The flow between two addresses; `None` if their IP versions differ. An IPv4-mapped IPv6 address counts as IPv4, since the
+    /// datagram is sent over IPv4.
     #[must_use]
     pub fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
         match (canonical(source), canonical(destination)) {
@@ -116,24 +117,24 @@ impl Flow {
         }
     }
 
-    /// The checksum of a packet, in wire order. `identification` is that of the IPv4 header; IPv6 has none, and ignores it.
+    /// The checksum of a packet, in wire order. `identification` is that of the IPv4 header; for IPv6 it is ignored.
     #[must_use]
     pub fn checksum(&self, packet: &[u8], identification: u16) -> [u8; LEN] {
         self.crc(packet, identification).to_le_bytes()
     }
 
-    /// Appends the checksum to a packet. `identification` is that of the IPv4 header; IPv6 has none, and ignores it.
+    /// Appends the checksum to a packet. `identification` is that of the IPv4 header; for IPv6 it is ignored.
     pub fn seal(&self, packet: &mut Vec<u8>, identification: u16) {
         let checksum = self.checksum(packet, identification);
         packet.extend_from_slice(&checksum);
     }
 
-    /// Checks the checksum of a datagram.
+    /// Verifies the checksum of a datagram.
     ///
     /// # Errors
     ///
-    /// The checksum is wrong (for IPv4, with every identification). An IPv4 datagram whose length is not a multiple of 4 bytes, or that is
-    /// longer than any packet, passes only with the identification 0.
+    /// The checksum is wrong (for IPv4, with every identification). An IPv4 datagram whose length is not a multiple of 4 bytes,
+    /// or that is longer than any packet, is accepted only with identification 0.
     pub fn open<'a>(&self, datagram: &'a [u8]) -> Result<Opened<'a>, WrongChecksum> {
         let wrong = WrongChecksum {
             length: datagram.len(),
@@ -154,7 +155,7 @@ impl Flow {
 
     fn crc(&self, packet: &[u8], identification: u16) -> u32 {
         let mut crc = Hasher::new_with_initial(LOCAL_ROUTE_HEADER);
-        // As much of the IP header as either version has, the UDP header, and the first header of the packet.
+        // Long enough for the IP header of either version, the UDP header, and the packet's first header.
         let (start, rest) = packet.split_at(packet.len().min(Bth::LEN));
         let mut masked = [0; IPV6 + UDP + Bth::LEN];
         let ip = match self {
@@ -209,15 +210,15 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The low 16 bits of a length: no datagram is longer.
+/// The low 16 bits of a length, which suffice for every datagram.
 const fn field(length: usize) -> [u8; 2] {
     (length as u16).to_be_bytes()
 }
 
 fn ipv4(from: Ipv4Addr, to: Ipv4Addr, length: usize, identification: u16) -> [u8; IPV4] {
-    /// Version 4, a header of five words.
+    /// IP version 4, with a header of five words.
     const VERSION: u8 = 0x45;
-    /// The flag that forbids fragments; the offset of the fragment is 0.
+    /// The "don't fragment" flag; the fragment offset is 0.
     const FLAGS: [u8; 2] = [0x40, 0];
     let mut header = [0xff; IPV4];
     header[0] = VERSION;
@@ -231,7 +232,7 @@ fn ipv4(from: Ipv4Addr, to: Ipv4Addr, length: usize, identification: u16) -> [u8
 }
 
 fn ipv6(from: Ipv6Addr, to: Ipv6Addr, length: usize) -> [u8; IPV6] {
-    /// Version 6; the other bits are those of the traffic class.
+    /// IP version 6; the low bits belong to the traffic class.
     const VERSION: u8 = 0x6f;
     let mut header = [0xff; IPV6];
     header[0] = VERSION;

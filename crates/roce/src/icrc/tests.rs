@@ -1,4 +1,4 @@
-//! The checksum against packets of Linux's Soft-RoCE, and against damage. The captures in `tests/packets` have many more.
+//! The checksum on packets from Linux's Soft-RoCE, and on damaged packets. `tests/packets` checks many more captures.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,32 +16,32 @@ fn flow(source: &str, destination: &str) -> Flow {
     Flow::new(source.parse().unwrap(), destination.parse().unwrap()).expect("one version of IP")
 }
 
-/// An acknowledgement that Soft-RoCE accepted; its IPv4 header has the identification 0.
+/// An acknowledgement that Soft-RoCE accepted, with IPv4 identification 0.
 const ACKNOWLEDGEMENT: &str = "1100ffff00000015002e8ce6 1f000001 355deaad";
 
 #[test]
-fn the_checksum_of_a_known_packet_is_right() {
+fn the_checksum_of_a_captured_packet_is_correct() {
     let datagram = bytes(ACKNOWLEDGEMENT);
     let flow = flow("10.77.0.1:4791", "10.77.0.2:4791");
-    let opened = flow.open(&datagram).expect("a right checksum");
+    let opened = flow.open(&datagram).expect("a correct checksum");
     assert_eq!(opened.identification, Some(0));
     assert_eq!(opened.packet, &datagram[..16]);
     assert_eq!(flow.checksum(opened.packet, 0), datagram[16..]);
 }
 
-/// A send of 64 bytes from Soft-RoCE, whose IPv4 header had the identification 0xbd23.
+/// A 64-byte send from Soft-RoCE, with IPv4 identification 0xbd23.
 #[test]
-fn the_identification_of_a_known_packet_is_found() {
+fn the_identification_of_a_captured_packet_is_found() {
     let mut datagram = bytes("0400ffff00000123802e8ce6");
     datagram.extend([0x7b; 64]);
     datagram.extend(bytes("d9115d0b"));
     let flow = flow("10.77.0.2:55263", "10.77.0.1:4791");
-    let opened = flow.open(&datagram).expect("a right checksum");
+    let opened = flow.open(&datagram).expect("a correct checksum");
     assert_eq!(opened.identification, Some(0xbd23));
 }
 
 #[test]
-fn congestion_bits_may_change_on_the_way_and_nothing_else() {
+fn only_congestion_bits_may_change_in_transit() {
     let good = bytes(ACKNOWLEDGEMENT);
     let flow = flow("[fd77::1]:4791", "[fd77::2]:4791");
     let mut datagram = good[..16].to_vec();
@@ -56,7 +56,7 @@ fn congestion_bits_may_change_on_the_way_and_nothing_else() {
 }
 
 #[test]
-fn a_datagram_from_or_for_another_address_is_wrong() {
+fn a_datagram_with_another_address_is_refused() {
     for (from, to, others) in [
         (
             "10.0.0.1:50000",
@@ -85,7 +85,7 @@ fn a_datagram_from_or_for_another_address_is_wrong() {
 }
 
 #[test]
-fn datagrams_that_are_too_short_are_wrong() {
+fn datagrams_that_are_too_short_are_refused() {
     for flow in [
         flow("10.0.0.1:50000", "10.0.0.2:4791"),
         flow("[fd00::1]:50000", "[fd00::2]:4791"),
@@ -96,7 +96,7 @@ fn datagrams_that_are_too_short_are_wrong() {
                 Err(WrongChecksum { length })
             );
         }
-        // The checksum alone says nothing about what a packet is.
+        // The checksum does not prove that the bytes are a valid packet.
         let mut nothing = Vec::new();
         flow.seal(&mut nothing, 0);
         assert!(flow.open(&nothing).is_ok_and(|it| it.packet.is_empty()));
@@ -104,7 +104,7 @@ fn datagrams_that_are_too_short_are_wrong() {
 }
 
 #[test]
-fn a_flow_has_one_version_of_ip() {
+fn both_addresses_of_a_flow_have_one_ip_version() {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let (v4, v6) = (address("10.0.0.1:4791"), address("[fd00::1]:4791"));
     assert_eq!(Flow::new(v4, v6), None);
@@ -114,7 +114,7 @@ fn a_flow_has_one_version_of_ip() {
 }
 
 proptest! {
-    /// Whatever identification a sender has, the receiver finds it; and on IPv6 the checksum does not depend on it.
+    /// The receiver finds every identification; on IPv6 the checksum does not depend on it.
     #[test]
     fn a_sealed_packet_opens(
         words in prop::collection::vec(any::<[u8; 4]>(), 0..300),
@@ -139,9 +139,9 @@ proptest! {
         prop_assert_eq!(v6.checksum(&packet, identification), v6.checksum(&packet, 0));
     }
 
-    /// Any bytes are right or wrong, and what is right has the checksum that is in it.
+    /// Arbitrary bytes never panic, and accepted ones carry the checksum that `seal` computes.
     #[test]
-    fn any_bytes_are_right_or_wrong(datagram in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_accepted_or_refused(datagram in prop::collection::vec(any::<u8>(), 0..200)) {
         let flow = flow("10.0.0.1:50000", "10.0.0.2:4791");
         if let Ok(opened) = flow.open(&datagram) {
             let identification = opened.identification.expect("IPv4 has one");

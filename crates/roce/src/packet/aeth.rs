@@ -1,30 +1,30 @@
-//! The acknowledge extended transport header (AETH): what the responder did with a request.
+//! The acknowledge extended transport header (AETH): the responder's verdict on a request.
 
 use super::bytes::{put, u24, u24_at};
 
 /// The acknowledge extended transport header (IBA volume 1, 9.3.5), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// An acknowledgement or the reason why there is none.
+    /// An acknowledgement, or the reason for a refusal.
     pub syndrome: Syndrome,
     /// The message sequence number: how many messages the responder has completed, modulo 2²⁴.
     pub msn: u32,
 }
 
-/// What the responder says.
+/// The responder's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// The packet has arrived, and all before it.
+    /// This packet and all before it have arrived.
     Ack(Credits),
-    /// Not ready to receive (RNR NAK): send again after this time.
+    /// Receiver not ready (RNR NAK): send again after this time.
     RnrNak(RnrTimer),
     /// Refused (NAK).
     Nak(NakCode),
-    /// A byte that the specification reserves. A requester treats it as a bad response.
+    /// A value that the specification reserves. A requester treats it as a bad response.
     Reserved(ReservedSyndrome),
 }
 
-/// How many more messages the responder has receives for.
+/// How many more messages the responder has posted receives for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits(u8);
 
@@ -37,17 +37,18 @@ pub struct RnrTimer(u8);
 pub enum NakCode {
     /// A packet is missing: send again from the PSN of this acknowledgement.
     PsnSequenceError,
-    /// The responder does not support the request, or it does not fit the ones before or its own length.
+    /// The responder does not support the request, or it does not match the preceding packets or its own
+    /// length.
     InvalidRequest,
     /// The key does not permit the access.
     RemoteAccessError,
     /// The responder failed.
     RemoteOperationalError,
-    /// The request of a reliable datagram is invalid.
+    /// A request of a reliable datagram is invalid.
     InvalidRdRequest,
 }
 
-/// A syndrome byte that the specification reserves.
+/// A syndrome value that the specification reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedSyndrome(u8);
 
@@ -59,10 +60,10 @@ const RNR_NAK: u8 = 0x20;
 const NAK: u8 = 0x60;
 
 impl Aeth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 4;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -71,7 +72,7 @@ impl Aeth {
         bytes
     }
 
-    /// Reads it.
+    /// Decodes the header.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self {
@@ -82,7 +83,7 @@ impl Aeth {
 }
 
 impl Syndrome {
-    /// Its byte.
+    /// Encodes the syndrome.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
         match self {
@@ -93,7 +94,7 @@ impl Syndrome {
         }
     }
 
-    /// The syndrome of a byte.
+    /// Decodes a syndrome.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Self {
         let value = byte & VALUE;
@@ -113,29 +114,29 @@ impl Credits {
     /// The responder does not count receives: the requester may send without limit.
     pub const UNLIMITED: Self = Self(VALUE);
 
-    /// The largest count that the 5 bits can express and that is at most `receives`.
+    /// The largest count that can be encoded in 5 bits and is at most `receives`.
     #[must_use]
     pub fn at_most(receives: u32) -> Self {
         let above = COUNTS.partition_point(|&count| count <= receives);
         Self(above.saturating_sub(1) as u8)
     }
 
-    /// The count; `None` if it is not limited.
+    /// The count; `None` if it is unlimited.
     #[must_use]
     pub fn count(self) -> Option<u32> {
         COUNTS.get(usize::from(self.0)).copied()
     }
 }
 
-/// The counts of the codes 0 to 30 (IBA volume 1, 9.7.7, table "End-to-end flow control credit encoding").
+/// The counts for codes 0 to 30 (IBA volume 1, 9.7.7, table "End-to-end flow control credit encoding").
 const COUNTS: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
 impl RnrTimer {
-    /// The timer of this code, which is the `min_rnr_timer` of `ibv_modify_qp`; `None` for codes from 32
-    /// on.
+    /// The timer with this code, which is the `min_rnr_timer` of `ibv_modify_qp`; `None` for codes above
+    /// 31.
     #[must_use]
     pub const fn new(code: u8) -> Option<Self> {
         if code <= VALUE {
@@ -145,7 +146,7 @@ impl RnrTimer {
         }
     }
 
-    /// Its code, below 32.
+    /// The code, below 32.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
@@ -165,7 +166,7 @@ impl RnrTimer {
     }
 }
 
-/// The times of the codes, in units of 10 µs (IBA volume 1, table "Encoding for RNR NAK timer field").
+/// The times by code, in units of 10 µs (IBA volume 1, table "Encoding for RNR NAK timer field").
 const TENS_OF_MICROSECONDS: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -199,12 +200,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_a_syndrome() {
+    fn every_byte_decodes_to_a_syndrome() {
         for byte in 0..=u8::MAX {
             let syndrome = Syndrome::from_byte(byte);
             assert_eq!(syndrome.to_byte(), byte);
             let reserved = matches!(syndrome, Syndrome::Reserved(_));
-            // The top bit, the combination 10 of the next two, and NAK codes from 5 are reserved.
+            // Values with the top bit set, values with 10 in the next two bits, and NAK codes from 5 are
+            // reserved.
             assert_eq!(reserved, byte >= 0x65 || byte >> 5 == 2, "{byte:#x}");
         }
         assert_eq!(Syndrome::from_byte(0x1f), Syndrome::Ack(Credits::UNLIMITED));
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_those_of_verbs() {
+    fn timers_match_verbs() {
         let nanoseconds = |code| RnrTimer::new(code).map(RnrTimer::nanoseconds);
         assert_eq!(nanoseconds(0), Some(655_360_000));
         assert_eq!(nanoseconds(1), Some(10_000));

@@ -1,25 +1,25 @@
-//! The atomic extended transport header (AtomicETH): operands of an atomic operation.
+//! The atomic extended transport header (AtomicETH): the operands of an atomic operation.
 
 use super::bytes::{put, u32_at, u64_at};
 
 /// The atomic extended transport header (IBA volume 1, 9.3.4), 28 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// The address of the 8 bytes, in the responder's terms.
+    /// The address of the 8 bytes, in the responder's address space.
     pub address: u64,
     /// The remote key.
     pub rkey: u32,
-    /// What a compare and swap stores, or a fetch and add adds.
+    /// The value that a compare-and-swap stores or a fetch-and-add adds.
     pub swap_or_add: u64,
-    /// What a compare and swap compares with.
+    /// The value that a compare-and-swap compares with.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 28;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -30,7 +30,7 @@ impl AtomicEth {
         bytes
     }
 
-    /// Reads it.
+    /// Decodes the header.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self {

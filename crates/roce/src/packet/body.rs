@@ -1,18 +1,18 @@
-//! What a packet asks or answers: the operation with the headers that belong to it. The opcode follows from it.
+//! The content of a packet: its operation with the headers that belong to it. The opcode follows from it.
 
 use super::opcode::{self, Class, Opcode, Position};
 use super::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Mtu, Reth, XrcEth};
 use core::ops::RangeInclusive;
 
-/// What a packet asks or answers.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// From a requester to a responder.
     Request(Service, Request),
     /// From a responder to a requester.
     Response(Reliable, Response),
-    /// A congestion notification packet (CNP): packets that the destination queue pair sent met congestion (annex A17.9.3). Its
-    /// sender sets [`becn`](super::Headers::becn).
+    /// A congestion notification packet (CNP): packets that the destination queue pair sent have met congestion (annex A17.9.3).
+    /// The sender sets [`becn`](super::Headers::becn).
     Congestion,
 }
 
@@ -23,7 +23,7 @@ pub enum Service {
     Rc,
     /// Unreliable connection: sends without invalidation, and writes.
     Uc,
-    /// Unreliable datagram: sends of one packet without invalidation.
+    /// Unreliable datagram: single-packet sends without invalidation.
     Ud(Deth),
     /// Extended reliable connection.
     Xrc(XrcEth),
@@ -38,7 +38,7 @@ pub enum Reliable {
     Xrc,
 }
 
-/// A packet of a requester.
+/// A packet from a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The first packet of a send.
@@ -47,7 +47,7 @@ pub enum Request {
     SendMiddle,
     /// The last packet of a send.
     SendLast(Tail),
-    /// A send of one packet.
+    /// A send that fits in one packet.
     SendOnly(Tail),
     /// The first packet of an RDMA write.
     WriteFirst(Reth),
@@ -55,17 +55,17 @@ pub enum Request {
     WriteMiddle,
     /// The last packet of an RDMA write.
     WriteLast(Option<ImmDt>),
-    /// An RDMA write of one packet.
+    /// An RDMA write that fits in one packet.
     WriteOnly(Reth, Option<ImmDt>),
     /// An RDMA read.
     Read(Reth),
-    /// A compare and swap.
+    /// A compare-and-swap.
     CompareSwap(AtomicEth),
-    /// A fetch and add.
+    /// A fetch-and-add.
     FetchAdd(AtomicEth),
 }
 
-/// What a send has besides its payload.
+/// What a send carries besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// Nothing.
@@ -76,16 +76,16 @@ pub enum Tail {
     Invalidate(Ieth),
 }
 
-/// A packet of a responder.
+/// A packet from a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// The first packet of the bytes that an RDMA read fetches.
+    /// The first packet of an RDMA read response.
     ReadFirst(Aeth),
-    /// A packet in the middle of these bytes. It acknowledges nothing.
+    /// A packet in the middle of an RDMA read response. It acknowledges nothing.
     ReadMiddle,
-    /// The last packet of these bytes.
+    /// The last packet of an RDMA read response.
     ReadLast(Aeth),
-    /// All bytes that an RDMA read fetches.
+    /// An RDMA read response that fits in one packet.
     ReadOnly(Aeth),
     /// An acknowledgement, or a NAK.
     Acknowledge(Aeth),
@@ -93,20 +93,20 @@ pub enum Response {
     AtomicAcknowledge(Aeth, AtomicAckEth),
 }
 
-/// The length of a payload is wrong for its packet.
+/// A packet's payload has an invalid length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the payload has {length} B, but this packet must have {least} to {most} B")]
+#[error("the payload is {length} B long, but this packet requires {least} to {most} B")]
 pub struct WrongLength {
-    /// The length of the payload in bytes.
+    /// The length of the payload, in bytes.
     pub length: usize,
-    /// The fewest bytes that it may have.
+    /// The minimum length, in bytes.
     pub least: usize,
-    /// The most bytes that it may have.
+    /// The maximum length, in bytes.
     pub most: usize,
 }
 
 impl Body {
-    /// Its opcode; `None` if the service has no such operation.
+    /// The opcode; `None` if the service lacks this operation.
     #[must_use]
     pub const fn opcode(&self) -> Option<Opcode> {
         match self {
@@ -117,7 +117,7 @@ impl Body {
         }
     }
 
-    /// The kind of queue pair that it travels between.
+    /// The type of queue pair that the packet is for.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
@@ -128,7 +128,7 @@ impl Body {
         }
     }
 
-    /// Whether bytes of a message may follow the headers.
+    /// Whether message bytes may follow the headers.
     #[must_use]
     pub const fn has_payload(&self) -> bool {
         match self {
@@ -138,8 +138,8 @@ impl Body {
         }
     }
 
-    /// The lengths that the payload may have on a path with this MTU, in bytes (IBA volume 1, 9.7.4.1, from C9-92 on): first
-    /// and middle packets are full, last ones have a byte or more.
+    /// The valid payload lengths on a path with this MTU, in bytes (IBA volume 1, 9.7.4.1, from C9-92 on): first and middle
+    /// packets are full, and last packets have at least one byte.
     #[must_use]
     pub const fn lengths(&self, mtu: Mtu) -> RangeInclusive<usize> {
         let position = match self {
@@ -154,12 +154,12 @@ impl Body {
         }
     }
 
-    /// Checks the length of the payload against [`lengths`](Self::lengths). A responder refuses a request of a wrong length with
-    /// [`NakCode::InvalidRequest`](super::NakCode::InvalidRequest).
+    /// Checks the length of the payload against [`lengths`](Self::lengths). A responder refuses a request with a wrong length
+    /// with [`NakCode::InvalidRequest`](super::NakCode::InvalidRequest).
     ///
     /// # Errors
     ///
-    /// The payload of this packet may not have this length.
+    /// The length is not valid for this packet.
     ///
     /// ```
     /// use rkey_roce::packet::{Body, Mtu, Request, Service, Tail};
@@ -184,7 +184,7 @@ impl Body {
 }
 
 impl Service {
-    /// The kind of queue pair.
+    /// The type of queue pair.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
@@ -197,7 +197,7 @@ impl Service {
 }
 
 impl Request {
-    /// Where it is in its message. Reads and atomic operations are requests of one packet.
+    /// The packet's position in its message. Reads and atomic operations are requests of one packet.
     #[must_use]
     pub const fn position(&self) -> Position {
         match self {
@@ -212,7 +212,7 @@ impl Request {
         }
     }
 
-    /// Whether bytes of a message may follow the headers: in sends and writes.
+    /// Whether message bytes may follow the headers: in sends and writes.
     #[must_use]
     pub const fn has_payload(&self) -> bool {
         !matches!(
@@ -245,7 +245,7 @@ impl Request {
 }
 
 impl Response {
-    /// Where it is in its message. Acknowledgements are messages of one packet.
+    /// The packet's position in its message. Acknowledgements are messages of one packet.
     #[must_use]
     pub const fn position(&self) -> Position {
         match self {
@@ -258,13 +258,13 @@ impl Response {
         }
     }
 
-    /// Whether bytes of a message may follow the headers: in read responses.
+    /// Whether message bytes may follow the headers: in read responses.
     #[must_use]
     pub const fn has_payload(&self) -> bool {
         !matches!(self, Self::Acknowledge(_) | Self::AtomicAcknowledge(..))
     }
 
-    /// What the responder says about the request; `None` in the middle of a read.
+    /// The acknowledge header; `None` in the middle of a read response.
     #[must_use]
     pub const fn aeth(&self) -> Option<Aeth> {
         match self {

@@ -1,4 +1,4 @@
-//! The base transport header (BTH), with which every packet begins.
+//! The base transport header (BTH), which starts every packet.
 
 use super::bytes::{put, u16_at, u24, u24_at};
 use super::{Malformed, Opcode, Psn};
@@ -6,7 +6,7 @@ use super::{Malformed, Opcode, Psn};
 /// The base transport header (IBA volume 1, 9.2), 12 bytes. Reserved bits are ignored and written as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What the packet is.
+    /// The operation.
     pub opcode: Opcode,
     /// Solicited event (SE): the responder's completion raises an event even if only solicited ones do.
     pub solicited: bool,
@@ -20,7 +20,7 @@ pub struct Bth {
     pub fecn: bool,
     /// The path back is congested (backward). In RoCEv2 only in a congestion notification.
     pub becn: bool,
-    /// The number of the queue pair that gets the packet. 24 bits.
+    /// The number of the destination queue pair, 24 bits.
     pub destination: u32,
     /// The requester wants an acknowledgement (A).
     pub ack_request: bool,
@@ -29,10 +29,10 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 12;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -47,7 +47,7 @@ impl Bth {
         bytes
     }
 
-    /// Reads it.
+    /// Decodes the header.
     ///
     /// # Errors
     ///
@@ -76,9 +76,9 @@ impl Bth {
 mod tests {
     use super::*;
 
-    /// A layout of its own for each field.
+    /// Sets one field at a time, to check each field's position.
     #[test]
-    fn each_field_has_its_bits() {
+    fn each_field_has_its_own_bits() {
         let opcode = Opcode::from_byte(0x64).expect("UD SEND Only");
         let zero = Bth {
             opcode,

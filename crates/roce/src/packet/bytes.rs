@@ -1,24 +1,24 @@
-//! Fields of a header by their offset, in network byte order. Each header is an array of its own length, so no access is
-//! out of range: offsets are constants of this crate.
+//! Access to header fields by offset, in network byte order. Each header is an array of its own length, and offsets are
+//! constants of this crate, so no access is out of range.
 
 use super::Malformed;
 
-/// A field of 16 bits.
+/// Reads a 16-bit field.
 pub(super) fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes(array_at(bytes, at))
 }
 
-/// A field of 24 bits.
+/// Reads a 24-bit field.
 pub(super) fn u24_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from(bytes[at]) << 16 | u32::from(u16_at(bytes, at + 1))
 }
 
-/// A field of 32 bits.
+/// Reads a 32-bit field.
 pub(super) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes(array_at(bytes, at))
 }
 
-/// A field of 64 bits.
+/// Reads a 64-bit field.
 pub(super) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     u64::from_be_bytes(array_at(bytes, at))
 }
@@ -34,13 +34,13 @@ pub(super) fn put<const N: usize, const M: usize>(bytes: &mut [u8; N], at: usize
     bytes[at..at + M].copy_from_slice(&field);
 }
 
-/// The bytes of a field of 24 bits; higher bits of the value are not written.
+/// The bytes of a 24-bit field; higher bits of the value are dropped.
 pub(super) const fn u24(value: u32) -> [u8; 3] {
     let [_, high, middle, low] = value.to_be_bytes();
     [high, middle, low]
 }
 
-/// Takes headers one after the other.
+/// Reads headers one after the other.
 pub(super) struct Cursor<'a> {
     /// The total length, for the error.
     length: usize,
@@ -65,7 +65,7 @@ impl<'a> Cursor<'a> {
         Ok(header)
     }
 
-    /// The bytes after the headers that have been taken.
+    /// The bytes after the headers read so far.
     pub(super) const fn rest(&self) -> &'a [u8] {
         self.rest
     }

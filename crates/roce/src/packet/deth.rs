@@ -1,21 +1,21 @@
-//! The datagram extended transport header (DETH): who sent a datagram.
+//! The datagram extended transport header (DETH): the sender of a datagram.
 
 use super::bytes::{put, u24, u24_at, u32_at};
 
 /// The datagram extended transport header (IBA volume 1, 9.3.2), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// The Q_Key that the receiving queue pair must have.
+    /// The Q_Key, which must match that of the receiving queue pair.
     pub qkey: u32,
-    /// The number of the queue pair that sent it. 24 bits.
+    /// The number of the sending queue pair, 24 bits.
     pub source: u32,
 }
 
 impl Deth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 8;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -24,7 +24,7 @@ impl Deth {
         bytes
     }
 
-    /// Reads it.
+    /// Decodes the header.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self {

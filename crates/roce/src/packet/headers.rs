@@ -1,5 +1,5 @@
-//! The headers of a packet: all but its payload. A sender writes them separately, and then copies the payload straight from
-//! its source.
+//! The headers of a packet: everything but its payload. A sender encodes them separately, and then copies the payload
+//! directly from its source.
 
 use super::bytes::Cursor;
 use super::opcode::{self as op, Class, Opcode};
@@ -12,7 +12,7 @@ use super::{
 /// count follow from the body and the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// The number of the queue pair that gets the packet. 24 bits.
+    /// The number of the destination queue pair, 24 bits.
     pub destination: u32,
     /// The packet's sequence number.
     pub psn: Psn,
@@ -28,11 +28,11 @@ pub struct Headers {
     pub fecn: bool,
     /// The path back is congested (backward).
     pub becn: bool,
-    /// What the packet asks or answers.
+    /// The content of the packet.
     pub body: Body,
 }
 
-/// The headers of a packet as they are written.
+/// The encoded headers of a packet.
 #[derive(Clone, Copy)]
 pub struct HeaderBytes {
     bytes: [u8; Headers::MAX],
@@ -46,7 +46,7 @@ const DEFAULT_PKEY: u16 = 0xffff;
 const CONGESTION: usize = 16;
 
 impl Headers {
-    /// The most bytes that the headers of a packet have: those of an XRC atomic operation.
+    /// The length of the longest headers, in bytes: those of an XRC atomic operation.
     pub const MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
     /// Headers with the default partition key and no flags.
@@ -65,11 +65,11 @@ impl Headers {
         }
     }
 
-    /// Writes them, for a payload of `length` bytes. The payload follows, and then [`padding`] zero bytes.
+    /// Encodes the headers for a payload of `length` bytes. The payload must follow, and then [`padding`] zero bytes.
     ///
     /// # Errors
     ///
-    /// The service has no such operation, or the operation no such payload.
+    /// The service lacks this operation, or the operation cannot have this payload.
     pub fn encode(&self, length: usize) -> Result<HeaderBytes, Unencodable> {
         let opcode = self
             .body
@@ -110,12 +110,12 @@ impl Headers {
         Ok(to)
     }
 
-    /// Reads the headers at the beginning of a packet; returns them, the base transport header itself, and the bytes after
+    /// Decodes the headers at the start of a packet. Returns them, the base transport header itself, and the bytes after
     /// them.
     ///
     /// # Errors
     ///
-    /// The bytes do not begin with the headers of a packet.
+    /// The bytes do not start with the headers of a packet.
     pub(super) fn decode(bytes: &[u8]) -> Result<(Self, Bth, &[u8]), Malformed> {
         let mut from = Cursor::new(bytes);
         let bth = Bth::decode(from.take()?)?;
@@ -207,7 +207,7 @@ fn invalidate(from: &mut Cursor<'_>) -> Result<Tail, Malformed> {
 }
 
 impl HeaderBytes {
-    /// Appends a header. [`Headers::MAX`] is the length of the longest sequence that the two functions below append.
+    /// Appends a header. [`Headers::MAX`] suffices for the longest sequence that the functions below append.
     fn push<const N: usize>(&mut self, header: [u8; N]) {
         self.bytes[self.length..self.length + N].copy_from_slice(&header);
         self.length += N;

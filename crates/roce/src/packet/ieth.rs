@@ -8,16 +8,16 @@ pub struct Ieth {
 }
 
 impl Ieth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 4;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub const fn encode(&self) -> [u8; Self::LEN] {
         self.rkey.to_be_bytes()
     }
 
-    /// Reads it.
+    /// Decodes the header.
     #[must_use]
     pub const fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self {

@@ -1,16 +1,16 @@
-//! Packets as they travel, from the base transport header to the pad bytes: what a UDP datagram carries before the
-//! invariant checksum.
+//! The encoding of packets, from the base transport header to the padding: the content of a UDP datagram before the invariant
+//! checksum.
 //!
-//! [`Packet::decode`] fails for bytes that are not a packet, and the receiver drops them. A packet that it decodes may
-//! still break a rule of its queue pair: [`Body::check_length`] has the rules for the length of the payload. Reserved bits are
-//! ignored, as the specification demands, and written as 0. The payload of a packet to queue pair 1 is a management
-//! datagram, which is not decoded here.
+//! [`Packet::decode`] fails for bytes that are not a packet, and the receiver drops them. A decoded packet may still break a rule
+//! of its queue pair: [`Body::check_length`] has the rules for the payload's length. Reserved bits are ignored, as the
+//! specification demands, and written as 0. The payload of a packet to queue pair 1 is a management datagram, which is not
+//! decoded here.
 //!
 //! | file | header |
 //! | --- | --- |
 //! | `bth.rs` | base transport header, in every packet |
 //! | `deth.rs` | datagrams: Q_Key and source |
-//! | `xrc_eth.rs` | requests to a shared receive queue of the type XRC |
+//! | `xrc_eth.rs` | requests to an XRC shared receive queue |
 //! | `reth.rs` | writes and reads: address, key, length |
 //! | `atomic_eth.rs` | atomic operations: address, key, operands |
 //! | `imm_dt.rs` | immediate data |
@@ -18,7 +18,7 @@
 //! | `aeth.rs` | acknowledgements and read responses |
 //! | `atomic_ack_eth.rs` | the result of an atomic operation |
 //!
-//! Layouts: chapter 9 of the InfiniBand specification, volume 1.
+//! Layouts: InfiniBand specification, volume 1, chapter 9.
 
 mod aeth;
 mod atomic_ack_eth;
@@ -75,29 +75,29 @@ pub const MAX_PAYLOAD: usize = Mtu::Bytes4096.bytes();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Its headers.
+    /// The headers.
     pub headers: Headers,
-    /// Its payload, without padding.
+    /// The payload, without padding.
     pub payload: &'a [u8],
 }
 
-/// Why bytes are not a packet. The receiver drops them without an answer.
+/// Why bytes are not a packet. The receiver drops them silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The bytes end within the headers.
-    #[error("{0} B are too few for the headers of the packet")]
+    #[error("{0} B are too short for the packet's headers")]
     Short(usize),
     /// The version of the transport is not 0.
     #[error("unknown transport version {0}")]
     Version(u8),
-    /// The opcode does not exist.
+    /// The opcode is unknown.
     #[error("unknown opcode {0:#04x}")]
     Opcode(u8),
-    /// The payload and its padding are longer than the largest path MTU, are not a multiple of 4 bytes, or
-    /// are shorter than the padding.
-    #[error("{length} B after the headers, of which {pad} B are padding")]
+    /// The payload with its padding is longer than the largest path MTU, is not a multiple of 4 bytes, or is shorter than the
+    /// padding.
+    #[error("invalid payload: {length} B after the headers, of which {pad} B are padding")]
     Payload {
-        /// The bytes after the headers.
+        /// The number of bytes after the headers.
         length: usize,
         /// How many of them are padding, according to the header.
         pad: u8,
@@ -107,33 +107,34 @@ pub enum Malformed {
     Unexpected {
         /// The operation.
         opcode: Opcode,
-        /// The bytes after the headers.
+        /// The number of bytes after the headers.
         length: usize,
     },
 }
 
-/// Why a packet cannot be written.
+/// Why a packet cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unencodable {
-    /// Unreliable connections have sends and writes only, and unreliable datagrams have sends of one packet, without invalidation.
-    #[error("{0} has no such operation")]
+    /// Unreliable connections support only sends and writes; unreliable datagrams support only single-packet sends without
+    /// invalidation.
+    #[error("{0} does not support this operation")]
     Operation(Class),
     /// The payload is longer than [`MAX_PAYLOAD`], or the operation has none.
     #[error("a payload of {length} B is too long for {opcode}")]
     Payload {
         /// The operation.
         opcode: Opcode,
-        /// The length of the payload in bytes.
+        /// The length of the payload, in bytes.
         length: usize,
     },
 }
 
 impl<'a> Packet<'a> {
-    /// Appends the packet, with its padding.
+    /// Appends the encoded packet, including its padding.
     ///
     /// # Errors
     ///
-    /// The packet cannot be encoded; nothing is appended.
+    /// The packet cannot be encoded; `to` is unchanged.
     pub fn encode(&self, to: &mut Vec<u8>) -> Result<(), Unencodable> {
         let headers = self.headers.encode(self.payload.len())?;
         to.extend_from_slice(headers.as_ref());
@@ -142,7 +143,7 @@ impl<'a> Packet<'a> {
         Ok(())
     }
 
-    /// Reads a packet: all bytes of a datagram but the last 4, which are the invariant checksum.
+    /// Decodes a packet: a datagram without its last 4 bytes, the invariant checksum.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The bytes that pad a payload of this length to a multiple of 4.
+/// How many bytes pad a payload of this length to a multiple of 4.
 ///
 /// ```
 /// assert_eq!(rkey_roce::packet::padding(61), 3);

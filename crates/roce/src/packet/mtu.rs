@@ -1,4 +1,4 @@
-//! Path MTUs: how much of a message one packet carries.
+//! Path MTUs: how much of a message a packet carries.
 
 /// The path MTU: the payload of every packet of a message but the last, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,7 +16,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All of them, from the smallest.
+    /// All path MTUs, in ascending order.
     pub const ALL: [Self; 5] = [
         Self::Bytes256,
         Self::Bytes512,
@@ -25,13 +25,13 @@ impl Mtu {
         Self::Bytes4096,
     ];
 
-    /// Its bytes.
+    /// The path MTU in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         128 << self.code()
     }
 
-    /// The code that verbs (`enum ibv_mtu`) and the connection manager have for it: 1 to 5.
+    /// The code in verbs (`enum ibv_mtu`) and in messages of the connection manager: 1 to 5.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -43,7 +43,7 @@ impl Mtu {
         }
     }
 
-    /// The path MTU of a code; `None` if there is none.
+    /// The path MTU with this code; `None` if the code is invalid.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -56,7 +56,7 @@ impl Mtu {
         })
     }
 
-    /// How many packets a message of this many bytes has. A message without bytes has one.
+    /// How many packets a message of this many bytes takes. An empty message takes one.
     ///
     /// ```
     /// use rkey_roce::packet::Mtu;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_bytes_are_those_of_verbs() {
+    fn codes_and_sizes_match_verbs() {
         let bytes = Mtu::ALL.map(Mtu::bytes);
         assert_eq!(bytes, [256, 512, 1024, 2048, 4096]);
         let found = (0..=u8::MAX).filter_map(Mtu::from_code);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_has_so_many_packets() {
+    fn the_longest_message_is_split_into_this_many_packets() {
         assert_eq!(Mtu::Bytes256.packets(u32::MAX), 1 << 24);
         assert_eq!(Mtu::Bytes4096.packets(1 << 31), 1 << 19);
     }

@@ -1,8 +1,8 @@
-//! Opcodes: what a packet is, in one byte.
+//! Opcodes: the operation of a packet, in one byte.
 
 use core::fmt;
 
-/// The kind of queue pair that a packet travels between: bits 7 to 5 of the opcode.
+/// The type of queue pair that a packet is for: bits 7 to 5 of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Reliable connection.
@@ -11,13 +11,13 @@ pub enum Class {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Congestion notification. It names the queue pair that should send more slowly; its queues do not see it.
+    /// Congestion notification. It names the queue pair that should slow down; the queue pair's queues do not see it.
     Cnp,
     /// Extended reliable connection.
     Xrc,
 }
 
-/// Where a packet is in its message.
+/// A packet's position in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
     /// The first of several.
@@ -31,26 +31,26 @@ pub enum Position {
 }
 
 impl Position {
-    /// Whether a message starts with it.
+    /// Whether the packet starts a message.
     #[must_use]
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends with it.
+    /// Whether the packet ends a message.
     #[must_use]
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }
 }
 
-/// The opcode of a packet (IBA volume 1, 9.2, table "OpCode field"). Only opcodes of [`Class`] exist: those of reliable
-/// datagrams do not, nor do the flushes and atomic writes of annex A19.
+/// The opcode of a packet (IBA volume 1, 9.2, table "OpCode field"). Only opcodes of a [`Class`] exist: those of
+/// reliable datagrams do not, nor do the flushes and atomic writes of annex A19.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(u8);
 
 impl Opcode {
-    /// The opcode of this byte; `None` if there is none.
+    /// The opcode with this byte; `None` if it is unknown.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         let code = byte & CODE;
@@ -64,13 +64,13 @@ impl Opcode {
         if exists { Some(Self(byte)) } else { None }
     }
 
-    /// Its byte.
+    /// The byte.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
         self.0
     }
 
-    /// The kind of queue pair.
+    /// The type of queue pair.
     #[must_use]
     pub const fn class(self) -> Class {
         match self.0 >> CLASS {
@@ -89,7 +89,7 @@ impl Opcode {
         READ_RESPONSE_FIRST <= code && code <= ATOMIC_ACKNOWLEDGE
     }
 
-    /// Its name, as the specification writes it.
+    /// The name in the specification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.class() {
@@ -103,7 +103,7 @@ impl Opcode {
         self.0 & CODE
     }
 
-    /// The opcode of a class and an operation within it, if there is one.
+    /// The opcode of an operation in a class, if it exists.
     pub(super) const fn of(class: Class, code: u8) -> Option<Self> {
         let class = match class {
             Class::Rc => RC,
@@ -143,9 +143,9 @@ impl fmt::Display for Class {
     }
 }
 
-/// The bits of the operation.
+/// The bits of the operation code.
 const CODE: u8 = 0x1f;
-/// How far the class is shifted.
+/// The position of the class bits.
 const CLASS: u8 = 5;
 
 const RC: u8 = 0;
@@ -178,7 +178,7 @@ pub(super) const FETCH_ADD: u8 = 0x14;
 const RESERVED: u8 = 0x15;
 pub(super) const SEND_LAST_INVALIDATE: u8 = 0x16;
 pub(super) const SEND_ONLY_INVALIDATE: u8 = 0x17;
-/// The only operation of the class CNP.
+/// The only operation of class CNP.
 pub(super) const NOTIFICATION: u8 = 0x01;
 
 const NAMES: [&str; 24] = [
@@ -214,7 +214,7 @@ mod tests {
 
     /// IBA volume 1, 9.2, table "OpCode field"; annexes A14 (XRC) and A17 (the notification).
     #[test]
-    fn these_opcodes_exist_and_no_others() {
+    fn exactly_the_specified_opcodes_exist() {
         let reliable = (0x00..=0x14).chain(0x16..=0x17);
         let bytes = reliable
             .clone()

@@ -4,13 +4,13 @@ use core::cmp::Ordering;
 use core::fmt;
 
 const MASK: u32 = 0x00ff_ffff;
-/// Half of all numbers.
+/// Half of the number space.
 const HALF: u32 = 0x0080_0000;
 
 /// A packet sequence number, modulo 2²⁴ (IBA volume 1, 9.7.1).
 ///
-/// At most half of all numbers may be outstanding, so any two numbers in use have an order. That order is not transitive
-/// over all numbers, which is why `Psn` has no `Ord`.
+/// At most half of the number space may be outstanding, so any two numbers in use are ordered. That order is not
+/// transitive over all numbers, so `Psn` does not implement `Ord`.
 ///
 /// ```
 /// use rkey_roce::packet::Psn;
@@ -24,7 +24,7 @@ const HALF: u32 = 0x0080_0000;
 pub struct Psn(u32);
 
 impl Psn {
-    /// The low 24 bits of a number.
+    /// Creates a PSN from the low 24 bits of a number.
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & MASK)
@@ -36,13 +36,13 @@ impl Psn {
         self.0
     }
 
-    /// The number after it.
+    /// The next number.
     #[must_use]
     pub const fn next(self) -> Self {
         self.plus(1)
     }
 
-    /// The number before it.
+    /// The previous number.
     #[must_use]
     pub const fn previous(self) -> Self {
         self.minus(1)
@@ -60,8 +60,8 @@ impl Psn {
         Self::new(self.0.wrapping_sub(count))
     }
 
-    /// How many packets it is after `earlier`: negative if it is before. From -2²³ to 2²³ - 1; a number that is half
-    /// of all numbers away counts as before.
+    /// How many packets this number is after `earlier`, from -2²³ to 2²³ - 1: negative if it is before. A number at a
+    /// distance of exactly half of the number space counts as before.
     #[must_use]
     pub const fn distance_from(self, earlier: Self) -> i32 {
         let distance = self.0.wrapping_sub(earlier.0) & MASK;
@@ -72,19 +72,19 @@ impl Psn {
         }
     }
 
-    /// Whether it is before `other`, and not equal.
+    /// Whether this number is strictly before `other`.
     #[must_use]
     pub const fn is_before(self, other: Self) -> bool {
         self.distance_from(other) < 0
     }
 
-    /// Whether it is after `other`, and not equal.
+    /// Whether this number is strictly after `other`.
     #[must_use]
     pub const fn is_after(self, other: Self) -> bool {
         self.distance_from(other) > 0
     }
 
-    /// Its order relative to `other`, by [`distance_from`](Self::distance_from).
+    /// The order relative to `other`, by [`distance_from`](Self::distance_from).
     #[must_use]
     pub fn compare(self, other: Self) -> Ordering {
         self.distance_from(other).cmp(&0)
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_distance_is_what_was_added(start: u32, distance in -0x80_0000..0x80_0000_i32) {
+        fn the_distance_equals_the_increment(start: u32, distance in -0x80_0000..0x80_0000_i32) {
             let start = Psn::new(start);
             let end = start.plus(distance as u32);
             prop_assert_eq!(end, start.minus(distance.wrapping_neg() as u32));

@@ -1,23 +1,23 @@
-//! The RDMA extended transport header (RETH): which memory an RDMA write or read means.
+//! The RDMA extended transport header (RETH): the target memory of an RDMA write or read.
 
 use super::bytes::{put, u32_at, u64_at};
 
 /// The RDMA extended transport header (IBA volume 1, 9.3.3), 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// The address of the first byte, in the responder's terms.
+    /// The address of the first byte, in the responder's address space.
     pub address: u64,
     /// The remote key.
     pub rkey: u32,
-    /// The bytes of the whole message.
+    /// The length of the whole message, in bytes.
     pub length: u32,
 }
 
 impl Reth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 16;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -27,7 +27,7 @@ impl Reth {
         bytes
     }
 
-    /// Reads it.
+    /// Decodes the header.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self {

@@ -5,15 +5,15 @@ use super::bytes::{put, u24, u24_at};
 /// The extended reliable connection transport header (IBA volume 1, annex A14), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
-    /// The number of the shared receive queue. 24 bits.
+    /// The number of the shared receive queue, 24 bits.
     pub srq: u32,
 }
 
 impl XrcEth {
-    /// Its length in bytes.
+    /// The header's length, in bytes.
     pub const LEN: usize = 4;
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -21,7 +21,7 @@ impl XrcEth {
         bytes
     }
 
-    /// Reads it.
+    /// Decodes the header.
     #[must_use]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self {

@@ -1,15 +1,17 @@
-//! The buffer of one outgoing packet: headers, payload and padding are written where they are sent from.
+//! The buffer of one outgoing packet. Headers, payload and padding are written directly into it, and it is
+//! sent from there.
 
 use crate::packet::{Headers, MAX_PAYLOAD, padding};
 
-/// The buffer of one packet, with room for the invariant checksum that the caller adds.
+/// The buffer of one packet, with room for the invariant checksum, which the caller appends.
 pub type PacketBuffer = [u8; Headers::MAX + MAX_PAYLOAD + 4];
 
-/// Writes a packet with a payload of `length` bytes, which `load` copies into it. Returns the packet's length.
+/// Writes a packet with a payload of `length` bytes, which `load` copies into the buffer. Returns the packet's
+/// length.
 ///
 /// # Errors
 ///
-/// `load` failed: there is no packet.
+/// `load` failed; no packet was written.
 pub(crate) fn write_packet<E>(
     to: &mut PacketBuffer,
     headers: &Headers,

@@ -1,13 +1,13 @@
-//! What a queue pair is told before it starts: its peer and its limits.
+//! The configuration of a queue pair: its peer and its limits.
 
 use crate::packet::{Mtu, Psn, RnrTimer};
 
 /// The service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionType {
-    /// RC: everything arrives once and in order, or the connection fails.
+    /// RC: everything arrives exactly once and in order, or the connection fails.
     Reliable,
-    /// UC: a message arrives whole, or not at all. Sends and writes only.
+    /// UC: a message arrives whole or not at all. Sends and writes only.
     Unreliable,
 }
 
@@ -16,36 +16,40 @@ pub enum ConnectionType {
 pub struct Config {
     /// The service.
     pub connection: ConnectionType,
-    /// The path MTU. Both sides must have the same.
+    /// The path MTU. Both sides must use the same value.
     pub mtu: Mtu,
     /// The number of the peer's queue pair (24 bits).
     pub peer: u32,
-    /// The partition key, in each packet.
+    /// The partition key of every packet.
     pub pkey: u16,
     /// The PSN of the first packet sent (`sq_psn`).
     pub send_psn: Psn,
     /// The PSN of the first packet expected (`rq_psn`).
     pub receive_psn: Psn,
-    /// 4.096 µs · 2^timeout without an answer costs one retry; 0 means no limit (5 bits).
+    /// The response timeout is 4.096 µs · 2^timeout; each timeout uses up a retry, and doubles the next one, up to four times the
+    /// first, until there is progress. 0 means no timeout (5 bits).
     pub timeout: u8,
-    /// Retries after a timeout or a lost packet, without progress between them, before the request fails (3 bits).
+    /// A response that is later than usual, and at least this late (in nanoseconds), makes the requester send the oldest packet again
+    /// before the timeout, without using up a retry. `None`: only after the timeout.
+    pub probe_after: Option<u64>,
+    /// How many retries in a row without progress, after a timeout or a lost packet, until the request fails (3 bits).
     pub retry_count: u8,
-    /// Retries while the peer has no receive posted; 7 means no limit (3 bits).
+    /// How many retries while the peer has no receive posted; 7 means no limit (3 bits).
     pub rnr_retry: u8,
-    /// How long a peer waits when it finds no receive posted here.
+    /// How long the peer waits after it finds no receive posted here.
     pub min_rnr_timer: RnrTimer,
     /// How many reads and atomics this side may have outstanding (`max_rd_atomic`), where each part of a long read counts. The
     /// peer must accept as many.
     pub max_reads_out: u8,
     /// How many reads and atomics the peer may have outstanding (`max_dest_rd_atomic`); 0 refuses them.
     pub max_reads_in: u8,
-    /// The most packets that may be unacknowledged; at least 1.
+    /// The maximum number of unacknowledged packets; at least 1.
     pub window: u32,
 }
 
 impl Config {
-    /// A reliable connection with usual values: up to 128 packets of 1024 bytes and 16 reads outstanding, about 67 ms for an
-    /// answer, 7 retries, and no limit for a peer without a receive (which waits 640 µs).
+    /// A reliable connection with typical values: up to 128 packets of 1024 bytes and 16 reads outstanding, a timeout of about
+    /// 67 ms, 7 retries, and unlimited RNR retries (after 640 µs each).
     #[must_use]
     pub const fn reliable(peer: u32, send_psn: Psn, receive_psn: Psn) -> Self {
         let Some(min_rnr_timer) = RnrTimer::new(12) else {
@@ -59,6 +63,7 @@ impl Config {
             send_psn,
             receive_psn,
             timeout: 14,
+            probe_after: Some(1_000_000),
             retry_count: 7,
             rnr_retry: 7,
             min_rnr_timer,
@@ -69,7 +74,7 @@ impl Config {
     }
 }
 
-/// The time of a 5-bit timeout code, in nanoseconds; `None` if there is no limit (IBA volume 1, 9.7.6.1.3).
+/// The duration of a 5-bit timeout code, in nanoseconds; `None` if there is no timeout (IBA volume 1, 9.7.6.1.3).
 ///
 /// ```
 /// assert_eq!(rkey_roce::transport::timeout_ns(14), Some(67_108_864));

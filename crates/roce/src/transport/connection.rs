@@ -10,21 +10,21 @@ use super::step::{Output, Step};
 use super::work::WorkRequest;
 use crate::packet::{Body, Packet, Reliable, Service};
 
-/// A queue pair of a reliable or unreliable connection that is ready to receive and to send.
+/// A queue pair of a reliable or unreliable connection that is ready to send and receive.
 ///
-/// Calls return at once and never wait. After each of [`post`](Self::post), [`receive`](Self::receive) and
-/// [`advance`](Self::advance), its owner calls [`transmit`](Self::transmit) until there is no packet, takes the
-/// [events](Self::next_event), and then waits for a packet or for [`next_deadline`](Self::next_deadline). It may stop early and
-/// send the rest later: a peer may request a read of 2 GiB at once.
+/// Calls never block. After each [`post`](Self::post), [`receive`](Self::receive) and [`advance`](Self::advance), the owner
+/// calls [`transmit`](Self::transmit) until no packet is left, fetches the [events](Self::next_event), and then waits for a
+/// packet or for [`next_deadline`](Self::next_deadline). It may stop early and send the rest later: a peer may request a 2 GiB
+/// read at once.
 ///
-/// The owner finds the queue pair by the number in the packet, and drops packets that did not come from the peer's address
-/// or have another partition key.
+/// The owner looks up the queue pair by the number in the packet, and drops packets that did not come from the peer's address or
+/// that have another partition key.
 #[derive(Debug)]
 pub struct Connection {
     requester: Requester,
     responder: Responding,
     out: Output,
-    /// Answers and requests take turns.
+    /// Whether the last packet was a response: responses and requests alternate.
     answered_last: bool,
     is_flushed: bool,
 }
@@ -36,7 +36,7 @@ enum Responding {
 }
 
 impl Connection {
-    /// A queue pair whose peer has the same attributes, with sender and receiver swapped.
+    /// Creates a queue pair. The peer has the same attributes, with sender and receiver swapped.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let responder = match config.connection {
@@ -52,14 +52,14 @@ impl Connection {
         }
     }
 
-    /// Starts the requesting half with the attributes in `config`, if they were not known when the responding half started
-    /// (`ibv_modify_qp(3)` tells them later). Nothing may have been posted.
+    /// Configures the requesting half, if its attributes were not known when the responding half started (`ibv_modify_qp(3)`
+    /// sets them later). Nothing may have been posted.
     pub fn prepare_to_send(&mut self, config: &Config) {
         self.requester = Requester::new(config);
     }
 
-    /// Changes what may change while the queue pair is in service: timeout, retry counts, the RNR timer and how many reads
-    /// this side may have outstanding.
+    /// Changes the attributes that may change while the queue pair is in service: the timeout, the retry counts, the RNR timer,
+    /// and how many reads this side may have outstanding.
     pub fn update(&mut self, config: &Config) {
         self.requester.update(config);
         if let Responding::Reliable(responder) = &mut self.responder {
@@ -67,13 +67,14 @@ impl Connection {
         }
     }
 
-    /// Sends again after a work request of an unreliable connection has failed. Everything posted since has been flushed.
+    /// Resumes sending after a work request of an unreliable connection has failed. Everything posted in the meantime has been
+    /// flushed.
     pub fn resume_sending(&mut self) {
         self.requester.resume();
     }
 
-    /// Adds a work request to the send queue. Its end is an [event](Self::next_event), also if it is impossible. The queue has
-    /// no limit of its own.
+    /// Adds a work request to the send queue. Its completion is an [event](Self::next_event), even if it is invalid. The queue
+    /// itself is unbounded.
     pub fn post(&mut self, request: WorkRequest) {
         self.requester.post(request, &mut self.out);
     }
@@ -108,8 +109,8 @@ impl Connection {
         }
     }
 
-    /// Writes the next packet to `to`: headers, payload and padding. Returns its length; the owner adds the invariant checksum
-    /// there. `None` if there is nothing to send at `now`.
+    /// Writes the next packet to `to`: headers, payload and padding. Returns its length; the owner appends the invariant
+    /// checksum. `None` if there is nothing to send at `now`.
     pub fn transmit<H: Host>(
         &mut self,
         now: u64,
@@ -141,25 +142,24 @@ impl Connection {
         length
     }
 
-    /// Lets time pass: timers up to `now` run.
+    /// Advances the time: runs the timers up to `now`.
     pub fn advance(&mut self, now: u64) {
         self.requester.on_time(now, &mut self.out);
     }
 
-    /// The time of the next [`advance`](Self::advance), if one is needed.
+    /// When to call [`advance`](Self::advance) next; `None` if no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         self.requester.next_deadline()
     }
 
-    /// The oldest event that has not been taken.
+    /// Removes the oldest event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.out.events.pop_front()
     }
 
     /// Moves the queue pair to the error state: all work requests end with [`Status::Flushed`](super::Status::Flushed), and so
-    /// does a receive that was being filled. Nothing is executed or sent any more, except for a refusal and the answers before
-    /// it.
+    /// does a partly filled receive. Nothing more is executed or sent, except for a refusal and the responses that precede it.
     pub fn flush(&mut self) {
         self.is_flushed = true;
         self.requester.flush(&mut self.out);
@@ -169,14 +169,14 @@ impl Connection {
         }
     }
 
-    /// What it has seen of the network.
+    /// The network counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.out.counters
     }
 
-    /// How many work requests, answers and remembered requests of the peer it holds. The latter two depend on the peer; together
-    /// they are at most three times `max_reads_in`, plus two.
+    /// How many work requests, responses and remembered requests of the peer are held. The latter two depend on the peer;
+    /// together they are at most three times `max_reads_in`, plus two.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let answers = match &self.responder {
@@ -187,7 +187,7 @@ impl Connection {
     }
 }
 
-/// If the responder has refused a request, the queue pair has failed as a whole.
+/// If the responder has refused a request, the whole queue pair fails.
 fn fail_together(requester: &mut Requester, responder: &Responder, out: &mut Output) {
     if responder.has_refused() {
         requester.flush(out);

@@ -7,17 +7,17 @@ use super::step::Output;
 use crate::packet::{Body, Deth, Headers, ImmDt, Mtu, Packet, Psn, Request, Service, Tail};
 use std::collections::VecDeque;
 
-/// The bytes before each received datagram, for its global route header.
+/// How many bytes precede each received datagram: the space for its global route header.
 pub const GRH_LEN: u32 = 40;
 
 /// The attributes of a datagram queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct DatagramConfig {
-    /// Its number (24 bits).
+    /// The queue pair number (24 bits).
     pub number: u32,
-    /// The longest datagram.
+    /// The path MTU, which limits the length of a datagram.
     pub mtu: Mtu,
-    /// The partition key, in each packet.
+    /// The partition key of every packet.
     pub pkey: u16,
     /// The queue key that received datagrams must have.
     pub qkey: u32,
@@ -28,15 +28,15 @@ pub struct DatagramConfig {
 /// A datagram to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramRequest<A> {
-    /// Names its memory in calls to the [`Host`], and the request in its event.
+    /// Identifies the request's memory in calls to the [`Host`], and the request in its event.
     pub id: u64,
-    /// Where it goes: [`DatagramQueuePair::transmit`] returns it.
+    /// The destination address, which [`DatagramQueuePair::transmit`] returns.
     pub address: A,
-    /// The number of the queue pair there.
+    /// The number of the destination queue pair.
     pub destination: u32,
-    /// The queue key; if its highest bit is set, the queue pair's own one is used (IBA volume 1, 10.2.5).
+    /// The queue key; if its most significant bit is set, the queue pair's own key is used (IBA volume 1, 10.2.5).
     pub qkey: u32,
-    /// Its length in bytes, at most the path MTU.
+    /// The length in bytes, at most the path MTU.
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<u32>,
@@ -44,19 +44,19 @@ pub struct DatagramRequest<A> {
     pub solicited: bool,
 }
 
-/// A datagram queue pair that is ready to receive and to send. `A` is what its owner knows about a destination.
+/// A datagram queue pair that is ready to send and receive. `A` is the owner's type for destination addresses.
 #[derive(Debug)]
 pub struct DatagramQueuePair<A> {
     config: DatagramConfig,
     next: Psn,
     requests: VecDeque<DatagramRequest<A>>,
     out: Output,
-    /// Nothing is sent or received any more.
+    /// Nothing more is sent or received.
     has_ended: bool,
 }
 
 impl<A: Copy> DatagramQueuePair<A> {
-    /// A queue pair.
+    /// Creates a queue pair.
     #[must_use]
     pub fn new(config: DatagramConfig) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl<A: Copy> DatagramQueuePair<A> {
         self.config.qkey = qkey;
     }
 
-    /// Adds a datagram to the send queue. Its end is an [event](Self::next_event): success means that it has left.
+    /// Adds a datagram to the send queue. Its completion is an [event](Self::next_event): success means that it was sent.
     pub fn post(&mut self, request: DatagramRequest<A>) {
         match self.has_ended {
             true => self.out.complete(request.id, Status::Flushed),
@@ -81,7 +81,7 @@ impl<A: Copy> DatagramQueuePair<A> {
         }
     }
 
-    /// Writes the next packet to `to`; returns its length and where it goes.
+    /// Writes the next packet to `to`; returns its length and its destination address.
     pub fn transmit<H: Host>(&mut self, host: &mut H, to: &mut PacketBuffer) -> Option<(usize, A)> {
         while let Some(request) = self.requests.pop_front() {
             if request.length as usize > self.config.mtu.bytes() {
@@ -128,8 +128,8 @@ impl<A: Copy> DatagramQueuePair<A> {
         headers
     }
 
-    /// Receives a datagram, or drops it (IBA volume 1, 9.8.3): if its queue key is wrong, or if the next receive is missing
-    /// or too short. The payload is stored after [`GRH_LEN`] bytes of the receive, which the owner fills.
+    /// Receives a datagram, or drops it (IBA volume 1, 9.8.3) if its queue key is wrong, or if the next receive is missing or too
+    /// short. The payload is stored after the first [`GRH_LEN`] bytes of the receive, which the owner fills.
     pub fn receive<H: Host>(&mut self, host: &mut H, packet: &Packet<'_>) {
         let headers = &packet.headers;
         let (deth, tail) = match headers.body {
@@ -169,12 +169,12 @@ impl<A: Copy> DatagramQueuePair<A> {
         });
     }
 
-    /// The oldest event that has not been taken.
+    /// Removes the oldest event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.out.events.pop_front()
     }
 
-    /// Moves the queue pair to the error state: all requests end with [`Status::Flushed`], and nothing is sent or received any more.
+    /// Moves the queue pair to the error state: all requests end with [`Status::Flushed`], and nothing more is sent or received.
     pub fn flush(&mut self) {
         self.has_ended = true;
         for request in self.requests.drain(..) {
@@ -182,7 +182,7 @@ impl<A: Copy> DatagramQueuePair<A> {
         }
     }
 
-    /// What it has seen of the network.
+    /// The network counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.out.counters

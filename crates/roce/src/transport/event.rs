@@ -1,11 +1,11 @@
-//! What comes out of a queue pair besides packets: how work requests ended, and what the peer sent.
+//! The output of a queue pair besides packets: the status of work requests, and received messages.
 
 use crate::packet::NakCode;
 
-/// How a work request ended (the work completion statuses of IBA volume 1, 11.6.2, as far as a transport finds them).
+/// The status of a work request (the work completion statuses of IBA volume 1, 11.6.2, that a transport can determine).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// It succeeded.
+    /// The request succeeded.
     Success,
     /// A message was longer than its receive.
     LocalLength,
@@ -13,48 +13,48 @@ pub enum Status {
     LocalQpOperation,
     /// The memory of the request could not be accessed.
     LocalProtection,
-    /// The queue pair failed before this request had ended.
+    /// The queue pair failed before the request ended.
     Flushed,
-    /// The peer sent a response that does not fit the request.
+    /// The peer sent a response that does not match the request.
     BadResponse,
-    /// A message that was being received ended in a refusal.
+    /// A message was refused while it was being received.
     LocalAccess,
-    /// The peer found the request invalid.
+    /// The peer reported the request as invalid.
     RemoteInvalidRequest,
-    /// The peer refused it because of the key, the range or the rights.
+    /// The peer refused the key, the range or the rights.
     RemoteAccess,
     /// The peer could not execute the request.
     RemoteOperation,
-    /// No answer within the timeout and retries.
+    /// The peer did not answer within the timeout and retries.
     RetryExceeded,
-    /// The peer had no receive posted within the receiver-not-ready retries.
+    /// The peer had no receive posted within the RNR retries.
     RnrRetryExceeded,
 }
 
-/// Something that the owner of a queue pair handles.
+/// An event for the owner of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A work request has ended. They end in the order in which they were posted.
+    /// A work request has ended. Requests end in the order in which they were posted.
     Completed {
-        /// The id that the request was posted with.
+        /// The id of the request.
         id: u64,
-        /// How it ended.
+        /// The status of the request.
         status: Status,
     },
-    /// A message has arrived that consumed a receive.
+    /// A message has consumed a receive.
     Received(Received),
     /// A receive has ended without a message.
     ReceiveFailed {
         /// The id of the receive.
         id: u64,
-        /// How it ended.
+        /// The status of the receive.
         status: Status,
     },
-    /// The responder refused a request of the peer, and the queue pair has failed. Its owner moves it to the error state and
-    /// flushes its receives; the refusal itself still leaves with [`transmit`](super::Connection::transmit).
+    /// The responder refused a request of the peer, and the queue pair has failed. The owner moves it to the error state and
+    /// flushes its receives; [`transmit`](super::Connection::transmit) still returns the refusal.
     Refused(NakCode),
-    /// The requester has failed; the completion that says why came before. The queue pair's owner moves it to the error
-    /// state.
+    /// The requester has failed; the completion with the reason precedes this event. The owner moves the queue pair to the
+    /// error state.
     Failed,
 }
 
@@ -63,40 +63,42 @@ pub enum Event {
 pub struct Received {
     /// The id of the receive.
     pub id: u64,
-    /// How many bytes the message has. A datagram counts the 40 bytes of route header.
+    /// The length of the message, in bytes. A datagram includes the 40 bytes of the route header.
     pub bytes: u32,
-    /// A write with immediate data, whose bytes are not in the receive.
+    /// Whether the message is a write with immediate data. Its payload is not in the receive.
     pub is_write: bool,
     /// Immediate data.
     pub immediate: Option<u32>,
     /// The key that the message invalidated.
     pub invalidated: Option<u32>,
-    /// The sender requested a solicited event.
+    /// Whether the sender requested a solicited event.
     pub solicited: bool,
-    /// The sender's queue pair (datagrams only).
+    /// The number of the sender's queue pair (datagrams only).
     pub source: Option<u32>,
 }
 
-/// What a queue pair has seen of its network. The counts only grow, and wrap at 2⁶⁴.
+/// Counters of network events of a queue pair. They wrap at 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Request packets sent again.
     pub retransmitted: u64,
-    /// Times that no answer came in time.
+    /// Timeouts while waiting for a response.
     pub timeouts: u64,
-    /// Sequence errors that the peer reported.
+    /// Times that the oldest packet was sent again because its response was later than usual.
+    pub probes: u64,
+    /// Sequence errors reported by the peer.
     pub sequence_naks: u64,
-    /// Answers that showed that an earlier answer was lost.
+    /// Responses that showed that an earlier response was lost.
     pub implied_naks: u64,
-    /// Times that the peer had no receive.
+    /// RNR NAKs received from the peer.
     pub rnr_naks: u64,
-    /// Answers that came again or late, or that fit no request.
+    /// Responses that were duplicates, late, or matched no request.
     pub stale_responses: u64,
-    /// Packets of the peer that came too early, because one before them is missing.
+    /// Packets from the peer that arrived after a gap.
     pub out_of_sequence: u64,
-    /// Requests of the peer that came again.
+    /// Duplicate requests from the peer.
     pub duplicates: u64,
-    /// Times that the peer was told that there is no receive.
+    /// RNR NAKs sent to the peer.
     pub rnr_naks_sent: u64,
     /// Requests of the peer that were refused.
     pub refused: u64,

@@ -1,20 +1,20 @@
-//! The trait for what a transport asks of its surroundings: memory, receives, and who may touch what.
+//! The trait for the environment of a queue pair: memory, receives, and access checks.
 
 use crate::packet::NakCode;
 
-/// A part of this side's memory, as a peer names it.
+/// A range of this side's memory as specified by a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRange {
-    /// The address of the first byte, in the terms of the key. Address and length come from the peer: their sum may
-    /// exceed 64 bits.
+    /// The address of the first byte, in the key's address space. Address and length come from the peer: their sum may
+    /// overflow.
     pub address: u64,
     /// The key.
     pub rkey: u32,
-    /// How many bytes.
+    /// The length in bytes.
     pub length: u32,
 }
 
-/// What a peer wants to do with memory.
+/// A peer's kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Read it.
@@ -30,22 +30,22 @@ pub enum Access {
 pub enum Atomic {
     /// Stores `swap` if the word equals `compare`.
     CompareSwap {
-        /// What to compare with.
+        /// The value to compare with.
         compare: u64,
         /// The new value.
         swap: u64,
     },
     /// Adds a number, wrapping around.
     FetchAdd {
-        /// What to add.
+        /// The value to add.
         add: u64,
     },
 }
 
-/// Why an access of a peer did not happen. It decides the peer's status.
+/// Why a peer's access was refused. It determines the status that the peer gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The key, the range or the rights do not permit it.
+    /// The key, the range or the rights do not permit the access.
     Access,
     /// The request itself is not valid.
     Invalid,
@@ -63,26 +63,26 @@ impl From<Refusal> for NakCode {
     }
 }
 
-/// Memory of a work request or of a receive could not be accessed.
+/// The memory of a work request or of a receive could not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalFault;
 
-/// A receive that was taken from the queue.
+/// A receive that was taken from the receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// Names the receive in later calls and in its event.
+    /// Identifies the receive in later calls and in its event.
     pub id: u64,
-    /// How many bytes its buffers hold.
+    /// The total size of its buffers, in bytes.
     pub capacity: u64,
 }
 
-/// The surroundings of a queue pair.
+/// The environment of a queue pair.
 ///
-/// Payloads travel between the program's memory and the buffer of one datagram with a single copy, which the host makes:
-/// the transport passes it that part of the buffer. The host checks keys, ranges and rights again with each call. The
-/// transport itself never touches memory.
+/// The host copies payloads between the program's memory and the datagram buffer, with a single copy: the transport passes
+/// it the part of the buffer to use. The host checks keys, ranges and rights again on each call. The transport itself
+/// never touches memory.
 pub trait Host {
-    /// Copies bytes of a work request's message, from `offset` on, into all of `to`. A packet that is sent again is loaded
+    /// Fills `to` with bytes of a work request's message, starting at `offset`. A packet that is sent again is loaded
     /// again, so the memory must not change until the request ends.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ pub trait Host {
     /// The request ends with [`Status::LocalProtection`](super::Status::LocalProtection).
     fn load(&mut self, request: u64, offset: u32, to: &mut [u8]) -> Result<(), LocalFault>;
 
-    /// Copies data that a read or an atomic (8 bytes, in the byte order of this machine) has returned to the memory of the
-    /// work request, from `offset` on.
+    /// Copies data returned by a read or an atomic (8 bytes, in native byte order) to the memory of the work request,
+    /// starting at `offset`.
     ///
     /// # Errors
     ///
@@ -99,10 +99,10 @@ pub trait Host {
     fn store(&mut self, request: u64, offset: u32, bytes: &[u8]) -> Result<(), LocalFault>;
 
     /// Takes the next receive from the queue, if its buffers hold at least `least` bytes (0, or the length of a datagram).
-    /// The transport returns each one in an event.
+    /// The transport returns each receive in an event.
     fn take_receive(&mut self, least: u64) -> Option<Receive>;
 
-    /// Copies bytes of a message to the buffers of a receive, from `offset` on.
+    /// Copies bytes of a message to the buffers of a receive, starting at `offset`.
     ///
     /// # Errors
     ///
@@ -110,28 +110,28 @@ pub trait Host {
     /// [`Status::RemoteOperation`](super::Status::RemoteOperation).
     fn fill(&mut self, receive: u64, offset: u32, bytes: &[u8]) -> Result<(), LocalFault>;
 
-    /// Whether the peer may access the whole range. Called once, before the first byte moves.
+    /// Checks whether the peer may access the whole range. Called once, before the first byte is copied.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason for the refusal.
     fn check(&mut self, range: &RemoteRange, access: Access) -> Result<(), Refusal>;
 
-    /// Copies what a peer wrote to the range, which has the length of `bytes`.
+    /// Copies data that a peer wrote to the range, which is as long as `bytes`.
     ///
     /// # Errors
     ///
     /// The access is not, or no longer, permitted, or it failed.
     fn write(&mut self, range: &RemoteRange, bytes: &[u8]) -> Result<(), Refusal>;
 
-    /// Copies the range into `to`, which has its length.
+    /// Copies the range into `to`, which is as long as the range.
     ///
     /// # Errors
     ///
     /// The access is not, or no longer, permitted, or it failed.
     fn read(&mut self, range: &RemoteRange, to: &mut [u8]) -> Result<(), Refusal>;
 
-    /// Executes an atomic operation; returns the old value. The address is a multiple of 8.
+    /// Executes an atomic operation and returns the old value. The address is a multiple of 8.
     ///
     /// # Errors
     ///

@@ -1,63 +1,63 @@
 //! Queue pairs as state machines: work requests, packets and the time go in; packets, events and the next deadline come out.
 //!
-//! [`Connection`] is a queue pair of the services RC and UC, [`DatagramQueuePair`] one of UD. They have no clock, socket or
-//! memory: a [`Host`] has the memory and the receives, and decides what a peer may access.
+//! [`Connection`] is an RC or UC queue pair, [`DatagramQueuePair`] a UD queue pair. They have no clock, socket or memory: a
+//! [`Host`] provides the memory and the receives, and decides what a peer may access.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | `connection` | a connected queue pair |
-//! | `requester` | its requesting half: packets of work requests, answers, retries |
-//! | `responder` | its responding half: order, messages, answers |
+//! | `requester` | its requesting half: request packets, responses, retries |
+//! | `responder` | its responding half: order, messages, replies |
 //! | `datagram` | a datagram queue pair |
-//! | `host` | the trait for what is around a queue pair |
+//! | `host` | the trait for a queue pair's environment |
 //! | `work` | work requests, and how they are split into packets |
 //! | `config` | attributes of a connected queue pair |
 //! | `event` | completions and failures |
 //! | `buffer` | the buffer that a packet is written to |
 //! | `sequence` | packet sequence numbers that do not wrap |
-//! | `step` | what one call works with |
+//! | `step` | the context of one call |
 //!
-//! # Where it is in the device
+//! # Its place in the device
 //!
-//! The engine of the device drives queue pairs between processes of one host over links, and a link promises that each
-//! fragment arrives once and in order. A wire promises nothing. This machine is not such a link, but stands beside the
-//! engine's requester and responder: below the queues of a queue pair (send queue, receive queue, completion queues, the table of
-//! states) and above the sockets. It could not be a link, for three reasons:
+//! The device's engine drives queue pairs between processes of one host over links, and a link guarantees that each fragment
+//! arrives exactly once and in order. A wire guarantees nothing. This state machine is not a link, but an alternative to the
+//! engine's requester and responder: it sits below the queues of a queue pair (send queue, receive queue, completion queues,
+//! state table) and above the sockets. It could not be a link, for three reasons:
 //!
-//! * The wire format is the standard's, because the peer may be any RoCE device. Its unit is the packet, and each answer names
-//!   a packet: sequence errors, receivers that are not ready, refusals. A fragment of a link has another header, which says
-//!   things that no packet does: the length of a send, the address of every fragment, its sender.
-//! * The state that repairs packet loss belongs to one queue pair: numbers, timeouts, retry counts, the reads that a peer may ask
-//!   for again. A link is one path for all queue pairs of two devices, and does not know them.
-//! * The engine answers a message that must wait with a NAK of the message, and its requester waits until everything
-//!   outstanding is acknowledged. On a wire, that would be a second, slower go-back-N above the first.
+//! * The wire format is the standard's, because the peer may be any RoCE device. Its unit is the packet, and each response refers
+//!   to a packet: sequence errors, RNR NAKs, refusals. A link's fragment has a different header, with fields that no packet has:
+//!   the length of a send, the address of every fragment, the sender.
+//! * The state that recovers from packet loss belongs to one queue pair: PSNs, timeouts, retry counts, the reads that a peer may
+//!   request again. A link is one path for all queue pairs of two devices, and does not know them.
+//! * The engine answers a message that must wait with a NAK of the message, and its requester waits until everything outstanding
+//!   is acknowledged. On a wire, that would be a second, slower go-back-N on top of the first.
 //!
-//! What both have in common stays in one place, above: queues, completions, states, and the check of keys, which [`Host`] asks
-//! for.
+//! What both have in common is implemented once, above them: queues, completions, states, and the key checks that [`Host`]
+//! requests.
 //!
-//! # What it follows
+//! # Protocol
 //!
-//! Chapter 9 of the InfiniBand specification, volume 1, and what Linux's Soft-RoCE does where the specification leaves a choice:
+//! Chapter 9 of the InfiniBand specification, volume 1. Where the specification leaves a choice, it follows Linux's Soft-RoCE:
 //!
-//! * A packet that is sent again is built again from the work request. Loss is repaired by sending everything again from the
-//!   oldest packet that is missing (go-back-N).
-//! * The window starts at [`Config::window`], halves with each loss and grows by a packet for each window that arrives. A
-//!   read counts with the packets of its response, and one of more than a quarter of the largest window is requested in parts:
-//!   otherwise, a responder that sends without a pause would fill the buffers of the network and of this side.
-//! * A requester asks for an acknowledgement when it has nothing more to send, and for each quarter of a window.
+//! * A packet that is sent again is rebuilt from the work request. Loss is repaired by sending everything again from the oldest
+//!   missing packet (go-back-N).
+//! * The window starts at [`Config::window`], halves with each loss and grows by one packet for each acknowledged window. A read
+//!   counts with the packets of its response, and a read of more than a quarter of the maximum window is requested in parts:
+//!   otherwise, a responder that sends without pause would overflow the buffers of the network and of this side.
+//! * A requester requests an acknowledgement when it has nothing more to send, and for each quarter of a window.
 //! * A responder reports a gap once. If that report or the packet that closes the gap is lost, the requester's timeout repairs
 //!   it.
-//! * An acknowledgement that waits to leave is replaced by a later one, so a batch of packets gets one.
-//! * A refusal is repeated if the refused packet comes again. The specification lets the queue pair fall silent, but then a peer
-//!   that missed the refusal would report a timeout.
-//! * Credits are neither sent nor obeyed: a message without a receive is answered with an RNR NAK.
+//! * A later acknowledgement replaces one that has not been sent, so a batch of packets gets one.
+//! * A refusal is repeated if the refused packet arrives again. The specification allows the queue pair to fall silent, but then
+//!   a peer that missed the refusal would report a timeout.
+//! * Credits are neither sent nor obeyed: a message without a receive gets an RNR NAK.
 //!
-//! # A hostile peer
+//! # Hostile peers
 //!
-//! What a peer sends can end the connection, and nothing else. Memory is touched through [`Host`] only, in ranges that were
-//! granted; positions are compared with those in use; a response is checked against the request. The peer can make it hold only a
-//! bounded number of remembered requests and answers ([`Connection::held`]). A packet is answered by at most one packet of 16
-//! bytes, or 24 for an atomic; only a read gets more, and the peer has a key for its data.
+//! A peer's packets can end the connection, but do nothing worse. Memory is accessed only through [`Host`], in ranges that were
+//! granted; PSNs are checked against those in use; a response is checked against its request. The number of remembered requests
+//! and responses is bounded ([`Connection::held`]). A packet gets at most one response packet of 16 bytes, or 24 for an atomic;
+//! only a read gets more, and for a read the peer needs a key.
 //!
 //! # Example
 //!
@@ -70,7 +70,7 @@
 //!     RemoteRange, Status, WorkRequest,
 //! };
 //!
-//! /// A message, and a buffer for one. Nothing is registered.
+//! /// A message to send, and a buffer to receive one. Nothing is registered.
 //! #[derive(Default)]
 //! struct Program {
 //!     message: Vec<u8>,
@@ -109,7 +109,7 @@
 //! let message = Operation::Send { immediate: None, invalidate: None };
 //! a.post(WorkRequest::new(7, message, 3000));
 //! let mut buffer: PacketBuffer = [0; _];
-//! // The time is that of any monotonic clock.
+//! // The time comes from any monotonic clock.
 //! let now = 0;
 //! while let Some(length) = a.transmit(now, &mut sender, &mut buffer) {
 //!     b.receive(now, &mut receiver, &Packet::decode(&buffer[..length])?);

@@ -2,24 +2,24 @@
 
 use crate::packet::Psn;
 
-/// A packet sequence number that does not wrap around: the number of wraps, and the PSN in the low 24 bits. Two of them
+/// A packet sequence number that does not wrap around: the number of wraps, with the PSN in the low 24 bits. Positions
 /// are compared as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Sequence(u64);
 
 impl Sequence {
-    /// The position of a queue pair's first packet. It is one wrap above 0, so that earlier PSNs have positions too.
+    /// The position of a queue pair's first packet. It is one wrap above 0, so that earlier PSNs have positions, too.
     pub(crate) const fn first(psn: Psn) -> Self {
         Self(1 << 24 | psn.get() as u64)
     }
 
-    /// What the header of a packet says.
+    /// The PSN in a packet's header.
     pub(crate) const fn psn(self) -> Psn {
         Psn::new(self.0 as u32)
     }
 
-    /// The position with this PSN that is nearest to this one. At most half of all PSNs are outstanding, so there is no
-    /// other one that a peer can mean.
+    /// The position with this PSN that is nearest to this one. At most half of all PSNs are outstanding, so the peer
+    /// cannot mean any other.
     pub(crate) const fn near(self, psn: Psn) -> Self {
         Self(
             self.0
@@ -42,8 +42,8 @@ impl Sequence {
         Self(self.0 - 1)
     }
 
-    /// How many packets there are from `earlier` to this one; 0 if it is not earlier. Positions in use are less than
-    /// 2³² apart.
+    /// How many packets there are from `earlier` to this position; 0 if it is not earlier. Positions in use are less
+    /// than 2³² apart.
     pub(crate) const fn since(self, earlier: Self) -> u32 {
         self.0.saturating_sub(earlier.0) as u32
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_go_on_where_numbers_wrap() {
+    fn positions_continue_where_psns_wrap() {
         let last = Sequence::first(Psn::new(0xff_ffff));
         let next = last.next();
         assert_eq!(next.psn(), Psn::new(0));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_position_has_others_behind_it() {
+    fn positions_before_the_first_exist() {
         let first = Sequence::first(Psn::new(0));
         let old = first.near(Psn::new(0x80_0000));
         assert!(old < first && first.since(old) == 0x80_0000);

@@ -1,9 +1,9 @@
-//! What one call of a queue pair works with besides its state.
+//! The context of one call of a queue pair.
 
 use super::event::{Counters, Event, Received, Status};
 use std::collections::VecDeque;
 
-/// The time, the surroundings, and what comes out.
+/// The time, the host, and the output.
 pub(crate) struct Step<'a, H> {
     /// The time, in nanoseconds of any monotonic clock.
     pub(crate) now: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Step<'a, H> {
     pub(crate) out: &'a mut Output,
 }
 
-/// What a queue pair has found out and its owner has not taken.
+/// A queue pair's events and counters.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub(crate) events: VecDeque<Event>,

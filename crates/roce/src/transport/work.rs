@@ -1,4 +1,4 @@
-//! Work requests, and the packets that they take.
+//! Work requests and how they are split into packets.
 
 use super::event::Status;
 use super::host::Atomic;
@@ -8,23 +8,23 @@ use crate::packet::{Mtu, Position};
 /// The longest message, in bytes (IBA volume 1, 9.7.7.1.1).
 pub const MESSAGE_MAX: u32 = 1 << 31;
 
-/// Memory of the peer.
+/// A location in the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address, in the terms of the key.
+    /// The address, in the key's address space.
     pub address: u64,
     /// The peer's key.
     pub rkey: u32,
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A message for a receive of the peer.
+    /// A message for one of the peer's receives.
     Send {
         /// Immediate data.
         immediate: Option<u32>,
-        /// A key of the peer that the message invalidates. It excludes immediate data.
+        /// A key of the peer that the message invalidates. Excludes immediate data.
         invalidate: Option<u32>,
     },
     /// RDMA write; with immediate data it consumes a receive of the peer.
@@ -41,7 +41,7 @@ pub enum Operation {
     },
     /// An atomic operation on 8 bytes; the old value goes to the request's memory.
     Atomic {
-        /// The word, at a multiple of 8.
+        /// The 8 bytes, at a multiple of 8.
         target: Target,
         /// The operation.
         operation: Atomic,
@@ -49,12 +49,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it ends with a response instead of an acknowledgement.
+    /// Whether the operation ends with a response instead of an acknowledgement.
     pub(crate) const fn needs_response(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 
-    /// Whether it completes a receive of the peer, which may raise a solicited event there.
+    /// Whether the operation consumes a receive of the peer, which may raise a solicited event there.
     pub(crate) const fn consumes_receive(&self) -> bool {
         matches!(
             self,
@@ -70,13 +70,13 @@ impl Operation {
 /// A work request for the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRequest {
-    /// Names its memory in calls to the [`Host`](super::Host), and the request in its event.
+    /// Identifies the request's memory in calls to the [`Host`](super::Host), and the request in its event.
     pub id: u64,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// The length of the message or of the data to read, in bytes: at most [`MESSAGE_MAX`]. Ignored for atomics.
     pub length: u32,
-    /// Raises a solicited event at the peer, if the operation consumes a receive there; otherwise it has no effect.
+    /// Raises a solicited event at the peer if the operation consumes a receive; otherwise it has no effect.
     pub solicited: bool,
     /// Starts only when all earlier reads and atomics have ended.
     pub fence: bool,
@@ -95,7 +95,7 @@ impl WorkRequest {
         }
     }
 
-    /// How many PSNs it takes: one for each packet of the message, or of the response.
+    /// How many PSNs the request takes: one for each packet of the message or of the response.
     pub(crate) const fn packets(&self, mtu: Mtu) -> u32 {
         match self.operation {
             Operation::Atomic { .. } => 1,
@@ -113,7 +113,7 @@ pub(crate) struct Work {
     pub(crate) packets: u32,
     /// How many packets of its response have arrived.
     pub(crate) answered: u32,
-    /// Its status, if it failed on this side. It ends when all requests before it have ended.
+    /// The status, if the request failed on this side. The request ends when all requests before it have ended.
     pub(crate) failed: Option<Status>,
 }
 
@@ -129,7 +129,7 @@ impl Work {
     }
 }
 
-/// A packet's part of a message.
+/// The part of a message that one packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) position: Position,
@@ -138,7 +138,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part of packet `index` of a message of `length` bytes.
+    /// The part that packet `index` of a message of `length` bytes carries.
     pub(crate) const fn of(length: u32, index: u32, mtu: Mtu) -> Self {
         // A message has at most 2³¹ bytes, and `index` is below its number of packets.
         let most = mtu.bytes() as u32;

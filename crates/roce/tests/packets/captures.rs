@@ -1,4 +1,4 @@
-//! What Linux's Soft-RoCE sends, and what it accepts, is read and written byte for byte.
+//! Packets that Linux's Soft-RoCE sent or accepted are decoded and encoded byte for byte.
 
 use rkey_roce::icrc::{Flow, Opened, PORT};
 use rkey_roce::packet::{
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
-/// What one line of the captures has.
+/// One line of the captures.
 pub(crate) struct Captured {
     pub(crate) flow: Flow,
-    /// From the header of IPv4.
+    /// The identification in the IPv4 header.
     identification: Option<u16>,
     pub(crate) datagram: Vec<u8>,
 }
@@ -32,7 +32,7 @@ pub(crate) static CAPTURED: LazyLock<Vec<Captured>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Takes an IP packet apart.
+/// Parses an IP packet.
 fn ip(bytes: &[u8]) -> Captured {
     let field = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let (source, destination, identification, udp): (IpAddr, IpAddr, _, _) = match bytes[0] >> 4 {
@@ -64,7 +64,7 @@ fn ip(bytes: &[u8]) -> Captured {
 }
 
 #[test]
-fn every_checksum_is_right() {
+fn every_checksum_is_correct() {
     for it in CAPTURED.iter() {
         let opened = it.flow.open(&it.datagram).unwrap();
         assert_eq!(opened.identification, it.identification);
@@ -74,9 +74,9 @@ fn every_checksum_is_right() {
     }
 }
 
-/// A receiver that does not know the identification notices damage to any byte that the checksum covers.
+/// A receiver that does not know the identification detects damage to any byte that the checksum covers.
 #[test]
-fn damage_is_noticed() {
+fn damage_is_detected() {
     for it in CAPTURED.iter() {
         // All bytes of short packets, and some of long ones.
         let step = if it.datagram.len() < 200 { 1 } else { 23 };
@@ -84,15 +84,15 @@ fn damage_is_noticed() {
             let mut damaged = it.datagram.clone();
             damaged[at] ^= 0x40;
             let opened = it.flow.open(&damaged);
-            // Byte 4 has the congestion bits, which routers set.
+            // Byte 4 contains the congestion bits, which routers set.
             assert_eq!(opened.is_ok(), at == 4, "byte {at}: {opened:?}");
         }
     }
 }
 
-/// The example that NVIDIA's documentation gives of a notification that a network card sent.
+/// An example from NVIDIA's documentation: a notification that a network card sent.
 #[test]
-fn a_congestion_notification_is_written_as_it_was_read() {
+fn a_congestion_notification_round_trips() {
     let mut bytes = vec![0x81, 0, 0xff, 0xff, 0x40, 0, 0, 0xd2, 0, 0, 0, 0];
     bytes.extend([0; 16]);
     let headers = Headers {
@@ -110,7 +110,7 @@ fn a_congestion_notification_is_written_as_it_was_read() {
 }
 
 #[test]
-fn every_packet_is_written_as_it_was_read() {
+fn every_packet_round_trips() {
     for it in CAPTURED.iter() {
         let Opened { packet: bytes, .. } = it.flow.open(&it.datagram).unwrap();
         let packet = Packet::decode(bytes).unwrap();
@@ -127,7 +127,7 @@ fn every_packet_is_written_as_it_was_read() {
 }
 
 #[test]
-fn the_captures_have_these_operations() {
+fn the_captures_contain_these_operations() {
     let mut counts = BTreeMap::new();
     for it in CAPTURED.iter() {
         let packet = Packet::decode(&it.datagram[..it.datagram.len() - 4]).unwrap();
@@ -173,7 +173,7 @@ fn first(name: &str) -> (Headers, usize) {
 }
 
 #[test]
-fn the_fields_of_requests_are_these() {
+fn requests_have_the_expected_fields() {
     let write = Reth {
         address: 0x55d6_0f6d_7000,
         rkey: 0x374,
@@ -216,7 +216,7 @@ fn the_fields_of_requests_are_these() {
 }
 
 #[test]
-fn the_fields_of_datagrams_are_these() {
+fn datagrams_have_the_expected_fields() {
     let deth = Deth {
         qkey: 0x8001_0000,
         source: 1,
@@ -231,7 +231,7 @@ fn the_fields_of_datagrams_are_these() {
 }
 
 #[test]
-fn the_fields_of_responses_are_these() {
+fn responses_have_the_expected_fields() {
     let ack = |msn| Aeth {
         syndrome: Syndrome::Ack(Credits::UNLIMITED),
         msn,
@@ -240,7 +240,7 @@ fn the_fields_of_responses_are_these() {
         let body = Body::Response(Reliable::Rc, response);
         Headers::new(destination, Psn::new(psn), body)
     };
-    // The first one refuses: a packet was missing.
+    // The first one is a refusal: a packet was missing.
     let nak = Aeth {
         syndrome: Syndrome::Nak(NakCode::PsnSequenceError),
         msn: 0,

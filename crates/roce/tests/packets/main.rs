@@ -1,4 +1,4 @@
-//! Packets and checksums: against what Linux's Soft-RoCE sent, byte by byte, and against random and hostile bytes.
+//! Packets and checksums, compared with Linux's Soft-RoCE byte by byte, and random and hostile bytes.
 
 mod captures;
 mod random;

@@ -1,4 +1,4 @@
-//! Random packets survive the wire; random and damaged bytes are packets or errors, and never panic.
+//! Random packets round-trip; random and damaged bytes decode to packets or errors and never panic.
 
 use crate::captures::CAPTURED;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use rkey_roce::packet::{
     XrcEth, padding,
 };
 
-/// A field of 24 bits.
+/// A 24-bit field.
 fn u24() -> impl Strategy<Value = u32> {
     0..1_u32 << 24
 }
@@ -131,7 +131,7 @@ fn exists(body: Body) -> bool {
 
 proptest! {
     #[test]
-    fn a_packet_survives_the_wire(
+    fn a_packet_round_trips(
         headers in headers(),
         payload in prop::collection::vec(any::<u8>(), 0..1100),
     ) {
@@ -149,7 +149,7 @@ proptest! {
         prop_assert!(bytes.len().is_multiple_of(4));
         prop_assert!(bytes.len() <= Headers::MAX + payload.len() + padding(payload.len()));
         prop_assert_eq!(Packet::decode(bytes), Ok(packet));
-        // Without its last word it is another packet, or none.
+        // Without its last word, the bytes are a different packet or none.
         if let Ok(shorter) = Packet::decode(&bytes[..bytes.len() - 4]) {
             prop_assert!(shorter.payload.len() < payload.len());
         }
@@ -158,22 +158,22 @@ proptest! {
         }
     }
 
-    /// Bytes that are a packet are written with the same meaning, and as they were but for reserved bits.
+    /// Bytes that are a packet are encoded with the same meaning, and to the same bytes except for reserved bits.
     #[test]
-    fn any_bytes_are_a_packet_or_not(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
+    fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
         same_meaning(&bytes)?;
     }
 
-    /// The same from captured packets, a few bytes of which are changed.
+    /// The same for captured packets in which a few bytes are changed.
     #[test]
-    fn a_damaged_packet_is_a_packet_or_not(
+    fn a_damaged_packet_decodes_or_is_refused(
         which: prop::sample::Index,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         length in prop::option::of(any::<prop::sample::Index>()),
     ) {
         let mut bytes = which.get(&CAPTURED).datagram.clone();
         for (at, value) in changes {
-            // Half of them are in the headers.
+            // Half of the changes are in the headers.
             let end = if value & 1 == 0 { bytes.len() } else { bytes.len().min(28) };
             bytes[at.index(end)] = value;
         }
@@ -193,7 +193,7 @@ fn same_meaning(bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(packet.encode(&mut again), Ok(()));
     prop_assert_eq!(again.len(), bytes.len());
     prop_assert_eq!(Packet::decode(&again), Ok(packet));
-    // What a packet has no field for is 0.
+    // Bits without a field are written as 0.
     let lost = again
         .iter()
         .zip(bytes)
@@ -209,7 +209,7 @@ fn packets_of_the_wrong_shape_are_refused() {
     assert_eq!(send(0, &[]), None);
     assert_eq!(send(0x30, &[1, 0, 0, 0]), None);
     assert_eq!(send(0x0f, &[]), Some(Malformed::Version(15)));
-    // More padding than bytes, and bytes that no padding rounds up.
+    // More padding than bytes, and lengths that are not a multiple of 4.
     let wrong = |length, pad| Some(Malformed::Payload { length, pad });
     assert_eq!(send(0x10, &[]), wrong(0, 1));
     assert_eq!(send(0x10, &[0; 3]), wrong(3, 1));
@@ -232,7 +232,7 @@ fn packets_of_the_wrong_shape_are_refused() {
 }
 
 #[test]
-fn packets_that_cannot_be_are_not_written() {
+fn impossible_packets_are_not_encoded() {
     let encoded = |service, request, length| {
         let headers = Headers::new(1, Psn::new(0), Body::Request(service, request));
         headers.encode(length).map(|bytes| bytes.as_ref().len())
@@ -304,6 +304,6 @@ fn payloads_have_the_lengths_that_their_position_allows() {
     let error = request(Request::SendLast(Tail::None)).check_length(0, Mtu::Bytes256);
     assert_eq!(
         error.unwrap_err().to_string(),
-        "the payload has 0 B, but this packet must have 1 to 256 B"
+        "the payload is 0 B long, but this packet requires 1 to 256 B"
     );
 }

@@ -39,7 +39,7 @@ fn ended(id: u64, status: Status) -> Event {
 }
 
 #[test]
-fn a_datagram_arrives_after_the_place_of_its_route_header() {
+fn a_datagram_is_stored_after_the_space_for_its_route_header() {
     let (mut a, mut b) = (queue_pair(0xa), queue_pair(0xb));
     let (mut sender, mut receiver) = (Program::new(), Program::new());
     sender.requests.insert(1, b"hello".to_vec());
@@ -79,7 +79,7 @@ fn a_datagram_arrives_after_the_place_of_its_route_header() {
 }
 
 #[test]
-fn other_keys_and_short_receives_drop_a_datagram() {
+fn wrong_keys_and_short_receives_drop_a_datagram() {
     let mut b = queue_pair(0xb);
     let mut receiver = Program::new();
     receiver.receives.push_back((7, vec![0; 43]));
@@ -116,7 +116,7 @@ fn a_receive_that_cannot_be_written_fails_the_queue_pair() {
     let headers = Headers::new(0xb, Psn::new(0), body);
     let payload = b"abc";
     b.receive(&mut receiver, &Packet { headers, payload });
-    // Its owner may handle more packets before it takes the events.
+    // The owner may handle more packets before it fetches the events.
     receiver.receives.push_back((8, vec![0; 100]));
     receiver.unmapped = false;
     b.receive(&mut receiver, &Packet { headers, payload });
@@ -132,7 +132,7 @@ fn a_receive_that_cannot_be_written_fails_the_queue_pair() {
 }
 
 #[test]
-fn a_queue_key_with_the_highest_bit_stands_for_the_own_one() {
+fn a_queue_key_with_the_top_bit_set_selects_the_own_key() {
     let mut a = queue_pair(0xa);
     let mut sender = Program::new();
     sender.requests.insert(1, vec![1]);

@@ -1,5 +1,5 @@
-//! A hostile peer: any packet, in any order. Nothing panics, memory is touched only as granted (the program checks that), and what is
-//! remembered is bounded.
+//! A hostile peer: any packet, in any order. Nothing panics, memory is accessed only as granted (which the program checks), and
+//! remembered state is bounded.
 
 use crate::lone::Lone;
 use crate::model::{Model, target};
@@ -102,7 +102,7 @@ fn body(random: &mut Random, uc: bool) -> Body {
     }
 }
 
-/// A payload whose length mostly fits, so that some messages are executed.
+/// A payload whose length is mostly valid, so that some messages are executed.
 fn payload(random: &mut Random, body: &Body) -> Vec<u8> {
     if !body.has_payload() {
         return Vec::new();
@@ -186,19 +186,19 @@ fn attacked(seed: u64, connection: ConnectionType) -> u64 {
 }
 
 #[test]
-fn any_packets_of_a_peer_are_survived() {
+fn no_packets_of_a_peer_cause_a_panic() {
     let mut accesses = 0;
     for seed in seeds() {
         let _named = Named(seed);
         accesses += attacked(seed, ConnectionType::Reliable);
         accesses += attacked(seed, ConnectionType::Unreliable);
     }
-    // Some of it was not refused.
+    // Some of the packets were executed.
     assert!(accesses > count() || count() < 1500, "{accesses}");
 }
 
 #[test]
-fn a_peer_that_takes_no_answers_fills_no_memory() {
+fn a_peer_that_ignores_responses_cannot_exhaust_memory() {
     let mut lone = Lone::new(|config| config.max_reads_in = READS);
     let read = |psn: u32| {
         Request::Read(Reth {
@@ -209,7 +209,7 @@ fn a_peer_that_takes_no_answers_fills_no_memory() {
     };
     let mut psn = 500;
     for round in 0..ROUNDS {
-        // Requests that are answered once, and their copies between others.
+        // Requests that are executed once, interleaved with their duplicates.
         if round < 4 {
             lone.request(psn, read(psn), &[]);
             psn += 1;

@@ -1,4 +1,4 @@
-//! One queue pair and its program, with packets that the test makes up.
+//! One queue pair and its program, with packets that the test constructs.
 
 use crate::program::Program;
 use rkey_roce::packet::{
@@ -7,7 +7,7 @@ use rkey_roce::packet::{
 };
 use rkey_roce::transport::{Config, Connection, Event, PacketBuffer, Status, WorkRequest};
 
-/// A packet that has left.
+/// A packet that was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) headers: Headers,
@@ -42,9 +42,10 @@ pub(crate) struct Lone {
 }
 
 impl Lone {
-    /// It sends from PSN 100 on and expects PSN 500.
+    /// Creates a queue pair that sends from PSN 100 and expects PSN 500.
     pub(crate) fn new(change: impl Fn(&mut Config)) -> Self {
         let mut config = Config::reliable(0xb, Psn::new(100), Psn::new(500));
+        config.probe_after = None;
         change(&mut config);
         Self {
             connection: Connection::new(&config),
@@ -67,7 +68,7 @@ impl Lone {
             .receive(self.now, &mut self.program, &packet);
     }
 
-    /// Receives a request that asks for an acknowledgement.
+    /// Receives a request that requests an acknowledgement.
     pub(crate) fn request(&mut self, psn: u32, request: Request, payload: &[u8]) {
         self.give(psn, Body::Request(Service::Rc, request), true, payload);
     }
@@ -82,7 +83,7 @@ impl Lone {
         self.response(psn, Response::Acknowledge(Aeth { syndrome, msn: 0 }), &[]);
     }
 
-    /// Takes the next packet that leaves.
+    /// Takes the next packet sent.
     pub(crate) fn sent_one(&mut self) -> Option<Sent> {
         let mut buffer: PacketBuffer = [0; _];
         let sent = self
@@ -95,17 +96,17 @@ impl Lone {
         })
     }
 
-    /// Takes all packets that leave.
+    /// Takes all packets sent.
     pub(crate) fn sent(&mut self) -> Vec<Sent> {
         std::iter::from_fn(|| self.sent_one()).collect()
     }
 
-    /// The PSNs of the packets that leave.
+    /// The PSNs of the packets sent.
     pub(crate) fn psns(&mut self) -> Vec<u32> {
         self.sent().iter().map(Sent::psn).collect()
     }
 
-    /// The acknowledgements that leave: PSN, syndrome and message number.
+    /// The acknowledgements sent: PSN, syndrome and message number.
     pub(crate) fn answers(&mut self) -> Vec<(u32, Syndrome, u32)> {
         let sent = self.sent();
         let answers = sent.iter().map(|sent| match sent.response() {
@@ -120,7 +121,7 @@ impl Lone {
         std::iter::from_fn(|| self.connection.next_event()).collect()
     }
 
-    /// Takes all events, of which only completions are expected.
+    /// Takes all events, which must be completions.
     pub(crate) fn completed(&mut self) -> Vec<(u64, Status)> {
         let events = self.events().into_iter();
         let completed = events.filter_map(|event| match event {
@@ -131,7 +132,7 @@ impl Lone {
         completed.collect()
     }
 
-    /// Lets time pass until the next deadline.
+    /// Advances the time to the next deadline.
     pub(crate) fn wait(&mut self) {
         self.now = self.connection.next_deadline().expect("a deadline");
         self.connection.advance(self.now);

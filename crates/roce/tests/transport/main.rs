@@ -5,6 +5,7 @@ mod hostile;
 mod lone;
 mod model;
 mod network;
+mod probes;
 mod program;
 mod reliable;
 mod requester;

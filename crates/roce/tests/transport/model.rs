@@ -1,4 +1,4 @@
-//! What one side's requests do at the other side, computed in order and without a network.
+//! The effects of one side's requests on the other side, computed in order and without a network.
 
 use crate::network::Random;
 use crate::program::{BASE, EXPOSED, KEY, result};
@@ -16,22 +16,22 @@ pub(crate) struct Message {
     pub(crate) solicited: bool,
 }
 
-/// The requests of one side and what they lead to.
+/// The requests of one side and their effects.
 pub(crate) struct Model {
     /// The other side's exposed memory before each request, and after the last one.
     pub(crate) states: Vec<Vec<u8>>,
     pub(crate) requests: Vec<WorkRequest>,
-    /// The memory of each request at first, and at last if it succeeds.
+    /// The memory of each request: initially, and finally if it succeeds.
     pub(crate) memory: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The messages, with the index of the request.
+    /// The messages, each with the index of its request.
     pub(crate) messages: Vec<(usize, Message)>,
     pub(crate) invalidated: Vec<u32>,
-    /// Ranges that are read without a fence since.
+    /// Ranges being read since the last fence.
     reading: Vec<Range<usize>>,
 }
 
-/// The longest message.
-pub(crate) const LONGEST: usize = 6000;
+/// The maximum length of a message, in bytes.
+pub(crate) const MAX_LEN: usize = 6000;
 
 impl Model {
     pub(crate) fn new() -> Self {
@@ -48,7 +48,7 @@ impl Model {
     /// Adds a random request.
     pub(crate) fn add(&mut self, random: &mut Random, reliable: bool) {
         let id = self.requests.len() as u64;
-        let scale = [1, 64, 1500, LONGEST as u64][random.below(4) as usize];
+        let scale = [1, 64, 1500, MAX_LEN as u64][random.below(4) as usize];
         let length = random.below(scale + 1) as usize;
         let place = random.below((EXPOSED - length) as u64 + 1) as usize;
         let kinds = if reliable { 5 } else { 2 };
@@ -162,7 +162,7 @@ impl Model {
     }
 
     /// Whether a request that changes the range must wait for reads: without a fence, a read may see the change (IBA volume
-    /// 1, 10.8.3.3). Some others wait too.
+    /// 1, 10.8.3.3). Some others wait, too.
     fn must_fence(&mut self, random: &mut Random, changed: Range<usize>) -> bool {
         let overlaps = |read: &Range<usize>| read.start < changed.end && changed.start < read.end;
         let fence = self.reading.iter().any(overlaps) || random.happens(10);
@@ -172,8 +172,8 @@ impl Model {
         fence
     }
 
-    /// Whether memory is what the first `done` requests or more leave: all effects of some first requests, and perhaps a part
-    /// of those of the next one.
+    /// Whether memory is consistent with at least `done` executed requests: the effects of some number of requests, in order,
+    /// and perhaps a part of those of the next one.
     pub(crate) fn explains(&self, memory: &[u8], done: usize) -> bool {
         self.states[done..].windows(2).any(|two| {
             let mut bytes = memory.iter().zip(two[0].iter().zip(&two[1]));

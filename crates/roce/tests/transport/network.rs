@@ -1,4 +1,4 @@
-//! A network that loses, doubles, delays (and so reorders) and damages datagrams.
+//! A network that loses, duplicates, delays (and so reorders) and damages datagrams.
 
 use rkey_roce::icrc::Flow;
 use rkey_roce::packet::Packet;
@@ -13,7 +13,7 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        // Seeds that differ little give sequences that differ much.
+        // Similar seeds yield very different sequences.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -37,20 +37,20 @@ impl Random {
     }
 }
 
-/// How the network treats datagrams. Percentages of all datagrams, times in nanoseconds.
+/// How the network treats datagrams. Percentages are of all datagrams, times in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct Conditions {
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) damaged: u64,
-    /// Datagrams that take up to `delay` longer than the others, and so are overtaken.
+    /// Datagrams that take up to `delay` longer than others and so may be overtaken.
     pub(crate) late: u64,
     pub(crate) delay: u64,
     /// How many times in a row the same packet of a side may be lost or damaged.
     pub(crate) most_lost: u32,
 }
 
-pub(crate) const FAIR: Weather = Weather {
+pub(crate) const FAIR: Conditions = Conditions {
     lost: 0,
     doubled: 0,
     damaged: 0,
@@ -59,17 +59,17 @@ pub(crate) const FAIR: Weather = Weather {
     most_lost: 0,
 };
 
-/// How long every datagram takes.
+/// The minimum transit time of a datagram, in nanoseconds.
 pub(crate) const LATENCY: u64 = 5_000;
 
-type Censor = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
+type DropIf = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
 
 /// The network.
 pub(crate) struct Network {
-    pub(crate) weather: Weather,
-    /// Decides for each packet, with the side that sent it, whether it is lost, before the weather does.
-    pub(crate) censor: Option<Censor>,
-    /// Datagrams under way, by the time of arrival: the receiver and the bytes.
+    pub(crate) conditions: Conditions,
+    /// Decides whether a side's packet is lost, before random losses.
+    pub(crate) drop_if: Option<DropIf>,
+    /// Datagrams in transit, by arrival time: the receiver and the bytes.
     under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     flows: [Flow; 2],
     sequence: u64,
@@ -83,8 +83,8 @@ impl Network {
         let address = |side: u16| format!("[fd77::{}]:4791", side + 1).parse().unwrap();
         let flow = |from, to| Flow::new(address(from), address(to)).unwrap();
         Self {
-            weather: FAIR,
-            censor: None,
+            conditions: FAIR,
+            drop_if: None,
             under_way: BTreeMap::new(),
             flows: [flow(0, 1), flow(1, 0)],
             sequence: 0,
@@ -98,33 +98,33 @@ impl Network {
         self.under_way.first_key_value().map(|((time, _), _)| *time)
     }
 
-    /// Takes the next datagram: its receiver, and the packet in it. `None` if it is damaged.
+    /// Removes the next datagram; returns its receiver and its packet. `None` if it is damaged.
     pub(crate) fn arrive(&mut self) -> Option<(usize, Vec<u8>)> {
         let (_, (to, datagram)) = self.under_way.pop_first()?;
         let opened = self.flows[1 - to].open(&datagram).ok()?;
         Some((to, opened.packet.to_vec()))
     }
 
-    /// Takes a packet that side `from` sends.
+    /// Transmits a packet from side `from`.
     pub(crate) fn send(&mut self, now: u64, random: &mut Random, from: usize, packet: &[u8]) {
         self.sent[from] += 1;
         let decoded = Packet::decode(packet).unwrap();
-        if let Some(censor) = &mut self.censor
-            && censor(from, &decoded)
+        if let Some(drop_if) = &mut self.drop_if
+            && drop_if(from, &decoded)
         {
             return;
         }
-        let weather = self.weather;
+        let conditions = self.conditions;
         let name = (from, decoded.headers.psn.get(), packet[0]);
         let row = self.lost_in_a_row.entry(name).or_default();
-        let may_fail = *row < weather.most_lost;
-        let lost = may_fail && random.happens(weather.lost);
-        let damaged = may_fail && random.happens(weather.damaged);
+        let may_fail = *row < conditions.most_lost;
+        let lost = may_fail && random.happens(conditions.lost);
+        let damaged = may_fail && random.happens(conditions.damaged);
         *row = if lost || damaged { *row + 1 } else { 0 };
         if lost {
             return;
         }
-        let copies = 1 + u64::from(random.happens(weather.doubled));
+        let copies = 1 + u64::from(random.happens(conditions.doubled));
         for copy in 0..copies {
             let mut datagram = packet.to_vec();
             self.flows[from].seal(&mut datagram, 0);
@@ -133,8 +133,8 @@ impl Network {
                 datagram[bit as usize / 8] ^= 1 << (bit % 8);
             }
             let mut time = now + LATENCY;
-            if copy > 0 || random.happens(weather.late) {
-                time += random.below(weather.delay);
+            if copy > 0 || random.happens(conditions.late) {
+                time += random.below(conditions.delay);
             }
             self.sequence += 1;
             self.under_way

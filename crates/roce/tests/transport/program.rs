@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) const KEY: u32 = 0x5eed;
 /// The address of its first byte.
 pub(crate) const BASE: u64 = 0x7fff_0000_1000;
-/// Its length.
+/// Its length, in bytes.
 pub(crate) const EXPOSED: usize = 16 << 10;
 
 /// A program.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The memory of work requests, by their id. A request that is not here has no memory.
+    /// The memory of work requests, by id. A request that is missing here has no memory.
     pub(crate) requests: BTreeMap<u64, Vec<u8>>,
     /// Posted receives: id and buffer.
     pub(crate) receives: VecDeque<(u64, Vec<u8>)>,
@@ -24,13 +24,13 @@ pub(crate) struct Program {
     pub(crate) rights: Vec<Access>,
     /// Keys that the peer has invalidated, in order.
     pub(crate) invalidated: Vec<u32>,
-    /// Receives have room for everything, and store nothing.
+    /// Whether receives hold messages of any length, and store nothing.
     pub(crate) endless: bool,
-    /// No memory can be written.
+    /// Whether no memory can be written.
     pub(crate) unmapped: bool,
-    /// Accesses by the peer that were executed.
+    /// How many accesses by the peer were executed.
     pub(crate) accesses: u64,
-    /// The last range for which `check` was called and granted.
+    /// The last range that `check` granted.
     granted: Option<(RemoteRange, Access)>,
 }
 
@@ -50,7 +50,7 @@ impl Program {
         }
     }
 
-    /// Where the range is in the exposed memory.
+    /// Finds the range in the exposed memory.
     fn find(&self, range: &RemoteRange, access: Access) -> Result<std::ops::Range<usize>, Refusal> {
         let offset = range.address.checked_sub(BASE).ok_or(Refusal::Access)?;
         let end = offset.checked_add(range.length.into());

@@ -1,4 +1,4 @@
-//! The requester alone: which packets leave, and what answers do.
+//! The requester alone: which packets it sends, and the effects of responses.
 
 use crate::lone::{ACCESS, ACK, INVALID, Lone, SEQUENCE, Sent};
 use crate::model::target;
@@ -91,7 +91,7 @@ fn immediate_data_and_invalidation_are_in_the_last_packet() {
 }
 
 #[test]
-fn only_the_last_packet_of_what_completes_a_receive_is_solicited() {
+fn only_the_last_packet_of_a_message_that_consumes_a_receive_is_solicited() {
     let mut lone = Lone::new(|config| config.mtu = Mtu::Bytes256);
     let write = |immediate| Operation::Write {
         target: target(0),
@@ -120,7 +120,7 @@ fn only_the_last_packet_of_what_completes_a_receive_is_solicited() {
 }
 
 #[test]
-fn an_acknowledgement_is_requested_by_each_quarter_of_the_window_and_by_the_last_packet() {
+fn each_quarter_of_the_window_and_the_last_packet_request_an_acknowledgement() {
     let mut lone = Lone::new(|config| config.window = 16);
     lone.post(send(1, 1024 * 30), vec![0; 1024 * 30]);
     let asking = |sent: Vec<Sent>| -> Vec<u32> {
@@ -155,14 +155,14 @@ fn an_acknowledgement_ends_everything_before_it() {
     lone.acknowledge(99, ACK);
     assert_eq!(lone.connection.counters().stale_responses, 3);
     assert_eq!(lone.completed(), []);
-    // The credits of an acknowledgement are ignored, also if there are none.
+    // The credits of an acknowledgement are ignored, even if there are none.
     lone.acknowledge(109, Syndrome::Ack(Credits::at_most(0)));
     assert_eq!(lone.completed().len(), 3);
     assert_eq!(lone.connection.next_deadline(), None);
 }
 
 #[test]
-fn a_sequence_error_is_answered_once_by_going_back() {
+fn a_sequence_error_makes_the_requester_go_back_once() {
     let mut lone = Lone::new(|_| {});
     lone.post(send(1, 5000), vec![0; 5000]);
     assert_eq!(lone.psns(), [100, 101, 102, 103, 104]);
@@ -182,7 +182,7 @@ fn a_sequence_error_is_answered_once_by_going_back() {
 }
 
 #[test]
-fn a_lost_response_is_noticed_by_a_later_answer() {
+fn a_lost_response_is_detected_by_a_later_response() {
     for later in [103, 104] {
         let mut lone = Lone::new(|_| {});
         lone.post(send(1, 1), vec![0]);
@@ -208,7 +208,7 @@ fn a_lost_response_is_noticed_by_a_later_answer() {
 }
 
 #[test]
-fn a_lost_response_comes_before_any_later_trouble() {
+fn a_lost_response_takes_precedence_over_later_errors() {
     let rnr = Syndrome::RnrNak(RnrTimer::new(1).unwrap());
     for later in [ACK, SEQUENCE, ACCESS, rnr] {
         let mut lone = Lone::new(|_| {});
@@ -225,7 +225,7 @@ fn a_lost_response_comes_before_any_later_trouble() {
 }
 
 #[test]
-fn a_read_goes_on_where_its_data_is_missing() {
+fn a_read_resumes_where_its_data_is_missing() {
     let mut lone = Lone::new(|_| {});
     lone.post(read(1, target(0), 5000), vec![0; 5000]);
     lone.sent();
@@ -303,7 +303,7 @@ fn completed(id: u64, status: Status) -> Event {
 }
 
 #[test]
-fn responses_that_do_not_fit_the_request_end_it() {
+fn responses_that_do_not_match_the_request_end_it() {
     let atomic = Response::AtomicAcknowledge(AETH, AtomicAckEth { original: 1 });
     let cases = [
         (Response::ReadOnly(AETH), 1024),
@@ -326,7 +326,7 @@ fn responses_that_do_not_fit_the_request_end_it() {
     lone.sent();
     lone.response(100, Response::ReadOnly(AETH), &[0; 8]);
     assert_eq!(lone.completed(), [(1, Status::BadResponse)]);
-    // A send has no data; what claims to be some is dropped.
+    // A send has no response data; a response that claims to be some is dropped.
     let mut lone = Lone::new(|_| {});
     lone.post(send(1, 8), vec![7; 8]);
     lone.sent();
@@ -336,7 +336,7 @@ fn responses_that_do_not_fit_the_request_end_it() {
 }
 
 #[test]
-fn reads_wait_for_earlier_ones_and_fences_for_all() {
+fn reads_wait_at_the_limit_and_fences_wait_for_all_reads() {
     let mut lone = Lone::new(|config| config.max_reads_out = 2);
     for id in 0..3 {
         lone.post(read(id, target(0), 1), vec![0]);
@@ -374,7 +374,7 @@ fn a_long_read_is_requested_in_parts() {
     };
     last.length = 1025;
     assert_eq!(requests(&lone.sent()), [(108, Request::Read(last), 0)]);
-    // The rest of a part is requested again, and what follows it.
+    // The rest of a part is requested again, and the parts after it.
     lone.response(102, Response::ReadFirst(AETH), &[3; 1024]);
     let again = [part(101, 1), part(102, 2), part(104, 2)];
     assert_eq!(requests(&lone.sent())[..3], again);
@@ -392,7 +392,7 @@ fn a_long_read_is_requested_in_parts() {
         lone.completed(),
         [(1, Status::Success), (2, Status::Success)]
     );
-    // Each part is one that the peer must remember.
+    // Each part is a read that the peer must remember.
     let mut lone = Lone::new(|config| (config.window, config.max_reads_out) = (8, 2));
     lone.post(read(1, target(0), 5 * 1024), vec![0; 5 * 1024]);
     assert_eq!(lone.psns(), [100, 102]);
@@ -403,7 +403,7 @@ fn a_long_read_is_requested_in_parts() {
 }
 
 #[test]
-fn at_most_half_of_all_numbers_are_in_use() {
+fn at_most_half_of_all_psns_are_in_use() {
     let mut lone = Lone::new(|config| {
         config.mtu = Mtu::Bytes256;
         config.window = u32::MAX;
@@ -413,7 +413,8 @@ fn at_most_half_of_all_numbers_are_in_use() {
     assert_eq!(lone.psns(), [100]);
     lone.response(100, Response::ReadFirst(AETH), &[1; 256]);
     assert_eq!(lone.psns(), [100 + (1 << 23)]);
-    // The responder lost the second: everything comes again, from the second packet of the data on.
+    // The responder lost the second request: everything is sent again, from the second data packet
+    // on.
     lone.acknowledge(100 + (1 << 23), SEQUENCE);
     assert_eq!(lone.psns(), [101, 100 + (1 << 23)]);
 }
@@ -451,13 +452,13 @@ fn impossible_requests_end_without_a_packet() {
 }
 
 #[test]
-fn a_request_whose_memory_is_gone_ends_after_those_before_it() {
+fn a_request_with_inaccessible_memory_ends_after_those_before_it() {
     let mut lone = Lone::new(|_| {});
     lone.post(send(1, 1), vec![0]);
     lone.connection.post(send(2, 1));
     lone.post(send(3, 1), vec![0]);
     let sent = lone.sent();
-    // The first packet leaves again, because nothing has asked for its acknowledgement.
+    // The first packet is sent again, because nothing has requested its acknowledgement.
     assert_eq!(sent.last().map(Sent::psn), Some(100));
     assert!(sent.last().is_some_and(|sent| sent.headers.ack_request));
     assert_eq!(lone.completed(), []);
@@ -471,7 +472,7 @@ fn a_request_whose_memory_is_gone_ends_after_those_before_it() {
 }
 
 #[test]
-fn a_request_whose_memory_is_gone_ends_at_once_if_it_is_the_oldest() {
+fn a_request_with_inaccessible_memory_ends_at_once_if_it_is_the_oldest() {
     let mut lone = Lone::new(|_| {});
     lone.connection.post(send(1, 1));
     lone.post(send(2, 1), vec![0]);

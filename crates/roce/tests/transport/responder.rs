@@ -1,4 +1,4 @@
-//! The responder alone: what requests do, and which answers leave.
+//! The responder alone: the effects of requests, and which responses it sends.
 
 use crate::lone::{ACCESS, ACK, INVALID, Lone, SEQUENCE, Sent};
 use crate::program::{BASE, EXPOSED, KEY};
@@ -28,7 +28,7 @@ fn fetch_add(place: u64) -> Request {
     })
 }
 
-/// A queue pair with receives of 4000 bytes.
+/// A queue pair with 4000-byte receives.
 fn ready() -> Lone {
     let mut lone = Lone::new(|_| {});
     post_receives(&mut lone, 5);
@@ -65,7 +65,7 @@ fn a_gap_is_reported_once_until_it_closes() {
     assert_eq!(lone.answers(), [(500, ACK, 1)]);
     lone.request(502, ONLY, &[3]);
     assert_eq!(lone.answers(), [(501, SEQUENCE, 1)]);
-    // The report has not left when the gap closes: the acknowledgement takes its place.
+    // The report has not been sent when the gap closes: the acknowledgement replaces it.
     lone.request(501, ONLY, &[2]);
     lone.request(503, ONLY, &[4]);
     lone.request(502, ONLY, &[3]);
@@ -82,7 +82,7 @@ fn a_batch_of_packets_gets_one_acknowledgement() {
         lone.request(psn, ONLY, &[1]);
     }
     assert_eq!(lone.answers(), [(503, ACK, 4)]);
-    // A copy is acknowledged as everything so far, and a report is not replaced by that.
+    // A duplicate gets an acknowledgement of everything so far, which does not replace a report.
     lone.request(500, ONLY, &[1]);
     assert_eq!(lone.answers(), [(503, ACK, 4)]);
     lone.request(505, ONLY, &[1]);
@@ -92,7 +92,7 @@ fn a_batch_of_packets_gets_one_acknowledgement() {
 }
 
 #[test]
-fn a_message_without_a_receive_is_not_executed_and_answered_with_the_delay() {
+fn a_message_without_a_receive_gets_an_rnr_nak_and_is_not_executed() {
     let mut lone = Lone::new(|config| config.min_rnr_timer = RnrTimer::new(5).unwrap());
     let nak = Syndrome::RnrNak(RnrTimer::new(5).unwrap());
     lone.request(500, ONLY, &[1]);
@@ -103,7 +103,7 @@ fn a_message_without_a_receive_is_not_executed_and_answered_with_the_delay() {
     assert_eq!(lone.answers(), []);
     lone.request(500, ONLY, &[1]);
     assert_eq!(lone.answers(), [(500, ACK, 1)]);
-    // A write needs a receive for its immediate data only, with its last packet.
+    // A write needs a receive only if its last packet has immediate data.
     lone.request(501, Request::WriteFirst(reth(0, 1025)), &[7; 1024]);
     let last = Request::WriteLast(Some(ImmDt { data: 9 }));
     lone.request(502, last, &[7]);
@@ -120,7 +120,7 @@ fn a_message_without_a_receive_is_not_executed_and_answered_with_the_delay() {
 }
 
 #[test]
-fn messages_are_put_together_in_their_receive() {
+fn messages_are_assembled_in_their_receive() {
     let mut lone = ready();
     lone.request(500, Request::SendFirst, &[1; 1024]);
     lone.request(501, Request::SendMiddle, &[2; 1024]);
@@ -140,7 +140,7 @@ fn messages_are_put_together_in_their_receive() {
     );
 }
 
-/// Requests, with their payloads, of which the last one is refused.
+/// Requests with the lengths of their payloads, of which the last one is refused.
 type Script = Vec<(Request, usize)>;
 
 fn refused(script: &Script) -> (Lone, Vec<Event>, Syndrome) {
@@ -159,7 +159,7 @@ fn refused(script: &Script) -> (Lone, Vec<Event>, Syndrome) {
 }
 
 #[test]
-fn requests_that_do_not_fit_are_refused() {
+fn mismatched_requests_are_refused() {
     let first = (Request::SendFirst, 1024);
     let write_first = (Request::WriteFirst(reth(0, 1025)), 1024);
     let read = Request::Read(reth(0, 1));
@@ -210,7 +210,7 @@ fn requests_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn accesses_that_are_not_granted_are_refused_and_touch_nothing() {
+fn accesses_that_are_not_granted_are_refused_and_have_no_effect() {
     let end = EXPOSED - 1;
     let other_key = |mut reth: Reth| {
         reth.rkey += 1;
@@ -247,7 +247,7 @@ fn accesses_that_are_not_granted_are_refused_and_touch_nothing() {
             (0, &[][..])
         );
     }
-    // No byte needs no key.
+    // An empty range needs no key.
     let mut lone = ready();
     lone.request(500, Request::WriteOnly(other_key(reth(0, 0)), None), &[]);
     assert_eq!(lone.answers(), [(500, ACK, 1)]);
@@ -279,10 +279,10 @@ fn a_message_that_is_too_long_for_its_receive_ends_both() {
     );
 }
 
-/// Too many packets for Miri.
+/// Takes too long under Miri.
 #[cfg(not(miri))]
 #[test]
-fn a_message_is_not_longer_than_any_may_be() {
+fn a_message_longer_than_the_limit_is_refused() {
     let mut lone = Lone::new(|config| config.mtu = Mtu::Bytes4096);
     lone.program.endless = true;
     post_receives(&mut lone, 1);
@@ -305,7 +305,7 @@ fn a_message_is_not_longer_than_any_may_be() {
 }
 
 #[test]
-fn memory_that_cannot_be_touched_is_an_operational_error() {
+fn inaccessible_memory_is_an_operational_error() {
     let operational = Syndrome::Nak(NakCode::RemoteOperationalError);
     let refusal = Event::Refused(NakCode::RemoteOperationalError);
     let mut lone = ready();
@@ -343,7 +343,7 @@ fn packets_have_the_partition_key() {
 }
 
 #[test]
-fn reads_come_again_from_any_packet_on() {
+fn reads_can_be_repeated_from_any_packet() {
     let mut lone = ready();
     for (place, byte) in lone.program.exposed.iter_mut().enumerate() {
         *byte = (place / 1024) as u8;
@@ -365,7 +365,7 @@ fn reads_come_again_from_any_packet_on() {
     assert_eq!(psns, [501, 502]);
     assert_eq!(sent[0].response(), Response::ReadFirst(aeth(1)));
     assert_eq!(sent[0].payload, [1; 1024]);
-    // What was not part of the read is not served.
+    // Data that was not part of the read is not returned.
     let others = [
         (501, reth(0, 3000)),
         (501, reth(1024, 1)),
@@ -379,7 +379,7 @@ fn reads_come_again_from_any_packet_on() {
         assert_eq!(lone.psns(), [], "{psn} {reth:?}");
     }
     assert_eq!(lone.events(), [received(0, 1)]);
-    // Nor is nothing, after the last packet of a read.
+    // Nor is an empty rest, after the last packet of a read.
     lone.request(504, Request::Read(reth(0, 1024)), &[]);
     lone.request(505, ONLY, &[1]);
     assert_eq!(lone.psns(), [504, 505]);
@@ -388,7 +388,7 @@ fn reads_come_again_from_any_packet_on() {
 }
 
 #[test]
-fn an_atomic_that_comes_again_gets_its_first_result() {
+fn a_repeated_atomic_gets_its_first_result() {
     let mut lone = ready();
     for psn in [500, 501, 500, 500] {
         lone.request(psn, fetch_add(8), &[]);
@@ -420,7 +420,7 @@ fn as_many_reads_are_remembered_as_the_peer_may_have_outstanding() {
         lone.request(psn, read(psn as usize), &[]);
         assert_eq!(!lone.psns().is_empty(), again);
     }
-    // An answer to a late copy makes way for a new request.
+    // A pending answer to a late duplicate gives way to a new request.
     lone.request(501, read(501), &[]);
     lone.request(503, read(503), &[]);
     assert_eq!(lone.psns(), [503]);
@@ -428,7 +428,7 @@ fn as_many_reads_are_remembered_as_the_peer_may_have_outstanding() {
 }
 
 #[test]
-fn memory_that_goes_while_it_is_read_ends_the_connection() {
+fn memory_that_is_deregistered_while_it_is_read_ends_the_connection() {
     let mut lone = ready();
     lone.request(500, Request::Read(reth(0, 1024)), &[]);
     lone.request(501, Request::Read(reth(0, 3000)), &[]);
@@ -479,7 +479,7 @@ fn a_refusal_is_repeated_and_nothing_else_is_executed() {
 }
 
 #[test]
-fn a_flushed_queue_pair_is_silent() {
+fn a_flushed_queue_pair_sends_nothing() {
     let mut lone = ready();
     lone.request(500, Request::SendFirst, &[1; 1024]);
     lone.request(501, Request::SendMiddle, &[1; 1024]);

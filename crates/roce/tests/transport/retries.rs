@@ -6,14 +6,14 @@ use rkey_roce::packet::{RnrTimer, Syndrome};
 use rkey_roce::transport::Status;
 
 #[test]
-fn a_sequence_error_counts_again_after_a_timeout() {
+fn a_sequence_error_is_handled_again_after_a_timeout() {
     let mut lone = Lone::new(|config| config.retry_count = 2);
     lone.post(send(1, 3000), vec![0; 3000]);
     assert_eq!(lone.psns(), [100, 101, 102]);
     lone.acknowledge(100, SEQUENCE);
     assert_eq!(lone.psns(), [100, 101, 102]);
     lone.wait();
-    // It answers a packet of an earlier attempt, and uses no retry.
+    // This refers to a packet of an earlier attempt, and uses up no retry.
     lone.acknowledge(100, SEQUENCE);
     assert_eq!(lone.psns(), [100, 101, 102]);
     lone.acknowledge(101, SEQUENCE);
@@ -23,7 +23,7 @@ fn a_sequence_error_counts_again_after_a_timeout() {
     assert_eq!(lone.completed(), []);
     lone.acknowledge(101, SEQUENCE);
     assert_eq!(lone.completed(), [(1, Status::RetryExceeded)]);
-    // The first loss after a timeout can be reported at once too.
+    // The first loss after a timeout can also be reported at once.
     let mut lone = Lone::new(|_| {});
     lone.post(send(1, 2000), vec![0; 2000]);
     lone.sent();
@@ -38,7 +38,25 @@ fn a_sequence_error_counts_again_after_a_timeout() {
 }
 
 #[test]
-fn a_peer_without_a_receive_is_asked_again_after_its_delay() {
+fn the_timeout_doubles_up_to_four_times_until_there_is_progress() {
+    let timeout = 67_108_864;
+    let mut lone = Lone::new(|_| {});
+    lone.post(send(1, 1000), vec![0; 1000]);
+    lone.post(send(2, 1000), vec![0; 1000]);
+    lone.sent();
+    for times in [1, 2, 4, 4] {
+        let before = lone.now;
+        lone.wait();
+        assert_eq!(lone.now - before, times * timeout);
+        assert_eq!(lone.psns(), [100, 101]);
+    }
+    lone.acknowledge(100, ACK);
+    let deadline = lone.connection.next_deadline();
+    assert_eq!(deadline, Some(lone.now + timeout));
+}
+
+#[test]
+fn a_peer_without_a_receive_is_retried_after_its_delay() {
     let mut lone = Lone::new(|config| config.rnr_retry = 2);
     lone.post(send(1, 1), vec![0]);
     lone.post(send(2, 1), vec![0]);
@@ -52,7 +70,7 @@ fn a_peer_without_a_receive_is_asked_again_after_its_delay() {
         lone.wait();
         assert_eq!(lone.now - before, 640_000);
         assert_eq!(lone.connection.next_deadline(), None);
-        // It answers the attempt before.
+        // This refers to the previous attempt.
         lone.acknowledge(100, nak);
     }
     assert_eq!(lone.psns(), [100, 101]);
@@ -63,7 +81,7 @@ fn a_peer_without_a_receive_is_asked_again_after_its_delay() {
 }
 
 #[test]
-fn nothing_is_late_while_the_peer_has_no_receive() {
+fn no_timeout_runs_while_the_peer_has_no_receive() {
     let nak = Syndrome::RnrNak(RnrTimer::new(0).unwrap());
     let mut lone = Lone::new(|_| {});
     lone.post(send(1, 1), vec![0]);
@@ -74,12 +92,12 @@ fn nothing_is_late_while_the_peer_has_no_receive() {
     // Ten times the timeout.
     let deadline = lone.connection.next_deadline();
     assert_eq!(deadline, Some(start + 655_360_000));
-    // A packet that leaves before timers run starts the timeout again.
+    // A packet sent before the timers run restarts the timeout.
     lone.now = start + 655_360_000;
     assert_eq!(lone.psns(), [100, 101]);
     let deadline = lone.connection.next_deadline();
     assert_eq!(deadline, Some(lone.now + 67_108_864));
-    // A copy had found a receive after all.
+    // A duplicate found a receive after all.
     lone.acknowledge(100, nak);
     assert_eq!(lone.psns(), []);
     lone.acknowledge(100, ACK);
@@ -88,7 +106,7 @@ fn nothing_is_late_while_the_peer_has_no_receive() {
 }
 
 #[test]
-fn each_message_has_its_own_receiver_retries_and_seven_means_no_limit() {
+fn each_message_has_its_own_rnr_retries_and_seven_means_no_limit() {
     let nak = Syndrome::RnrNak(RnrTimer::new(1).unwrap());
     let mut lone = Lone::new(|config| config.rnr_retry = 1);
     for id in 0..5 {
@@ -111,7 +129,7 @@ fn each_message_has_its_own_receiver_retries_and_seven_means_no_limit() {
 }
 
 #[test]
-fn progress_gives_all_retries_back() {
+fn progress_restores_all_retries() {
     let mut lone = Lone::new(|config| config.retry_count = 1);
     lone.post(send(1, 5000), vec![0; 5000]);
     for psn in 100..105 {

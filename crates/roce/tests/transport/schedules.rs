@@ -1,10 +1,10 @@
-//! Random schedules: both sides post random requests over a bad network. Each request is executed once and in order, or ends
-//! with the status of the specification, and then so do all after it.
+//! Random schedules: both sides post random requests over a bad network. Each request is executed once and in order, or ends with
+//! the status that the specification demands; then all later requests fail, too.
 //!
-//! `seeds.rs` says how to run more schedules, or one again.
+//! `seeds.rs` describes how to run more schedules, or to repeat one.
 
-use crate::model::{LONGEST, Model};
-use crate::network::{Random, Weather};
+use crate::model::{MAX_LEN, Model};
+use crate::network::{Conditions, Random};
 use crate::program::EXPOSED;
 use crate::seeds::{Named, count, seeds};
 use crate::world::{Action, World, configs};
@@ -32,9 +32,9 @@ fn random_config(random: &mut Random, connection: ConnectionType) -> [Config; 2]
     configs
 }
 
-/// A network that is bad, but lets one of a few copies of each packet through within the timeout.
-fn bad_weather(random: &mut Random) -> Weather {
-    Weather {
+/// A bad network that still delivers at least one of a few copies of each packet within the timeout.
+fn bad_conditions(random: &mut Random) -> Conditions {
+    Conditions {
         lost: random.below(30),
         doubled: random.below(20),
         damaged: random.below(10),
@@ -44,7 +44,7 @@ fn bad_weather(random: &mut Random) -> Weather {
     }
 }
 
-/// Plans random requests of both sides, and receives for them; returns what they do.
+/// Plans random requests of both sides, with receives for them; returns their expected effects.
 fn plan(world: &mut World, random: &mut Random, reliable: bool) -> [Model; 2] {
     [0, 1].map(|side| {
         let mut model = Model::new();
@@ -61,14 +61,14 @@ fn plan(world: &mut World, random: &mut Random, reliable: bool) -> [Model; 2] {
         let mut time = world.now;
         for id in 0..model.messages.len() as u64 {
             time += random.below(100_000) * random.below(2);
-            let buffer = LONGEST + random.below(100) as usize;
+            let buffer = MAX_LEN + random.below(100) as usize;
             world.plan(1 - side, time, Action::Receive(id, buffer));
         }
         model
     })
 }
 
-/// Compares what a side's requests did with what they should do. Returns how many succeeded.
+/// Compares the effects of a side's requests with the expected ones. Returns how many succeeded.
 fn verify(world: &World, side: usize, model: &Model) -> usize {
     let (own, other) = (&world.sides[side], &world.sides[1 - side]);
     let ids: Vec<u64> = own.completed.iter().map(|(id, _)| *id).collect();
@@ -82,7 +82,7 @@ fn verify(world: &World, side: usize, model: &Model) -> usize {
         .take_while(|status| **status == Status::Success);
     let done = done.count();
     for (id, (_, after)) in model.memory[..done].iter().enumerate() {
-        // A request without bytes succeeds without memory too.
+        // A request without bytes succeeds even without memory.
         let memory = own.program.requests.get(&(id as u64));
         let same = memory.map_or(after.is_empty(), |memory| memory == after);
         assert!(same, "memory of request {id}");
@@ -117,7 +117,7 @@ fn every_request_is_executed_once_and_in_order() {
         let mut random = Random::new(seed);
         let configs = random_config(&mut random, ConnectionType::Reliable);
         let mut world = World::new(&configs, random.next());
-        world.network.weather = bad_weather(&mut random);
+        world.network.conditions = bad_conditions(&mut random);
         let models = plan(&mut world, &mut random, true);
         world.run();
         for (side, model) in models.iter().enumerate() {
@@ -135,8 +135,8 @@ fn every_request_is_executed_once_and_in_order() {
     }
 }
 
-/// The network may fail for good, memory may go, and receives may be missing. What was executed was executed once and in order; the
-/// first request that was not says why.
+/// The network may fail permanently, memory may become inaccessible, and receives may be missing. Requests are executed once and
+/// in order; the status of the first one that was not executed says why.
 #[test]
 fn requests_fail_with_the_status_of_the_specification() {
     let mut seen = std::collections::BTreeMap::new();
@@ -149,12 +149,12 @@ fn requests_fail_with_the_status_of_the_specification() {
             config.rnr_retry = random.below(3) as u8;
         }
         let mut world = World::new(&configs, random.next());
-        let storm = Weather {
+        let storm = Conditions {
             lost: random.below(30),
             most_lost: 100,
-            ..bad_weather(&mut random)
+            ..bad_conditions(&mut random)
         };
-        world.network.weather = storm;
+        world.network.conditions = storm;
         let models = plan(&mut world, &mut random, true);
         for side in &mut world.sides {
             match random.below(6) {
@@ -221,7 +221,7 @@ fn messages_of_unreliable_connections_arrive_whole() {
         let mut random = Random::new(seed);
         let configs = random_config(&mut random, ConnectionType::Unreliable);
         let mut world = World::new(&configs, random.next());
-        world.network.weather = bad_weather(&mut random);
+        world.network.conditions = bad_conditions(&mut random);
         let models = plan(&mut world, &mut random, false);
         world.run();
         for (side, model) in models.iter().enumerate() {
@@ -234,7 +234,7 @@ fn messages_of_unreliable_connections_arrive_whole() {
             );
             let mut expected = model.messages.iter();
             for (received, bytes) in &other.received {
-                // Messages before it may be missing.
+                // Messages before this one may be missing.
                 let found = expected.any(|(_, message)| {
                     message.bytes == *bytes
                         && message.length == received.bytes

@@ -1,7 +1,7 @@
 //! Random schedules and their seeds.
 //!
-//! `RKEY_TEST_ROCE_SCHEDULES` sets how many schedules a test runs (1,500 if unset), and `RKEY_TEST_SEED` the seed of the first
-//! one. A failure prints what repeats its schedule alone.
+//! `RKEY_TEST_ROCE_SCHEDULES` sets how many schedules a test runs (1,500 if unset), and `RKEY_TEST_SEED` the seed of the
+//! first. A failing test prints the variables that repeat its schedule alone.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().expect("a number"))
 }
 
-/// How many schedules there are.
+/// The number of schedules to run.
 pub(crate) fn count() -> u64 {
     if cfg!(miri) {
         return 3;
@@ -26,7 +26,7 @@ pub(crate) fn seeds() -> Range<u64> {
     first..first + count()
 }
 
-/// Prints the seed of a schedule that fails.
+/// Prints the seed if its schedule fails.
 pub(crate) struct Named(pub(crate) u64);
 
 impl Drop for Named {

@@ -1,5 +1,5 @@
-//! Conversations of Linux's Soft-RoCE, with one side replaced: the responder gives the same answers, and the requester sends
-//! the same packets.
+//! Recorded conversations of Linux's Soft-RoCE with one side replaced: our responder gives the same responses, and our
+//! requester sends the same packets.
 
 use rkey_roce::packet::{
     AtomicAckEth, Body, Headers, Mtu, Packet, Request, Response, Reth, Service,
@@ -59,7 +59,7 @@ fn decoded(packets: &[Vec<u8>]) -> Vec<Packet<'_>> {
         .collect()
 }
 
-/// What the conversation is about: memory of the responder by address, results of its atomics, memory of requests.
+/// The data of a conversation: the responder's memory by address, the results of atomics, and the memory of requests.
 #[derive(Default)]
 struct Replay {
     exposed: BTreeMap<u64, Vec<u8>>,
@@ -143,7 +143,7 @@ fn response(packet: &Packet<'_>) -> Response {
     }
 }
 
-/// All packets that leave.
+/// All packets that the queue pair sends.
 fn sent(connection: &mut Connection, host: &mut Replay) -> Vec<Vec<u8>> {
     let mut buffer: PacketBuffer = [0; _];
     let next = || {
@@ -154,7 +154,7 @@ fn sent(connection: &mut Connection, host: &mut Replay) -> Vec<Vec<u8>> {
     std::iter::from_fn(next).collect()
 }
 
-/// The responder's memory and the results of its atomics, from its responses.
+/// Reconstructs the responder's memory and the results of its atomics from its responses.
 fn responder_of(requests: &[Packet<'_>], responses: &[Packet<'_>]) -> Replay {
     let mut host = Replay::default();
     for packet in requests {
@@ -208,7 +208,7 @@ fn the_responder_answers_like_soft_roce() {
     }
 }
 
-/// The work request that a message's first packet begins.
+/// Reconstructs the work request that a message's first packet starts.
 fn work(id: u64, first: &Request) -> WorkRequest {
     let target = |reth: &Reth| Target {
         address: reth.address,
@@ -285,7 +285,7 @@ fn the_requester_sends_like_soft_roce() {
         }
         let ours = sent(&mut connection, &mut host);
         let ours = decoded(&ours);
-        // Soft-RoCE asks for an acknowledgement of each message.
+        // Soft-RoCE requests an acknowledgement of each message.
         let plain = |packet: &Packet<'_>| Headers {
             ack_request: false,
             ..packet.headers

@@ -1,4 +1,4 @@
-//! The responder of an unreliable connection: a message arrives whole, or is dropped without an answer.
+//! The responder of an unreliable connection: a message arrives whole or is dropped silently.
 
 use crate::lone::Lone;
 use crate::program::{BASE, KEY};
@@ -16,7 +16,7 @@ fn ready() -> Lone {
     lone
 }
 
-/// Receives requests with payloads of one byte or 1024, by position.
+/// Receives requests with payloads of 1 or 1024 bytes, depending on their position.
 fn give(lone: &mut Lone, packets: &[(u32, Request)]) {
     for &(psn, request) in packets {
         let length = if request.position().ends() { 1 } else { 1024 };
@@ -25,7 +25,7 @@ fn give(lone: &mut Lone, packets: &[(u32, Request)]) {
     }
 }
 
-/// The receives that were filled, with the length of the message.
+/// The receives that were filled, with the length of each message.
 fn messages(lone: &mut Lone) -> Vec<(u64, u32)> {
     assert!(lone.psns().is_empty(), "no answers");
     let events = lone.events().into_iter();
@@ -37,7 +37,7 @@ fn messages(lone: &mut Lone) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_message_with_a_gap_is_dropped_and_its_receive_kept() {
+fn a_message_with_a_gap_is_dropped_and_its_receive_is_kept() {
     let mut lone = ready();
     give(
         &mut lone,
@@ -52,21 +52,21 @@ fn a_message_with_a_gap_is_dropped_and_its_receive_kept() {
     );
     assert_eq!(messages(&mut lone), [(0, 1025)]);
     assert_eq!(lone.program.taken[&0][0], 249);
-    // A message that starts before the one before has ended replaces it.
+    // A message that starts before the previous one has ended replaces it.
     give(&mut lone, &[(507, Request::SendFirst), (508, ONLY)]);
     assert_eq!(messages(&mut lone), [(1, 1)]);
     assert_eq!(lone.connection.counters().dropped, 3);
 }
 
 #[test]
-fn late_packets_are_dropped_and_far_ones_are_a_new_beginning() {
+fn late_packets_are_dropped_and_distant_ones_restart_the_sequence() {
     let mut lone = ready();
     give(
         &mut lone,
         &[(500, ONLY), (500, ONLY), (510, ONLY), (505, ONLY)],
     );
     assert_eq!(messages(&mut lone), [(0, 1), (1, 1)]);
-    // A copy of an old packet does not break the message in progress.
+    // A duplicate of an old packet does not disturb the message in progress.
     give(
         &mut lone,
         &[(511, Request::SendFirst), (510, ONLY), (512, LAST)],
@@ -83,7 +83,7 @@ fn late_packets_are_dropped_and_far_ones_are_a_new_beginning() {
 }
 
 #[test]
-fn what_is_not_granted_or_has_no_receive_is_dropped() {
+fn messages_without_a_grant_or_receive_are_dropped() {
     let mut lone = ready();
     lone.program.receives.clear();
     let reth = |rkey, length| Reth {
@@ -113,7 +113,7 @@ fn what_is_not_granted_or_has_no_receive_is_dropped() {
 }
 
 #[test]
-fn what_no_unreliable_connection_has_uses_no_receive() {
+fn unsupported_operations_consume_no_receive() {
     let mut lone = ready();
     let reth = Reth {
         address: BASE,
@@ -135,7 +135,7 @@ fn what_no_unreliable_connection_has_uses_no_receive() {
 }
 
 #[test]
-fn a_message_that_is_too_long_ends_its_receive_only() {
+fn a_message_that_is_too_long_ends_only_its_receive() {
     let mut lone = ready();
     give(
         &mut lone,
@@ -157,7 +157,7 @@ fn a_message_that_is_too_long_ends_its_receive_only() {
 }
 
 #[test]
-fn a_request_ends_when_its_last_packet_has_left() {
+fn a_request_ends_when_its_last_packet_is_sent() {
     let mut lone = ready();
     lone.post(crate::world::send(1, 2000), vec![3; 2000]);
     lone.post(crate::world::send(2, 0), vec![]);
@@ -177,7 +177,7 @@ fn a_request_ends_when_its_last_packet_has_left() {
 }
 
 #[test]
-fn a_flushed_queue_pair_takes_nothing() {
+fn a_flushed_queue_pair_receives_nothing() {
     let mut lone = ready();
     give(&mut lone, &[(500, Request::SendFirst)]);
     lone.connection.flush();

@@ -1,4 +1,4 @@
-//! The world of the tests: two sides with a connection and a program each, a network, and the time.
+//! The test world: two sides with a connection and a program each, a network, and the time.
 
 use crate::network::{Network, Random};
 use crate::program::Program;
@@ -8,7 +8,7 @@ use rkey_roce::transport::{
 };
 use std::collections::BTreeMap;
 
-/// What happens at a later time.
+/// A scheduled action.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Post(WorkRequest),
@@ -20,10 +20,10 @@ pub(crate) struct Side {
     pub(crate) connection: Connection,
     pub(crate) program: Program,
     pub(crate) completed: Vec<(u64, Status)>,
-    /// Messages that have arrived, with their bytes.
+    /// Messages that have arrived, with their contents.
     pub(crate) received: Vec<(Received, Vec<u8>)>,
     pub(crate) failed_receives: Vec<(u64, Status)>,
-    /// `Refused` and `Failed`.
+    /// `Refused` and `Failed` events.
     pub(crate) failures: Vec<Event>,
     actions: BTreeMap<(u64, u64), Action>,
 }
@@ -107,21 +107,21 @@ impl World {
         }
     }
 
-    /// Two sides with usual attributes, of which `change` changes some on both.
+    /// Two sides with typical attributes, some of which `change` modifies on both.
     pub(crate) fn with(change: impl Fn(&mut Config)) -> Self {
         let mut configs = configs(Psn::new(0xff_fff0), Psn::new(7));
         configs.iter_mut().for_each(change);
         Self::new(&configs, 1)
     }
 
-    /// Plans an action of a side.
+    /// Schedules an action of a side.
     pub(crate) fn plan(&mut self, side: usize, time: u64, action: Action) {
         self.sequence += 1;
         let actions = &mut self.sides[side].actions;
         actions.insert((time, self.sequence), action);
     }
 
-    /// Sends what there is to send.
+    /// Sends everything that can be sent.
     fn transmit(&mut self) {
         let mut buffer: PacketBuffer = [0; _];
         for side in 0..2 {
@@ -135,13 +135,13 @@ impl World {
                 let packet = &buffer[..length];
                 self.network.send(self.now, &mut self.random, side, packet);
                 burst += 1;
-                assert!(burst < 100_000, "side {side} does not stop sending");
+                assert!(burst < 100_000, "side {side} never stops sending");
             }
             self.sides[side].take_events();
         }
     }
 
-    /// The time at which something happens next.
+    /// The time of the next action, arrival or deadline.
     fn next_time(&self) -> Option<u64> {
         let sides = self.sides.iter().flat_map(|side| {
             let action = side.actions.first_key_value().map(|((time, _), _)| *time);
@@ -150,7 +150,7 @@ impl World {
         sides.chain([self.network.next_arrival()]).flatten().min()
     }
 
-    /// Goes on until nothing happens any more, or until `end`.
+    /// Runs until nothing more happens, or until `end`.
     pub(crate) fn run_until(&mut self, end: u64) {
         for _ in 0..1_000_000 {
             self.transmit();
@@ -174,7 +174,7 @@ impl World {
                 side.take_events();
             }
         }
-        panic!("the sides do not come to rest");
+        panic!("the sides never become idle");
     }
 
     fn deliver(&mut self, to: usize, bytes: &[u8]) {
@@ -188,13 +188,13 @@ impl World {
         self.sides[to].take_events();
     }
 
-    /// Goes on until nothing happens any more, for an hour at most.
+    /// Runs until nothing more happens, for an hour at most.
     pub(crate) fn run(&mut self) {
         self.run_until(self.now + 3_600_000_000_000);
-        assert_eq!(self.next_time(), None, "the sides do not come to rest");
+        assert_eq!(self.next_time(), None, "the sides never become idle");
     }
 
-    /// How a side's requests ended, in order.
+    /// The statuses of a side's requests, in order.
     pub(crate) fn statuses(&self, side: usize) -> Vec<Status> {
         let completed = self.sides[side].completed.iter();
         completed.map(|(_, status)| *status).collect()

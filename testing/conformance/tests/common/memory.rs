@@ -81,7 +81,7 @@ impl Mapped {
 
     fn at(&self, word: usize) -> &AtomicU64 {
         assert!((word + 1) * 8 <= self.len);
-        // SAFETY: aligned, inside the mapping; the caller says that a page is mapped there now.
+        // SAFETY: aligned, inside the mapping; the caller guarantees that a page is mapped there now.
         unsafe { AtomicU64::from_ptr(self.start.cast::<u64>().add(word)) }
     }
 

@@ -72,7 +72,7 @@ impl Peer {
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         until("the stop", || {
-            // Threads that end meanwhile shorten the list.
+            // Threads that exit in the meantime shorten the list.
             let states = states(self.pid());
             states.len() == thread_count(self.pid()) && states.iter().all(|s| *s == 'T')
         });
@@ -89,14 +89,14 @@ impl Peer {
         assert!(status.success(), "the peer failed: {status}");
     }
 
-    /// Waits for its end, for a limited time.
+    /// Waits until it exits, for a limited time.
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + LONG;
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(Instant::now() < deadline, "the peer does not end");
+            assert!(Instant::now() < deadline, "the peer does not exit");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -109,7 +109,7 @@ impl Drop for Peer {
     }
 }
 
-/// Waits like a program that does something else: until standard input ends.
+/// Waits like a program that is doing other work, until the end of standard input.
 pub fn sleep_in_read() {
     let mut line = String::new();
     while std::io::stdin().read_line(&mut line).unwrap() > 0 {}
@@ -218,8 +218,8 @@ impl Holdings {
     }
 }
 
-/// Resident memory of this process in bytes. For `smaps_rollup`, the kernel counts the pages. The figure in `status` leaves out
-/// what processors have not yet added to the sum: up to megabytes on large machines.
+/// Resident memory of this process in bytes. For `smaps_rollup`, the kernel counts the pages. The figure in `status` omits what
+/// each processor has not yet added to the sum: megabytes on large machines.
 pub fn resident() -> u64 {
     let files = ["smaps_rollup", "status"].map(|file| format!("/proc/self/{file}"));
     let text = files

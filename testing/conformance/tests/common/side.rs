@@ -82,7 +82,7 @@ impl Side {
         side
     }
 
-    /// Deregisters all memory: from now on only we touch it.
+    /// Deregisters all memory: from now on only we access it.
     pub fn close_local(&self) {
         self.device.deregister(self.local).unwrap();
     }

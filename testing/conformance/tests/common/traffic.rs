@@ -19,7 +19,7 @@ use super::side::{
 
 /// The maximum number of outstanding sends: one for each buffer for reads.
 const WINDOW: usize = SINK_COUNT;
-/// Anything that takes longer hangs.
+/// Anything that takes longer counts as a hang.
 pub const HANG: Duration = super::LONG;
 
 /// A send that has not completed.
@@ -33,7 +33,7 @@ struct Sent {
     old: u64,
 }
 
-/// Our own window, which is bound and unbound all the time.
+/// Our own window, which is repeatedly bound and unbound.
 struct Window {
     id: WindowId,
     key: Key,

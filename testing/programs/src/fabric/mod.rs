@@ -141,7 +141,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     })
 }
 
-/// Every check must pass wherever it applies, and apply somewhere. Returns how many passed.
+/// Every check must pass wherever it applies, and must apply somewhere. Returns how many passed.
 fn ours(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> Result<usize> {
     let mut passed = 0;
     let mut shown = BTreeSet::new();

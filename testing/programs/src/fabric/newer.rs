@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_that_of_the_library_and_not_of_the_program() {
+    fn the_version_is_the_librarys_not_the_programs() {
         let text = "fi_info: 1.17.0\nlibfabric: 2.5.1\nlibfabric api: 1.17\n";
         assert_eq!(parse(text).as_deref(), Some("2.5.1"));
         assert_eq!(parse("fi_info: 1.17.0\n"), None);
     }
 
     #[test]
-    fn an_older_library_does_not_do() {
+    fn an_older_library_is_refused() {
         assert!(["2.5.1", "2.5.0", "2.10.0", "3.0.0a1"].map(suffices) == [true; 4]);
         assert!(["1.17.0", "2.4.9", "", "banana"].map(suffices) == [false; 4]);
     }

@@ -108,16 +108,16 @@ pub(super) fn results(output: &str, checks: &[Check]) -> Result<Results> {
     Ok(results)
 }
 
-/// The placeholder of an explanation that is not written yet.
+/// The placeholder for an explanation that is not written yet.
 pub(super) const UNEXPLAINED: &str = "(not explained)";
 
 const HEAD: &str = "\
 # The clauses of `fi_mr` with other providers
 
 The checks in `abi/fabric/tests/clauses` test the clauses of [the list](spec/clauses.md) with any provider of an installed
-libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every registration mode, with API versions from 1.4 to 2.5, as root and
-as an ordinary user; `rkey` must pass each of them. `rkey` refuses what the manual page forbids and other providers allow in strict mode only
-(`FI_RKEY_STRICT=1`), which has runs of its own; the checks of what `rkey` allows by default apply to no other provider. The same checks run
+libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every registration mode, with API versions from 1.4 to 2.5, as root and as
+an ordinary user; `rkey` must pass all of them. Only in strict mode (`FI_RKEY_STRICT=1`), which has runs of its own, does `rkey` refuse what
+the manual page forbids but other providers allow; the checks of what `rkey` allows by default apply to no other provider. The same checks run
 with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17. This page shows their results, and the stage fails if they change. The
 same command with `--record` writes the page, except for the last column of the differences.
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn words_may_change_and_verdicts_may_not() {
+    fn details_may_change_but_verdicts_may_not() {
         let first = page("a\tdiffers\t0 instead of 1", "");
         let reworded = page("a\tdiffers\t2 instead of 1", "");
         assert_ne!(first, reworded);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_was_not_run_is_missed() {
+    fn a_check_that_was_not_run_is_reported() {
         let checks = checks(LIST).expect("a list");
         assert!(results("a\tok\t\n", &checks).is_err());
         assert!(results("a\tok\t\nb\tfine\t\n", &checks).is_err());

@@ -1,4 +1,4 @@
-//! The results of mpi4py's tests on all ranks, compared with the recorded ones.
+//! The results of mpi4py's tests on all ranks, compared with the recorded results.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;

@@ -7,8 +7,8 @@ use crate::folder::run_as;
 use anyhow::Result;
 use std::process::Command;
 
-/// How long a run may take. It takes seconds, or many minutes on a busy machine, because Open MPI yields its processors
-/// to programs that spin.
+/// How long a run may take. It takes seconds, or many minutes on a busy machine, because Open MPI yields its processors to
+/// spinning programs.
 pub(super) const LIMIT_S: u64 = 900;
 
 impl Workspace {

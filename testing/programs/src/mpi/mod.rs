@@ -1,4 +1,4 @@
-//! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI of the Python package index, four ranks each.
+//! MPI over the libfabric provider: Debian's Open MPI, and MPICH and Intel MPI from the Python package index, four ranks each.
 //!
 //! Our C program checks the data of messages, collectives and one-sided access. A Python program starts children under each monitor of
 //! the registration cache. Then a part of mpi4py's own tests runs

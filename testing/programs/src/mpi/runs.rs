@@ -101,7 +101,7 @@ pub(super) const RUNS: &[Run] = &[
         environment: &[("FI_OFI_RXM_SAR_LIMIT", "0")],
         ..run(Mpi::Open, LAYERED, EVERYTHING)
     },
-    // Messages that are longer than their receives confuse MPICH over ofi_rxm.
+    // MPICH over ofi_rxm mishandles messages that are longer than their receives.
     run(
         Mpi::Mpich,
         LAYERED,

@@ -173,7 +173,7 @@ const fn performance(words: &'static [&'static str]) -> Case {
     }
 }
 
-/// The server of `dapltest`, with all its clients; the last one ends it.
+/// The server of `dapltest`, with all its clients; the last one shuts it down.
 const DAPLTEST: Scene = Scene {
     program: "dapltest",
     both: &[],
@@ -558,7 +558,7 @@ pub(super) const ALONE: &[Case] = &[
             "connmgt",
         ],
     ),
-    // Cases 13 and 15 pass the handle of an IA where another handle belongs, which ends libdat2 itself.
+    // Cases 13 and 15 pass the handle of an IA where another handle belongs, which crashes libdat2 itself.
     functional(
         15,
         &[

@@ -51,7 +51,7 @@ pub(super) const CERTIFICATES: &[&str] = &["/etc/ssl/certs", "/usr/local/share/c
 /// The home of the first user of the fresh root.
 pub(super) const NEW_HOME: &str = "/root";
 
-/// What the root inherits.
+/// The parts of this machine that the root inherits.
 pub(super) struct Host {
     /// Variables and their values.
     pub(super) variables: Vec<(String, OsString)>,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn apt_of_another_system_stays_there() {
+    fn another_systems_apt_configuration_is_not_inherited() {
         let binds = |same| {
             let host = host_of_system(&[], &["/etc/apt", "/etc/hosts"], same);
             host.binds.into_keys().collect::<Vec<_>>()
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_leads_to_registries_is_handed_over() {
+    fn only_registry_access_is_inherited() {
         let host = host(
             &[
                 ("https_proxy", "http://p:1"),
@@ -154,11 +154,11 @@ mod tests {
             .map(|(name, _)| name.as_str())
             .collect();
         assert_eq!(names, ["PIP_CERT", "https_proxy"]);
-        assert!(host.binds.is_empty(), "nothing of it exists");
+        assert!(host.binds.is_empty(), "none of its files exist");
     }
 
     #[test]
-    fn a_file_that_a_variable_names_comes_along() {
+    fn a_file_that_a_variable_names_is_inherited() {
         let host = host(
             &[
                 ("PIP_CERT", "/opt/ca.pem"),

@@ -1,4 +1,4 @@
-//! Runs the README's commands as the first user of a fresh machine does: in a minimal Debian 12 in a directory, with
+//! Runs the README's commands as the first user of a fresh machine would: in a minimal Debian 12 in a directory, with
 //! git, the certificates, a C linker and the Rust toolchain that runs us, and with a clean clone of the committed
 //! files.
 
@@ -20,8 +20,8 @@ const LINKER: &str = "gcc libc6-dev";
 /// The path of the toolchain in the root.
 const TOOLCHAIN: &str = "/opt/rust";
 
-/// The path of the clone in the root. It is in two parts because lint refuses files that name the checkout that it runs
-/// in.
+/// The path of the clone in the root. It is in two parts because the lint rejects files that name the checkout in which it
+/// runs.
 const CLONE: &str = concat!("/srv", "/rkey");
 
 const ENTER: &str = include_str!("enter.sh");
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_commands_are_those_of_the_readme() {
+    fn the_commands_match_the_readme() {
         let readme = include_str!("../../../../README.md");
         assert_eq!(
             commands(readme),

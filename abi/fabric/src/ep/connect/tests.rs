@@ -7,11 +7,11 @@ use std::time::Instant;
 
 const V1_17: u32 = version(1, 17);
 
-/// An endpoint of type `FI_EP_MSG` that is not connected yet, and its event queue.
+/// Opens an endpoint of type `FI_EP_MSG`, and its event queue.
 fn opened() -> (Arc<Endpoint>, *mut FidEq) {
     let (mut info, mut fabric, mut domain) = (null_mut(), null_mut(), null_mut());
     let (mut eq, mut cq, mut ep) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: the entry point's structure, and handles that were opened just now.
+    // SAFETY: the entry point's structure, and handles that were just opened.
     unsafe {
         let provider = &*crate::fi_prov_ini();
         let mut attr: EpAttr = std::mem::zeroed();
@@ -40,7 +40,7 @@ fn opened() -> (Arc<Endpoint>, *mut FidEq) {
     }
 }
 
-/// The next event: its number, or the error.
+/// Reads the next event: its number, or the error.
 fn event(eq: *mut FidEq) -> std::result::Result<u32, i32> {
     let started = Instant::now();
     // SAFETY: the handle is live, and the memory is our own.
@@ -55,7 +55,7 @@ fn event(eq: *mut FidEq) -> std::result::Result<u32, i32> {
                     return Err(error.err);
                 }
                 code if code > 0 => return Ok(event),
-                _ => assert!(started.elapsed() < PATIENCE, "no event"),
+                _ => assert!(started.elapsed() < ACCEPT_TIMEOUT, "no event"),
             }
             std::thread::yield_now();
         }
@@ -73,7 +73,7 @@ const STRANGER: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(
 ));
 
 #[test]
-fn an_end_before_the_beginning_is_told_after_it() {
+fn an_early_disconnection_is_reported_after_the_connection() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
     let _qp = ep.only_connection(live, STRANGER).unwrap();
@@ -85,11 +85,11 @@ fn an_end_before_the_beginning_is_told_after_it() {
 }
 
 #[test]
-fn a_connection_that_cannot_be_begun_can_be_made_later() {
+fn a_connection_that_could_not_be_started_can_be_retried() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
     let _qp = ep.only_connection(live, STRANGER).unwrap();
-    // No thread can have such a large stack.
+    // No thread can be created with such a large stack.
     let huge = thread("huge").stack_size(1 << 60);
     let made = ep.make_connection(live, huge, |_, _| Ok(Vec::new()));
     assert_eq!(made, Err(FiError::NOMEM));
@@ -100,9 +100,9 @@ fn a_connection_that_cannot_be_begun_can_be_made_later() {
     assert_eq!(event(eq), Ok(FI_CONNECTED));
 }
 
-/// The peer of a request waits until it is answered.
+/// The peer of a request waits until the program answers it.
 #[test]
-fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
+fn a_request_that_could_not_be_accepted_can_be_accepted_later() {
     let ((server, events), (client, theirs)) = (opened(), opened());
     let address = server.domain.format.loopback(0);
     let listener = server.domain.device.listen(address).unwrap();
@@ -112,10 +112,10 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
     client
         .make_connection(live, thread("client"), connect)
         .unwrap();
-    let incoming = listener.accept(Some(PATIENCE)).unwrap();
+    let incoming = listener.accept(Some(ACCEPT_TIMEOUT)).unwrap();
     server.setup.lock().request = read_request(incoming).map(|(request, ..)| request);
     let live = server.live().unwrap();
-    // The endpoint's only connection is taken.
+    // The endpoint's only connection is in use.
     let _qp = server.only_connection(live, STRANGER).unwrap();
     assert_eq!(server.accept(live, &[]), Err(FiError::ISCONN));
     none(events);
@@ -130,18 +130,18 @@ fn a_request_that_cannot_be_accepted_now_can_be_accepted_later() {
 }
 
 #[test]
-fn a_panic_while_connecting_is_an_event() {
+fn a_panic_while_connecting_is_reported_as_an_event() {
     let (ep, eq) = opened();
     let live = ep.live().unwrap();
     let _qp = ep.only_connection(live, STRANGER).unwrap();
-    let make = |_: &Endpoint, _: &Live| panic!("as a bug of ours would");
+    let make = |_: &Endpoint, _: &Live| panic!("simulates a bug");
     ep.make_connection(live, thread("panics"), make).unwrap();
     assert_eq!(event(eq), Err(FiError::IO.0));
 }
 
 /// A connecting thread may finish after its endpoint is closed.
 #[test]
-fn an_endpoint_that_is_closed_gets_no_connections() {
+fn a_closed_endpoint_gets_no_connections() {
     let (ep, _) = opened();
     ep.shut();
     let live = ep.live().unwrap();
@@ -152,7 +152,7 @@ fn an_endpoint_that_is_closed_gets_no_connections() {
 }
 
 #[test]
-fn the_data_of_a_refusal_survives() {
+fn the_data_of_a_refusal_survives_a_round_trip() {
     assert_eq!(rejected_with("00ff10"), [0, 255, 16]);
-    assert!(rejected_with("no hex at all").is_empty());
+    assert!(rejected_with("not hexadecimal").is_empty());
 }

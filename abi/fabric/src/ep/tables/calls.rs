@@ -1,4 +1,4 @@
-//! What the calls of `fi_msg` and `fi_tagged` share: they differ in the tag, and in how many fields of a message the
+//! The common part of the calls of `fi_msg` and `fi_tagged`, which differ only in the tag, and in how many fields of a message the
 //! program sets.
 
 #![allow(unsafe_code)]
@@ -37,7 +37,7 @@ pub(super) unsafe fn descriptors<'a>(
     if desc.is_null() || count == 0 {
         return Ok(Descriptors::None);
     }
-    // SAFETY: not null, and `count` descriptors as the caller promises.
+    // SAFETY: not null, and `count` descriptors as the caller guarantees.
     Ok(Descriptors::Many(unsafe {
         list(desc.cast_const(), count)?
     }))

@@ -210,7 +210,7 @@ unsafe extern "C" fn msg(
         // SAFETY: `find` validates the handle; the caller guarantees that the message is null or valid.
         let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
         let kind = Kind::of(msg.coll).ok_or(FiError::OPNOTSUPP)?;
-        // SAFETY: lists of these lengths, as the caller promises.
+        // SAFETY: lists of these lengths, as the caller guarantees.
         let (source, result) = unsafe {
             (
                 Memory::List(

@@ -1,4 +1,4 @@
-//! Operations of an endpoint that are started later. The program's lists are copied because it may reuse them when the
+//! Operations of an endpoint that are started later. The program's lists are copied, because the program may reuse them when the
 //! call returns.
 
 #![allow(unsafe_code)]
@@ -205,7 +205,7 @@ impl Action for Job {
     fn run(&self) -> Result<()> {
         let deferred = self.deferred.as_ref();
         match &self.what {
-            // Jobs always have flags of their own: the default is not used.
+            // Jobs always have flags of their own, so the default is not used.
             DeferredCall::Send(buffers, it) => self.ep.send(&Message {
                 deferred,
                 ..it.message(&buffers.list, buffers.desc(), 0)

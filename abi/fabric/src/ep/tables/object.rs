@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         let shares_tx = attr.tx_ctx_cnt == FI_SHARED_CONTEXT;
         if attr.tx_ctx_cnt > 1 && !shares_tx || attr.rx_ctx_cnt > 1 && !shares {
             return Err(FiError::INVAL.because(format_args!(
-                "fi_endpoint makes endpoints with one context for each direction: use fi_scalable_ep for several"
+                "fi_endpoint opens endpoints with one context for each direction: use fi_scalable_ep for several"
             )));
         }
         // SAFETY: the caller guarantees valid attributes.
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn endpoint(
             ),
             is_alias: false,
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         let published = unsafe { publish(object, ep)? };
         published
             .inner
@@ -271,7 +271,7 @@ unsafe fn alias(object: &EpObject, arg: *mut c_void) -> Result<()> {
         flags,
         is_alias: true,
     };
-    // SAFETY: room for a handle, as the caller promises, or null.
+    // SAFETY: room for a handle, as the caller guarantees, or null.
     unsafe { publish(alias, asked.fid.cast())? };
     ep.aliases.add();
     Ok(())

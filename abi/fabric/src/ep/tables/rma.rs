@@ -168,7 +168,7 @@ unsafe fn message(
     flags: u64,
     direction: Direction,
 ) -> Result<()> {
-    // SAFETY: `find` validates the handle; the caller promises the rest.
+    // SAFETY: `find` validates the handle; the caller guarantees the rest.
     let (ep, msg) = unsafe { (&find::<EpObject, _>(ep)?.inner, input(msg)?) };
     let reads = direction == Direction::Read;
     check_flags(flags & !FI_TRIGGER, reads)?;

@@ -1,4 +1,4 @@
-//! The table of a scalable endpoint: functions that make it, its contexts, and the objects that they share.
+//! The table of a scalable endpoint: opening it and its contexts, and binding the objects that they share.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
@@ -15,7 +15,7 @@ use crate::eq::EqObject;
 use crate::info::filter::{Hints, RX_ONLY, TX_ONLY};
 use crate::info::offer;
 use crate::nosys::{self, nosys};
-use crate::object::{busy, find, give_name, handle_of, input, list, publish, remove, status};
+use crate::object::{busy, find, handle_of, input, list, publish, remove, status, write_name};
 use std::ffi::c_void;
 
 static FID_OPS: Ops = Ops {
@@ -25,7 +25,7 @@ static FID_OPS: Ops = Ops {
     ..nosys::OPS
 };
 
-/// Calls that cancel receives or concern options are for the contexts.
+/// Calls that cancel receives or concern options are supported on the contexts only.
 static OPS: OpsEp = OpsEp {
     cancel: nosys!(isize, *mut Fid, *mut c_void),
     getopt: nosys!(c_int, *mut Fid, c_int, c_int, *mut c_void, *mut usize),
@@ -74,7 +74,7 @@ pub(crate) unsafe extern "C" fn scalable_ep(
             fid: fid_with(FI_CLASS_SEP, context, &FID_OPS, &OPS, &SEP_CM),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe { publish(object, sep)? };
         owner.inner.users.add();
         Ok(())
@@ -152,7 +152,7 @@ unsafe extern "C" fn tx_ctx(
         let (sep, attr) = unsafe { (&find::<SepObject, _>(sep)?.inner, attr.as_mut()) };
         let choice = context::transmit(sep.ep_type, sep.transmit, attr)?;
         let flags = OpFlags::new(choice.op_flags, 0);
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe {
             open(
                 sep,
@@ -180,7 +180,7 @@ unsafe extern "C" fn rx_ctx(
         let (sep, attr) = unsafe { (&find::<SepObject, _>(sep)?.inner, attr.as_mut()) };
         let choice = context::receive(sep.receive, attr)?;
         let flags = OpFlags::new(0, choice.op_flags);
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe {
             open(
                 sep,
@@ -311,6 +311,6 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
         let sep = &unsafe { find::<SepObject, _>(fid)? }.inner;
         let name = sep.domain.format.encode(sep.name()?);
         // SAFETY: the caller guarantees the room.
-        unsafe { give_name(&name, addr, len) }
+        unsafe { write_name(&name, addr, len) }
     })
 }

@@ -50,15 +50,14 @@ pub(crate) unsafe extern "C" fn srx_context(
             fid: fid_with(FI_CLASS_SRX_CTX, context, &FID_OPS, &OPS, &CM),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe { publish(object, ep)? };
         owner.inner.users.add();
         Ok(())
     })
 }
 
-/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the context. Receives that still wait are dropped without a
-/// completion.
+/// `fi_close`: returns `-FI_EBUSY` while endpoints are bound to the context. Drops outstanding receives without a completion.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: `find` validates the handle.

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn stx_context(
             }),
             inner: Arc::new(inner),
         };
-        // SAFETY: room for a handle, as the caller promises.
+        // SAFETY: room for a handle, as the caller guarantees.
         unsafe { publish(object, stx)? };
         owner.inner.users.add();
         Ok(())

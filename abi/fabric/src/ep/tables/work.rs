@@ -91,7 +91,7 @@ pub(super) unsafe fn trigger(domain: &Arc<Domain>, context: *mut c_void, job: Jo
 /// # Safety
 /// `work` is null or a complete `fi_deferred_work`.
 pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> Result<()> {
-    // SAFETY: `input` refuses null; `counter_of` validates the handle; the caller promises the rest.
+    // SAFETY: `input` refuses null; `counter_of` validates the handle; the caller guarantees the rest.
     let (request, counter) = unsafe {
         let request = input(work)?;
         (request, counter_of(domain, request.triggering_cntr)?)
@@ -108,7 +108,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
             if done.is_some() {
                 return Err(FiError::INVAL);
             }
-            // SAFETY: the caller promises the structure of this operation.
+            // SAFETY: the caller guarantees the structure of this operation.
             let (op, target) = unsafe {
                 let op = input(request.op.cast::<DeferredCount>())?;
                 (op, Arc::clone(counter_of(domain, op.cntr)?))
@@ -119,7 +119,7 @@ pub(crate) unsafe fn queue(domain: &Arc<Domain>, work: *const DeferredWork) -> R
             }
         }
         _ => {
-            // SAFETY: the caller promises the structure of this operation.
+            // SAFETY: the caller guarantees the structure of this operation.
             let job = unsafe { Job::of_work(domain, request, done.clone())? };
             if let Some(done) = &done {
                 // Reading the completion counter makes the endpoint progress.

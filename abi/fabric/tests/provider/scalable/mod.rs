@@ -26,7 +26,7 @@ struct Scalable {
     rx: Vec<Side>,
 }
 
-/// A wish that names no capabilities gets all that these tests need, including named receive contexts.
+/// Hints without capabilities get all that these tests need, including named receive contexts.
 fn naming(wish: &Wish) -> Wish {
     let all = match wish.ep_type {
         FI_EP_DGRAM => FI_MSG | FI_SOURCE,

@@ -1,4 +1,4 @@
-//! Peers of scalable endpoints: late, gone, wrong and hostile ones, and one in another process.
+//! Peers of scalable endpoints: late, closed, wrong and hostile ones, and one in another process.
 
 use super::*;
 use crate::outsider::Outsider;
@@ -35,7 +35,10 @@ fn a_send_to_a_late_context_can_be_retried() {
         assert_eq!(refused, -(libc::ECONNREFUSED as isize), "b has two");
         started.elapsed() < Duration::from_millis(2500)
     };
-    assert!((2..5).any(is_refused_at_once), "they are waited for");
+    assert!(
+        (2..5).any(is_refused_at_once),
+        "the sender waits for contexts that cannot exist"
+    );
     // It still has the other context, which is never enabled.
     let refused = again(|| try_send(tx, rx_addr(to, 0)));
     assert_eq!(refused, -(libc::ECONNREFUSED as isize));
@@ -67,8 +70,8 @@ fn a_closed_context_can_be_replaced() {
         b.rx.insert(0, b.receiver(0));
         through_other(&b, tx, to, &a);
         assert_eq!(b.rx[0].enable(), 0);
-        // The sender learns that the old one is gone when it reads its queue.
-        until("the sender learns of the end", || {
+        // The sender notices that the old context is closed when it reads its queue.
+        until("the sender notices the end", || {
             poll(tx.cq);
             match try_send(tx, to) {
                 0 => true,

@@ -1,17 +1,17 @@
-//! What precedes the data of a datagram: one header over UDP, another between queue pairs.
+//! The headers of datagrams: one for UDP, and another for datagrams between queue pairs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Marks our datagrams among those of UDP.
+/// Distinguishes our datagrams from other UDP datagrams.
 const TAG: u32 = 0x5555_5555;
 const VERSION: u8 = 1;
-/// With data.
+/// The datagram has data.
 const DATA: u8 = 0;
-/// Only the number of the queue pair counts.
+/// The datagram only announces the sender's queue pair.
 const CONTROL: u8 = 7;
-/// The lengths of the headers over UDP, by the family of their addresses.
+/// The lengths of the header over UDP, with an IPv4 and with an IPv6 address.
 const OVER_UDP: (u8, u8) = (16, 28);
-/// The lengths of the headers between queue pairs.
+/// The lengths of the header between queue pairs, with an IPv4 and with an IPv6 address.
 const BETWEEN: (u8, u8) = (8, 24);
 /// The longest header.
 pub const LEN_MAX: usize = 28;
@@ -40,12 +40,12 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
 pub struct OverUdp<'a> {
     /// The number of the sender's queue pair.
     pub qpn: u32,
-    /// The data; a sender that only tells its queue pair sends none.
+    /// The data; `None` if the datagram only announces the queue pair.
     pub data: Option<&'a [u8]>,
 }
 
 impl<'a> OverUdp<'a> {
-    /// The bytes of the datagram, from an address.
+    /// Encodes the datagram, with the sender's address.
     #[must_use]
     pub fn encode(&self, from: IpAddr) -> Vec<u8> {
         let operation = if self.data.is_some() { DATA } else { CONTROL };
@@ -57,7 +57,7 @@ impl<'a> OverUdp<'a> {
         bytes
     }
 
-    /// Reads a datagram. The address in it is not used: that of UDP is more certain.
+    /// Decodes a datagram. Ignores the address in it: the source address of the UDP datagram is reliable, and this one is not.
     #[must_use]
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first_chunk::<4>()?;
@@ -78,7 +78,7 @@ impl<'a> OverUdp<'a> {
     }
 }
 
-/// The header between queue pairs: the sender's address.
+/// Encodes the header between queue pairs, which has the sender's address.
 #[must_use]
 pub fn between(from: SocketAddr) -> Vec<u8> {
     let mut bytes = vec![VERSION, len(from.ip(), BETWEEN)];
@@ -104,7 +104,7 @@ pub fn origin(route: &[u8; ROUTE_LEN]) -> IpAddr {
     IpAddr::from(source.unwrap_or_default()).to_canonical()
 }
 
-/// Reads the header between queue pairs. Returns the sender's address and the length of the header.
+/// Decodes the header between queue pairs. Returns the sender's address and the length of the header.
 #[must_use]
 pub fn sender(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     let (&[version, len, high, low], _) = bytes.split_first_chunk::<4>()?;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_over_udp_tell_the_queue_pair() {
+    fn datagrams_over_udp_carry_the_queue_pair_number() {
         let from = "10.1.2.3".parse().unwrap();
         let with_data = OverUdp {
             qpn: 0x12_3456,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_between_queue_pairs_tell_the_sender() {
+    fn datagrams_between_queue_pairs_carry_the_sender() {
         for (text, len) in [("10.1.2.3:7471", 8), ("[fd00::1]:9", 24)] {
             let from: SocketAddr = text.parse().unwrap();
             let bytes = between(from);

@@ -1,7 +1,7 @@
-//! The queue pair of a datagram rsocket, with its memory.
+//! The queue pair of a datagram socket, with its buffers.
 
 #![allow(unsafe_code)]
-// UNSAFETY: calls of verbs.
+// UNSAFETY: verbs calls.
 
 use super::super::completions::{Completions, code};
 use super::super::memory::{Access, Area, Buffers};
@@ -17,31 +17,31 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 
-/// How many datagrams can arrive before the program looks, and how many can be under way.
+/// The depths of the receive queue and the send queue, in datagrams.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
-/// What the device puts before each datagram.
+/// The length of the global routing header (GRH) that precedes each received datagram.
 const ROUTE: u32 = ROUTE_LEN as u32;
-/// The largest datagram of the device.
+/// The payload of the device's largest datagram, in bytes.
 pub const MTU: usize = 4096;
-/// The room for one datagram, a multiple of the page size less than twice the device's largest.
+/// The size of the buffer for one datagram.
 const SLOT: u32 = MTU as u32 + ROUTE.next_multiple_of(64);
-/// The largest datagram of a program.
+/// The maximum length of a program's datagram.
 pub const DATA_MAX: usize = MTU - LEN_MAX;
 
-/// The way to a peer's queue pair.
+/// The address handle and number of a peer's queue pair.
 #[derive(Debug)]
-pub struct Way {
+pub struct Destination {
     ah: *mut Ah,
-    /// The number of its queue pair.
+    /// The number of the queue pair.
     pub qpn: u32,
 }
 
 // SAFETY: a handle of the verbs front end, which any thread may use.
-unsafe impl Send for Way {}
+unsafe impl Send for Destination {}
 
-impl Way {
-    /// To a queue pair at an address.
+impl Destination {
+    /// Creates the address handle.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -67,7 +67,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for Destination {
     fn drop(&mut self) {
         // SAFETY: our own handle, which nothing uses any more.
         unsafe { ibverbs::ah::destroy_ah(self.ah) };
@@ -92,7 +92,7 @@ pub struct Link {
     completions: Completions,
     out: Area,
     into: Area,
-    /// The slot of `out` that is used next, and how many are free.
+    /// The next slot of `out`, and the number of free slots.
     next: u32,
     free: u32,
 }
@@ -103,7 +103,7 @@ unsafe impl Send for Link {}
 const RECEIVE: u64 = 1 << 32;
 
 impl Link {
-    /// Makes the queue pair, and posts its receives.
+    /// Creates the queue pair, and posts its receives.
     ///
     /// # Errors
     /// No memory, descriptor or queue pair is available.
@@ -152,13 +152,13 @@ impl Link {
     /// The number of the queue pair.
     ///
     /// # Errors
-    /// None; `EINVAL` if there is a bug.
+    /// `EINVAL`: a bug.
     pub fn number(&self) -> Result<u32, Errno> {
         // SAFETY: our live queue pair.
         unsafe { verbs::qp_number(self.qp) }.map(|(number, _)| number)
     }
 
-    /// The descriptor that is readable after a completion.
+    /// The descriptor that becomes readable after a completion.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.completions.fd()
@@ -187,11 +187,16 @@ impl Link {
         self.free > 0
     }
 
-    /// Sends a datagram. There must be room, and it must not be too long.
+    /// Sends a datagram. There must be room, and the data must not be longer than [`DATA_MAX`].
     ///
     /// # Errors
     /// The queue pair has failed. `EFAULT`: the data cannot be read.
-    pub fn send(&mut self, way: &Way, header: &[u8], data: &mut Buffers<'_>) -> Result<(), Errno> {
+    pub fn send(
+        &mut self,
+        destination: &Destination,
+        header: &[u8],
+        data: &mut Buffers<'_>,
+    ) -> Result<(), Errno> {
         let (at, len) = (self.next * SLOT, data.len() as u32);
         self.out.fill(at, header.as_ptr(), header.len() as u32)?;
         data.fill(&self.out, at + header.len() as u32, len)?;
@@ -201,15 +206,15 @@ impl Link {
             length: header.len() as u32 + len,
             lkey,
         };
-        // SAFETY: all fields are numbers or pointers, for which zeros are values.
+        // SAFETY: all fields are numbers or pointers, which may be all zeros.
         let mut wr: SendWr = unsafe { std::mem::zeroed() };
         wr.sg_list = &raw mut sge;
         wr.num_sge = 1;
         wr.opcode = WR_SEND;
         wr.send_flags = SEND_SIGNALED as c_uint;
         wr.wr.ud = UdWr {
-            ah: way.ah,
-            remote_qpn: way.qpn,
+            ah: destination.ah,
+            remote_qpn: destination.qpn,
             remote_qkey: UDP_QKEY,
         };
         // SAFETY: our live queue pair and address handle; the request names memory of our area.
@@ -219,7 +224,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes completions; calls `each` with what arrived.
+    /// Polls all completions, and passes each datagram that arrived to `each`.
     pub fn poll(&mut self, mut each: impl FnMut(Arrived)) {
         loop {
             let ([wc], got) = self.completions.take();
@@ -227,7 +232,7 @@ impl Link {
                 return;
             }
             if wc.wr_id & RECEIVE == 0 {
-                // They complete in order, so the oldest slot is free.
+                // Sends complete in order, so this frees the oldest slot.
                 self.free += 1;
                 continue;
             }

@@ -1,14 +1,14 @@
 //! Datagram rsockets.
 //!
-//! A socket has an ordinary UDP socket, which has its address, and a datagram queue pair. A datagram to a peer whose queue pair is
-//! not known goes over UDP, behind a [`header`] that tells ours. The peer answers with its own, and from then on datagrams
-//! go from queue pair to queue pair.
+//! A datagram socket consists of an ordinary UDP socket, which is bound to the address, and a datagram queue pair. As long as the
+//! peer's queue pair is unknown, datagrams to it travel over UDP, with a [`header`] that announces our queue pair. The peer answers
+//! with its own, and from then on datagrams travel between the queue pairs.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`header`] | what precedes the data |
+//! | [`header`] | the headers that precede the data |
 //! | [`link`] | the queue pair |
-//! | [`socket`] | the socket: peers, and datagrams that wait |
+//! | [`socket`] | the socket: its peers, and received datagrams |
 
 pub mod header;
 pub mod link;

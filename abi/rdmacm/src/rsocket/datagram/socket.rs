@@ -5,7 +5,7 @@ use super::super::memory::Buffers;
 use super::super::options::Options;
 use super::super::waiting::{Progress, Waiting, errno};
 use super::header::{self, OverUdp};
-use super::link::{Arrived, DATA_MAX, Link, MTU, Way};
+use super::link::{Arrived, DATA_MAX, Destination, Link, MTU};
 use crate::address::is_any;
 use parking_lot::Mutex;
 use rkey_kit::Errno;
@@ -18,11 +18,11 @@ use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// The most datagrams that wait for the program. Others are lost, as those of UDP are.
+/// The maximum number of received datagrams that wait for the program. Further ones are dropped, as with UDP.
 const INBOX_MAX: usize = 512;
-/// The most datagrams that one look takes from UDP, so that a flood does not keep the program.
+/// The maximum number of UDP datagrams that one call processes, so that a flood does not block the program.
 const UDP_BATCH: usize = 64;
-/// The most peers whose queue pairs are known. Others are reached over UDP.
+/// The maximum number of peers whose queue pairs are remembered. Datagrams to others travel over UDP.
 const PEERS_MAX: usize = 1024;
 
 /// A peer that has told its queue pair over UDP.
@@ -30,7 +30,7 @@ const PEERS_MAX: usize = 1024;
 struct Peer {
     /// Its address, as UDP says it.
     address: SocketAddr,
-    way: Way,
+    destination: Destination,
 }
 
 /// An address without what does not tell senders apart: an IPv6 socket sees IPv4 addresses in another form.
@@ -54,11 +54,11 @@ pub struct State {
     qpn: u32,
     peers: BTreeMap<SocketAddr, Peer>,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// The address that datagrams without one go to, and come from.
+    /// The address that the socket is connected to: the default destination, and the only accepted sender.
     pub peer: Option<SocketAddr>,
-    /// Its settings.
+    /// Its options.
     pub options: Options,
-    /// Whether the program has closed or shut it.
+    /// Whether the program has closed it or shut it down.
     pub is_closed: bool,
 }
 
@@ -67,12 +67,12 @@ pub struct State {
 pub struct Datagram {
     /// Its descriptor.
     pub waiting: Waiting,
-    /// The rest.
+    /// Everything else.
     pub state: Mutex<State>,
 }
 
 impl Datagram {
-    /// A socket without an address.
+    /// Creates a socket that is not bound.
     ///
     /// # Errors
     /// No descriptor, memory or queue pair is available.
@@ -103,16 +103,17 @@ impl Datagram {
         })
     }
 
-    /// Ends it: threads that wait for it get `EBADF`.
+    /// Closes it. Threads that wait for it get `EBADF`.
     pub fn end(&self) {
         self.state.lock().is_closed = true;
-        self.waiting.bell.signal();
+        self.waiting.wake_fd.signal();
     }
 
-    /// Sends a datagram, to an address or to the one that the socket is connected to.
+    /// Sends a datagram to an address, by default the one that the socket is connected to.
     ///
     /// # Errors
-    /// `EMSGSIZE`: it is longer than the maximum. `EDESTADDRREQ`: no address is given. `ENETUNREACH`: the address is of another host.
+    /// `EMSGSIZE`: it is too long. `EDESTADDRREQ`: there is no destination. `ENETUNREACH`: the destination is another host. `EAGAIN`,
+    /// `EINTR`: as for `sendto`.
     pub fn send(
         &self,
         data: &mut Buffers<'_>,
@@ -130,10 +131,10 @@ impl Datagram {
         Ok(len)
     }
 
-    /// Receives a datagram. What does not fit is lost. Returns how many bytes were copied, its length, and its sender.
+    /// Receives a datagram. Discards what does not fit. Returns the number of bytes copied, the datagram's length, and its sender.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`. `EFAULT`: the memory cannot be written; the datagram stays.
+    /// `EAGAIN`, `EINTR`: as for `recvfrom`. `EBADF`: the socket is closed. `EFAULT`: the buffers cannot be written; the datagram stays.
     pub fn receive(
         &self,
         into: &mut Buffers<'_>,
@@ -166,7 +167,7 @@ impl State {
         self.peer = Some(concrete(to));
     }
 
-    /// Gives it an address.
+    /// Binds it to an address.
     ///
     /// # Errors
     /// Those of `bind`.
@@ -177,13 +178,13 @@ impl State {
     /// Its address.
     ///
     /// # Errors
-    /// None; those of `getsockname`.
+    /// Those of `getsockname`.
     pub fn local(&self) -> Result<SocketAddr, Errno> {
         let address = getsockname(&self.udp).map_err(errno)?;
         SocketAddr::try_from(address).map_err(errno)
     }
 
-    /// Its address, for which it gets a port if it has none.
+    /// Its address. Binds it to a free port first if it has none.
     fn bound(&mut self) -> Result<SocketAddr, Errno> {
         let local = self.local()?;
         if local.port() != 0 {
@@ -197,7 +198,7 @@ impl State {
         self.local()
     }
 
-    /// What can be done without waiting, as `poll` says it.
+    /// Returns the events that are ready, as `poll` does.
     #[must_use]
     pub fn ready(&self, wanted: c_short) -> c_short {
         let mut now = 0;
@@ -229,14 +230,15 @@ impl State {
             return Some(Err(Errno::NETUNREACH));
         }
         let from = match self.bound() {
-            // The kernel chooses the destination's address as the source, if it is one of this host.
+            // To an address of this host, the kernel sends from that same address.
             Ok(local) if is_any(local.ip()) => SocketAddr::new(to.ip(), local.port()),
             Ok(local) => local,
             Err(error) => return Some(Err(error)),
         };
         match self.peers.get(&plain(to)) {
             Some(peer) if self.link.has_room() => {
-                Some(self.link.send(&peer.way, &header::between(from), data))
+                let destination = &peer.destination;
+                Some(self.link.send(destination, &header::between(from), data))
             }
             Some(_) => None,
             None => Some(self.send_over_udp(data, from, to)),
@@ -255,7 +257,7 @@ impl State {
             data: Some(&data),
         };
         let bytes = datagram.encode(from.ip());
-        // A full queue loses the datagram, as UDP does.
+        // A full socket buffer drops the datagram, as UDP may.
         match sendto(&self.udp, &bytes, SendFlags::NOSIGNAL, &to) {
             Err(rustix::io::Errno::AGAIN) | Ok(_) => Ok(()),
             Err(error) => Err(errno(error)),
@@ -269,24 +271,32 @@ impl State {
         }
     }
 
-    /// A peer tells the number of its queue pair. Returns whether it is known now.
+    /// Remembers the queue pair of a peer. Returns whether it is known now.
     fn learn(&mut self, from: SocketAddr, qpn: u32) -> bool {
         let key = plain(from);
         let known = self.peers.get(&key);
-        if known.is_some_and(|peer| peer.way.qpn == qpn) {
+        if known.is_some_and(|peer| peer.destination.qpn == qpn) {
             return true;
         }
         if self.peers.len() >= PEERS_MAX && known.is_none() {
             return false;
         }
-        match Way::new(from, qpn) {
-            Ok(way) => {
+        match Destination::new(from, qpn) {
+            Ok(destination) => {
                 let address = from;
-                self.peers.insert(key, Peer { address, way });
+                self.peers.insert(
+                    key,
+                    Peer {
+                        address,
+                        destination,
+                    },
+                );
                 true
             }
             Err(error) => {
-                mention(format_args!("no way to the queue pair of {from}: {error}"));
+                mention(format_args!(
+                    "cannot create an address handle for {from}: {error}"
+                ));
                 false
             }
         }
@@ -299,7 +309,7 @@ impl State {
             return;
         };
         let known = self.peers.get(&plain(claimed));
-        let known = known.filter(|peer| peer.way.qpn == arrived.qpn);
+        let known = known.filter(|peer| peer.destination.qpn == arrived.qpn);
         let Some(address) = known.map(|peer| peer.address) else {
             complain(format_args!(
                 "a datagram claims to be from {claimed}, but queue pair {:#x} is not known to belong to it; dropped",
@@ -318,7 +328,7 @@ impl State {
         self.deliver(address, &arrived.data[len..]);
     }
 
-    /// A datagram came over UDP.
+    /// Handles a datagram that arrived over UDP.
     fn over_udp(&mut self, from: SocketAddr, bytes: &[u8]) {
         let Some(datagram) = OverUdp::decode(bytes) else {
             return;
@@ -336,7 +346,7 @@ impl State {
                 qpn: self.qpn,
                 data: None,
             };
-            // If it is lost, the peer's next datagram asks again.
+            // If the answer is lost, the peer's next datagram also travels over UDP, and is answered again.
             let _ = sendto(
                 &self.udp,
                 &answer.encode(from.ip()),

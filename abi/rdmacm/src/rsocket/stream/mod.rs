@@ -1,8 +1,8 @@
-//! One end of a stream as a state machine: no memory, no queue pair, no thread.
+//! One end of a stream, as a state machine without memory, queue pair or thread.
 //!
-//! Each end has a ring that the other writes with RDMA. The owner gives the ring away in halves, called *targets*, and gives *credits*:
-//! how many messages the other may send. Both return when the program has read. What the machine wants to send is a [`Write`];
-//! its owner carries it out, and reports the immediate values and the completions that arrive.
+//! Each end has a ring that the other end writes with RDMA. Its owner grants the ring to the peer in halves, called *targets*, and
+//! grants *credits*: how many messages the peer may send. It renews both after the program has read the data. To send something, the
+//! state machine returns a [`Write`]; its caller posts it, and reports the immediate values and the completions that arrive.
 //!
 //! | module | what it is |
 //! | --- | --- |
@@ -13,78 +13,78 @@ pub mod sending;
 #[cfg(test)]
 mod tests;
 
-use super::wire::{Message, Offer, Piece, Violation};
+use super::wire::{Message, Offer, RemoteSge, Violation};
 use receiving::Receiving;
 use sending::Sending;
 
-/// How many messages other than data an end has under way at most.
+/// The maximum number of control messages, those without data, that an end may have outstanding.
 pub const CONTROLS: u32 = 4;
-/// How many targets an end has room for.
+/// The number of targets that an end has room for.
 pub const TARGETS: u32 = 2;
 
-/// The sizes of an end.
+/// The sizes of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Work requests for data in the send queue.
+    /// The number of work requests for data in the send queue.
     pub send_requests: u32,
-    /// Messages that the other end may send before this one gives more credits.
+    /// The number of messages that the peer may send before this end grants more credits.
     pub credits: u16,
-    /// Bytes of the ring with data to be sent.
+    /// The size of the send ring, in bytes.
     pub send_bytes: u32,
-    /// Bytes of the ring that the other end writes; even.
+    /// The size of the receive ring, which the peer writes, in bytes. Even.
     pub receive_bytes: u32,
-    /// Mapped areas of the other end that there is room for.
+    /// The number of areas that the peer may map.
     pub iomaps: u16,
 }
 
-/// What a finished work request gives back.
+/// What the completion of a work request frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A request, and so many bytes of the ring.
+    /// A work request for data, and this many bytes of the send ring.
     Data(u32),
-    /// One of the few requests that are not data.
+    /// A work request for a control message.
     Control,
 }
 
 /// Where the bytes of a write come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The ring with data to be sent.
+    /// The send ring.
     Ring {
         /// The offset in the ring.
         at: u32,
         /// The length.
         len: u32,
     },
-    /// These bytes.
-    Target([u8; Piece::SIZE]),
-    /// These bytes.
+    /// The record of a target.
+    Target([u8; RemoteSge::SIZE]),
+    /// The record of a mapped area.
     Iomap([u8; super::wire::Iomap::SIZE]),
-    /// Only the immediate value counts.
+    /// No bytes: only the immediate value matters.
     Nothing,
 }
 
 /// An RDMA write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Its bytes.
+    /// Where its bytes come from.
     pub source: Source,
-    /// The peer's address.
+    /// The address in the peer's memory.
     pub to: u64,
-    /// The key of the peer's memory.
+    /// The remote key.
     pub key: u32,
-    /// What the peer is told.
+    /// The immediate value, if there is one.
     pub message: Option<Message>,
-    /// What its completion gives back.
+    /// What its completion frees.
     pub work: Work,
 }
 
-/// What to do with a half of the connection.
+/// Which directions to shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Receive no more.
+pub enum Shutdown {
+    /// Receiving.
     Read,
-    /// Send no more.
+    /// Sending.
     Write,
     /// Both.
     Both,
@@ -95,29 +95,29 @@ pub enum How {
 pub struct Stream {
     sending: Sending,
     receiving: Receiving,
-    /// How many controls may be sent.
+    /// How many more control messages may be outstanding.
     controls: u32,
-    /// A control that waits to be sent.
-    last_words: Option<Message>,
+    /// `Shutdown` or `Disconnect`, until it is sent.
+    final_control: Option<Message>,
     /// Whether more data may come.
     reads: bool,
     /// Whether the program may send.
     writes: bool,
     /// Whether the connection has ended.
     ended: bool,
-    /// Whether the program has said that it sends no more.
+    /// Whether the program has shut down sending.
     is_shut: bool,
 }
 
 impl Stream {
-    /// An end, from its sizes, its ring as the other end names it, and the other end's offer.
+    /// Creates an end from its sizes, its receive ring as the peer addresses it, and the peer's offer.
     #[must_use]
-    pub fn new(sizes: &Sizes, ring: Piece, offer: &Offer) -> Self {
+    pub fn new(sizes: &Sizes, ring: RemoteSge, offer: &Offer) -> Self {
         Self {
             sending: Sending::new(sizes, offer),
             receiving: Receiving::new(sizes, ring, offer),
             controls: CONTROLS,
-            last_words: None,
+            final_control: None,
             reads: true,
             writes: true,
             ended: false,
@@ -125,14 +125,14 @@ impl Stream {
         }
     }
 
-    /// Takes an immediate value. `target` reads and clears a slot for targets.
+    /// Handles an immediate value that arrived. `target` reads and clears a slot for targets.
     ///
     /// # Errors
-    /// The peer breaks the protocol. The connection is to be ended.
+    /// The peer violated the protocol. The caller must end the connection.
     pub fn received(
         &mut self,
         immediate: u32,
-        target: impl FnOnce(u32) -> Piece,
+        target: impl FnOnce(u32) -> RemoteSge,
     ) -> Result<(), Violation> {
         if self.ended {
             return Ok(());
@@ -144,13 +144,13 @@ impl Stream {
                 }
                 self.receiving.arrived(len)?;
                 if !self.reads {
-                    // The program has shut this half, and will not read it.
+                    // The program has shut down receiving, and will not read the data.
                     self.receiving.discard();
                 }
             }
             Message::Credits(up_to) => {
-                self.sending.allow(up_to)?;
-                self.sending.aim(target)?;
+                self.sending.add_credits(up_to)?;
+                self.sending.read_target(target)?;
             }
             Message::Iomap(index) => self.receiving.mapped(index)?,
             Message::Disconnect => self.end(),
@@ -166,7 +166,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes the completion of a work request.
+    /// Handles the completion of a work request.
     pub fn completed(&mut self, work: Work) {
         match work {
             Work::Data(len) => self.sending.completed(len),
@@ -174,12 +174,12 @@ impl Stream {
         }
     }
 
-    /// The connection has ended. What has arrived can still be read.
+    /// Ends the connection. The program can still read what has arrived.
     pub fn end(&mut self) {
         self.ended = true;
         self.reads = false;
         self.writes = false;
-        self.last_words = None;
+        self.final_control = None;
         self.receiving.finish();
     }
 
@@ -195,7 +195,7 @@ impl Stream {
         self.writes
     }
 
-    /// Whether the program has said that it sends no more.
+    /// Whether the program has shut down sending.
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.is_shut
@@ -219,10 +219,10 @@ impl Stream {
         self.writes && self.sending.has_room()
     }
 
-    /// Whether all work requests have completed, and no control waits.
+    /// Whether all work requests have completed, and no control message is pending.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.sending.is_idle() && self.controls == CONTROLS && self.last_words.is_none()
+        self.sending.is_idle() && self.controls == CONTROLS && self.final_control.is_none()
     }
 
     /// Where in the ring the bytes of the next [`send`](Self::send) belong, and how many.
@@ -243,7 +243,7 @@ impl Stream {
         }
     }
 
-    /// The next write of data, of up to `want` bytes. The caller puts the bytes into the ring first.
+    /// Returns the next write of data, of up to `want` bytes. The caller copies the bytes into the send ring, and posts the write.
     #[must_use]
     pub fn send(&mut self, want: usize) -> Option<Write> {
         match self.writes {
@@ -252,16 +252,16 @@ impl Stream {
         }
     }
 
-    /// A write of data to memory that the peer has mapped: up to `len` bytes.
+    /// Returns a write of data to memory that the peer has mapped, of up to `to.len` bytes.
     #[must_use]
-    pub fn send_to(&mut self, to: Piece) -> Option<Write> {
+    pub fn send_to(&mut self, to: RemoteSge) -> Option<Write> {
         match self.writes {
             true => self.sending.direct(to),
             false => None,
         }
     }
 
-    /// A write that tells the peer of a mapped area.
+    /// Returns the write that sends the record of a mapped area.
     #[must_use]
     pub fn map(&mut self, index: u16, area: super::wire::Iomap) -> Option<Write> {
         match self.writes {
@@ -270,34 +270,34 @@ impl Stream {
         }
     }
 
-    /// How many areas the peer has room for.
+    /// How many areas this end may map.
     #[must_use]
     pub fn iomaps_of_peer(&self) -> u16 {
         self.sending.iomaps()
     }
 
-    /// The next contiguous piece of arrived data after the first `skip` bytes: where in the ring, and how long.
+    /// The next contiguous part of the received data after the first `skip` bytes: its offset in the ring, and its length.
     #[must_use]
     pub fn peek(&self, skip: u32, want: usize) -> Option<(u32, u32)> {
         self.receiving.peek(skip, want)
     }
 
-    /// The program has read so many bytes.
+    /// Frees the next `len` received bytes, which the program has read.
     pub fn consume(&mut self, len: u32) {
         self.receiving.consume(len);
     }
 
-    /// Shuts one or both halves.
-    pub fn shut(&mut self, how: How) {
+    /// Shuts down one or both directions.
+    pub fn shut(&mut self, how: Shutdown) {
         if self.ended {
             return;
         }
-        if how != How::Write {
+        if how != Shutdown::Write {
             self.reads = false;
             self.receiving.discard();
         }
         let wrote = self.writes;
-        if how != How::Read {
+        if how != Shutdown::Read {
             self.is_shut = true;
             self.writes = false;
         }
@@ -307,16 +307,16 @@ impl Stream {
             (false, true) => return,
             (false, false) => Message::Disconnect,
         };
-        self.last_words = Some(words);
+        self.final_control = Some(words);
     }
 
-    /// The next control that is due: credits, or the end.
+    /// Returns the next control message that is due: credits, `Shutdown` or `Disconnect`.
     #[must_use]
     pub fn due(&mut self) -> Option<Write> {
         if self.controls == 0 || self.ended {
             return None;
         }
-        let write = match self.last_words.take() {
+        let write = match self.final_control.take() {
             Some(message) => {
                 if message == Message::Disconnect {
                     self.end();

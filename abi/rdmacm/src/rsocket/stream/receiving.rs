@@ -1,50 +1,50 @@
-//! The direction from the peer to the program.
+//! The receiving direction of a stream.
 
-use super::super::wire::{Message, Offer, Piece, Violation};
+use super::super::wire::{Message, Offer, RemoteSge, Violation};
 use super::{Sizes, Source, Work, Write};
 use std::collections::VecDeque;
 
-/// What has arrived, and what the peer may still send.
+/// The state of the receiving direction.
 #[derive(Debug)]
 pub struct Receiving {
-    /// Half of the ring.
+    /// The size of half of the ring.
     half: u32,
-    /// The ring, as the peer names it.
-    ring: Piece,
-    /// Where the program reads next.
+    /// The ring, as the peer addresses it.
+    ring: RemoteSge,
+    /// The offset at which the program reads next.
     at: u32,
-    /// Bytes that the program can read.
+    /// The number of bytes that the program can read.
     waiting: u32,
-    /// The lengths of the messages that the program has not read to the end.
+    /// The lengths of the messages that the program has not fully read.
     messages: VecDeque<u32>,
-    /// Bytes that the peer may write.
-    given: u32,
-    /// Bytes that neither side uses.
+    /// The number of bytes that the peer may write.
+    writable: u32,
+    /// The number of bytes that are neither readable nor granted to the peer.
     free: u32,
-    /// The half that is given next.
+    /// The offset of the half that is granted next.
     next: u32,
-    /// The number of messages that arrived, modulo 2^16.
+    /// The number of messages that have arrived, modulo 2^16.
     arrived: u16,
-    /// Of these, the messages that the program has read.
+    /// How many of them the program has read.
     read: u16,
-    /// Up to where the peer may send.
-    promised: u16,
-    /// The messages that there is room for.
+    /// The sequence number up to which the peer may send.
+    granted: u16,
+    /// The number of messages that there is room for.
     window: u16,
-    /// Where the peer wants targets: the first slot, and how many there are.
-    slots: Piece,
+    /// The peer's slots for targets: the address of the first, and their number.
+    slots: RemoteSge,
     /// The slot that is written next.
     slot: u32,
-    /// The mapped areas that there is room for.
+    /// The number of mapped areas that there is room for.
     iomaps: u16,
-    /// Whether the peer has said that nothing more comes.
+    /// Whether the peer has shut down sending.
     is_over: bool,
 }
 
 impl Receiving {
-    /// Before the first message. The peer knows the first half from our offer.
+    /// The state before the first message. Our offer has granted the first half of the ring.
     #[must_use]
-    pub fn new(sizes: &Sizes, ring: Piece, offer: &Offer) -> Self {
+    pub fn new(sizes: &Sizes, ring: RemoteSge, offer: &Offer) -> Self {
         let half = sizes.receive_bytes / 2;
         Self {
             half,
@@ -52,12 +52,12 @@ impl Receiving {
             at: 0,
             waiting: 0,
             messages: VecDeque::new(),
-            given: half,
+            writable: half,
             free: half,
             next: half,
             arrived: 0,
             read: 0,
-            promised: sizes.credits,
+            granted: sizes.credits,
             window: sizes.credits,
             slots: offer.targets,
             slot: 1 % offer.targets.len,
@@ -72,45 +72,45 @@ impl Receiving {
         self.waiting
     }
 
-    /// Whether the peer has said that nothing more comes.
+    /// Whether the peer has shut down sending.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The peer says that nothing more comes.
+    /// Records that the peer has shut down sending.
     pub fn finish(&mut self) {
         self.is_over = true;
     }
 
     /// Counts a message.
     fn count(&mut self) -> Result<(), Violation> {
-        if self.arrived == self.promised {
+        if self.arrived == self.granted {
             return Err(Violation::Messages);
         }
         self.arrived = self.arrived.wrapping_add(1);
         Ok(())
     }
 
-    /// A message with data arrived.
+    /// Handles a message with data.
     ///
     /// # Errors
-    /// The peer may not send it.
+    /// The peer may not send this message.
     pub fn arrived(&mut self, len: u32) -> Result<(), Violation> {
-        if len == 0 || len > self.given {
+        if len == 0 || len > self.writable {
             return Err(Violation::Length(len));
         }
         self.count()?;
-        self.given -= len;
+        self.writable -= len;
         self.waiting += len;
         self.messages.push_back(len);
         Ok(())
     }
 
-    /// The record of a mapped area arrived.
+    /// Handles the message for a record of a mapped area.
     ///
     /// # Errors
-    /// The peer may not send it.
+    /// The peer may not send this message.
     pub fn mapped(&mut self, index: u32) -> Result<(), Violation> {
         if index >= self.iomaps.into() {
             return Err(Violation::Iomap(index));
@@ -120,7 +120,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// The next contiguous piece after the first `skip` bytes.
+    /// The next contiguous part after the first `skip` bytes: its offset and length.
     #[must_use]
     pub fn peek(&self, skip: u32, want: usize) -> Option<(u32, u32)> {
         let size = self.half * 2;
@@ -131,7 +131,7 @@ impl Receiving {
         (len > 0).then_some((at, len))
     }
 
-    /// The program has read so many bytes.
+    /// Frees the next `len` bytes, which the program has read.
     pub fn consume(&mut self, len: u32) {
         let mut len = len.min(self.waiting);
         self.waiting -= len;
@@ -148,32 +148,32 @@ impl Receiving {
         }
     }
 
-    /// The program reads no more.
+    /// Frees all received bytes, which the program will not read.
     pub fn discard(&mut self) {
         self.consume(self.waiting);
     }
 
-    /// The write that gives back what the program has read, if that is half of the ring or of the messages.
+    /// Returns the write that renews the peer's credits, if half of the ring or half of the messages are free.
     pub fn credits(&mut self) -> Option<Write> {
         if self.is_over {
             return None;
         }
-        let promised = self.read.wrapping_add(self.window);
-        let more = promised.wrapping_sub(self.promised);
+        let granted = self.read.wrapping_add(self.window);
+        let more = granted.wrapping_sub(self.granted);
         let has_half = self.free >= self.half;
         if !has_half && (more == 0 || more < self.window / 2) {
             return None;
         }
-        self.promised = promised;
+        self.granted = granted;
         let mut write = Write {
             source: Source::Nothing,
             to: 0,
             key: 0,
-            message: Some(Message::Credits(promised)),
+            message: Some(Message::Credits(granted)),
             work: Work::Control,
         };
         if has_half {
-            let target = Piece {
+            let target = RemoteSge {
                 addr: self.ring.addr.wrapping_add(self.next.into()),
                 key: self.ring.key,
                 len: self.half,
@@ -183,14 +183,14 @@ impl Receiving {
             write.key = self.slots.key;
             self.slot = (self.slot + 1) % self.slots.len;
             self.free -= self.half;
-            self.given += self.half;
+            self.writable += self.half;
             self.next = (self.next + self.half) % (self.half * 2);
         }
         Some(write)
     }
 }
 
-fn slot_address(slots: &Piece, slot: u32) -> u64 {
-    let offset = u64::from(slot) * Piece::SIZE as u64;
+fn slot_address(slots: &RemoteSge, slot: u32) -> u64 {
+    let offset = u64::from(slot) * RemoteSge::SIZE as u64;
     slots.addr.wrapping_add(offset)
 }

@@ -1,41 +1,41 @@
-//! The direction from the program to the peer.
+//! The sending direction of a stream.
 
-use super::super::wire::{Iomap, LEN_MAX, Message, Offer, Piece, Violation};
+use super::super::wire::{Iomap, LEN_MAX, Message, Offer, RemoteSge, Violation};
 use super::{Sizes, Source, TARGETS, Work, Write};
 use std::collections::VecDeque;
 
-/// What may be sent, and where to.
+/// The state of the sending direction.
 #[derive(Debug)]
 pub struct Sending {
-    /// The size of the ring with data to be sent.
+    /// The size of the send ring.
     size: u32,
-    /// Where the next data goes in the ring.
+    /// The offset for the next data in the ring.
     at: u32,
-    /// Free bytes of the ring.
+    /// The number of free bytes in the ring.
     free: u32,
-    /// Free work requests.
+    /// The number of free work requests.
     requests: u32,
-    /// All work requests.
+    /// The number of all work requests.
     requests_max: u32,
     /// The number of messages sent, modulo 2^16.
     sent: u16,
-    /// Up to where messages may be sent.
+    /// The sequence number up to which messages may be sent.
     allowed: u16,
-    /// The messages that the peer has room for.
+    /// The number of messages that the peer has room for.
     window: u16,
-    /// Where data goes.
-    targets: VecDeque<Piece>,
+    /// The parts of the peer's ring that may be written.
+    targets: VecDeque<RemoteSge>,
     /// The slot that the peer writes next.
     slot: u32,
-    /// The peer's records of mapped areas: the address and key of the first, and how many there are.
-    iomaps: Piece,
+    /// The peer's records of mapped areas: the address and key of the first, and their number.
+    iomaps: RemoteSge,
 }
 
 impl Sending {
-    /// Before the first message.
+    /// The state before the first message.
     #[must_use]
     pub fn new(sizes: &Sizes, offer: &Offer) -> Self {
-        let slots = u64::from(offer.targets.len) * Piece::SIZE as u64;
+        let slots = u64::from(offer.targets.len) * RemoteSge::SIZE as u64;
         Self {
             size: sizes.send_bytes,
             at: 0,
@@ -47,7 +47,7 @@ impl Sending {
             window: offer.credits,
             targets: VecDeque::from([offer.first]),
             slot: 1 % TARGETS,
-            iomaps: Piece {
+            iomaps: RemoteSge {
                 addr: offer.targets.addr.wrapping_add(slots),
                 key: offer.targets.key,
                 len: offer.iomaps.into(),
@@ -77,11 +77,11 @@ impl Sending {
         self.iomaps.len as u16
     }
 
-    /// The peer gives credits.
+    /// Adds the credits that the peer grants.
     ///
     /// # Errors
-    /// [`Violation::Credits`]: it has no room for so many messages, or takes credits back.
-    pub fn allow(&mut self, up_to: u16) -> Result<(), Violation> {
+    /// [`Violation::Credits`]: it has no room for this many messages, or revokes credits.
+    pub fn add_credits(&mut self, up_to: u16) -> Result<(), Violation> {
         let more = up_to.wrapping_sub(self.allowed);
         let ahead = up_to.wrapping_sub(self.sent);
         if ahead > self.window || more > ahead {
@@ -91,11 +91,11 @@ impl Sending {
         Ok(())
     }
 
-    /// Takes the next target, if the peer has written one.
+    /// Reads the next target, if the peer has written one.
     ///
     /// # Errors
-    /// [`Violation::Targets`]: its whole ring is given away already.
-    pub fn aim(&mut self, read: impl FnOnce(u32) -> Piece) -> Result<(), Violation> {
+    /// [`Violation::Targets`]: the whole ring of the peer is already granted.
+    pub fn read_target(&mut self, read: impl FnOnce(u32) -> RemoteSge) -> Result<(), Violation> {
         let target = read(self.slot);
         if target.len == 0 {
             return Ok(());
@@ -115,7 +115,7 @@ impl Sending {
             return None;
         }
         let limit = self.targets.front()?.len.min(LEN_MAX);
-        piece(self.at, self.size, self.free, limit, want)
+        span(self.at, self.size, self.free, limit, want)
     }
 
     /// The next write of data, of up to `want` bytes.
@@ -132,17 +132,17 @@ impl Sending {
         Some(self.write(at, len, to, key, Some(Message::Data(len))))
     }
 
-    /// Where in the ring the next write to mapped memory takes up to `want` bytes from, and how many. It needs no credits.
+    /// Where in the send ring the next write to mapped memory takes up to `want` bytes from, and how many. It needs no credits.
     #[must_use]
     pub fn direct_room(&self, want: u32) -> Option<(u32, u32)> {
         match self.requests {
             0 => None,
-            _ => piece(self.at, self.size, self.free, want, want as usize),
+            _ => span(self.at, self.size, self.free, want, want as usize),
         }
     }
 
-    /// A write to memory that the peer has mapped.
-    pub fn direct(&mut self, to: Piece) -> Option<Write> {
+    /// Returns a write to memory that the peer has mapped.
+    pub fn direct(&mut self, to: RemoteSge) -> Option<Write> {
         let (at, len) = self.direct_room(to.len)?;
         Some(self.write(at, len, to.addr, to.key, None))
     }
@@ -160,7 +160,7 @@ impl Sending {
         }
     }
 
-    /// A write that tells the peer of a mapped area.
+    /// Returns the write that sends the record of a mapped area.
     pub fn map(&mut self, index: u16, area: Iomap) -> Option<Write> {
         if !self.may_send() || u32::from(index) >= self.iomaps.len {
             return None;
@@ -177,15 +177,15 @@ impl Sending {
         })
     }
 
-    /// A work request has completed. They complete in order, so the oldest bytes of the ring are free.
+    /// Handles a completed work request. They complete in order, so this frees the oldest bytes of the ring.
     pub fn completed(&mut self, len: u32) {
         self.requests += 1;
         self.free += len;
     }
 }
 
-/// The next contiguous piece of a ring: where, and how long.
-fn piece(at: u32, size: u32, free: u32, limit: u32, want: usize) -> Option<(u32, u32)> {
+/// The next contiguous part of a ring: its offset and length.
+fn span(at: u32, size: u32, free: u32, limit: u32, want: usize) -> Option<(u32, u32)> {
     let want = u32::try_from(want).unwrap_or(u32::MAX);
     let len = want.min(limit).min(free).min(size - at);
     (len > 0).then_some((at, len))

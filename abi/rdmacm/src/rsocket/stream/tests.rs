@@ -5,16 +5,16 @@ use crate::rsocket::wire::Iomap;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// Where the second end has its ring; records are before it.
+/// The addresses of an end's ring and of its records.
 const RING: u64 = 1 << 20;
 const RECORDS: u64 = 1 << 10;
 
-/// An end with its memory and the messages that are on their way to it.
+/// An end, with its memory and the messages in flight to it.
 struct End {
     stream: Stream,
     out: Vec<u8>,
     ring: Vec<u8>,
-    targets: [Piece; TARGETS as usize],
+    targets: [RemoteSge; TARGETS as usize],
     arriving: VecDeque<Message>,
     finished: VecDeque<Work>,
 }
@@ -23,12 +23,12 @@ fn offer(sizes: &Sizes) -> Offer {
     Offer {
         credits: sizes.credits,
         iomaps: sizes.iomaps,
-        targets: Piece {
+        targets: RemoteSge {
             addr: RECORDS,
             key: 1,
             len: TARGETS,
         },
-        first: Piece {
+        first: RemoteSge {
             addr: RING,
             key: 2,
             len: sizes.receive_bytes / 2,
@@ -38,7 +38,7 @@ fn offer(sizes: &Sizes) -> Offer {
 
 impl End {
     fn new(sizes: &Sizes, of_peer: &Sizes) -> Self {
-        let ring = Piece {
+        let ring = RemoteSge {
             addr: RING,
             key: 2,
             len: sizes.receive_bytes,
@@ -47,13 +47,13 @@ impl End {
             stream: Stream::new(sizes, ring, &offer(of_peer)),
             out: vec![0; sizes.send_bytes as usize],
             ring: vec![0; sizes.receive_bytes as usize],
-            targets: [Piece::default(); TARGETS as usize],
+            targets: [RemoteSge::default(); TARGETS as usize],
             arriving: VecDeque::new(),
             finished: VecDeque::new(),
         }
     }
 
-    /// Carries out a write, as a queue pair would.
+    /// Executes a write, as a queue pair would.
     fn write(&mut self, write: &Write, peer: &mut Self) {
         match write.source {
             Source::Ring { at, len } => {
@@ -65,8 +65,8 @@ impl End {
             Source::Target(record) => {
                 assert_eq!(write.key, 1);
                 let word = |at: usize| u64::from_ne_bytes(*record[at..].first_chunk().unwrap());
-                let slot = (write.to - RECORDS) as usize / Piece::SIZE;
-                peer.targets[slot] = Piece::from_words([word(0), word(8)]);
+                let slot = (write.to - RECORDS) as usize / RemoteSge::SIZE;
+                peer.targets[slot] = RemoteSge::from_words([word(0), word(8)]);
             }
             Source::Iomap(_) | Source::Nothing => {}
         }
@@ -144,7 +144,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever the sizes and the order of calls: both directions deliver all bytes in order, and nothing gets stuck.
+    /// For all sizes and orders of calls, both directions deliver all bytes in order, and neither gets stuck.
     #[test]
     fn streams_deliver_all_bytes_in_order(of_first in sizes(), of_second in sizes(), steps in steps()) {
         let mut ends = [End::new(&of_first, &of_second), End::new(&of_second, &of_first)];
@@ -194,16 +194,16 @@ proptest! {
         }
     }
 
-    /// No sequence of immediate values makes an end crash, or believe that it has more data than its ring.
+    /// No sequence of immediate values makes an end panic, or report more data than fits into its ring.
     #[test]
-    fn a_hostile_peer_is_refused(
+    fn a_hostile_peer_cannot_overflow_the_ring(
         own in sizes(),
         peer in sizes(),
         values in prop::collection::vec((prop_oneof![any::<u32>(), 0u32..200, 0x8000_0000u32..0x8000_0020, 0xe000_0000u32..0xe000_0004], any::<u32>()), 1..200),
     ) {
         let mut end = End::new(&own, &peer);
         for (value, len) in values {
-            end.targets = [Piece { addr: 1, key: 1, len }; TARGETS as usize];
+            end.targets = [RemoteSge { addr: 1, key: 1, len }; TARGETS as usize];
             let taken = end.take(value);
             prop_assert!(end.stream.waiting() <= own.receive_bytes);
             let _ = end.stream.due();
@@ -231,7 +231,7 @@ fn pair() -> [End; 2] {
 }
 
 #[test]
-fn what_the_peer_may_not_do_is_a_violation() {
+fn messages_that_the_peer_may_not_send_are_violations() {
     let refused = |value: u32| pair()[0].take(value).unwrap_err();
     assert_eq!(refused(0), Violation::Length(0));
     assert_eq!(refused(33), Violation::Length(33));
@@ -245,7 +245,7 @@ fn what_the_peer_may_not_do_is_a_violation() {
     }
     assert_eq!(end.take(1), Err(Violation::Messages));
     let [mut end, _] = pair();
-    let target = Piece {
+    let target = RemoteSge {
         addr: 1,
         key: 1,
         len: 1,
@@ -260,17 +260,17 @@ fn what_the_peer_may_not_do_is_a_violation() {
 }
 
 #[test]
-fn halves_end_one_by_one() {
+fn each_direction_is_shut_down_separately() {
     let [mut a, mut b] = pair();
     a.send(&mut b, b"last");
-    a.stream.shut(How::Write);
+    a.stream.shut(Shutdown::Write);
     assert!(!a.stream.is_writable() && a.stream.is_readable());
     a.progress(&mut b);
     b.progress(&mut a);
     assert_eq!(b.receive(100), b"last");
     assert!(!b.stream.is_readable() && b.stream.is_writable() && !b.stream.has_ended());
     assert_eq!(b.send(&mut a, b"answer"), 6);
-    b.stream.shut(How::Write);
+    b.stream.shut(Shutdown::Write);
     b.progress(&mut a);
     assert!(b.stream.has_ended());
     a.progress(&mut b);
@@ -281,9 +281,9 @@ fn halves_end_one_by_one() {
 }
 
 #[test]
-fn a_reader_that_is_shut_takes_and_forgets() {
+fn data_after_a_shutdown_of_receiving_is_discarded() {
     let [mut a, mut b] = pair();
-    b.stream.shut(How::Read);
+    b.stream.shut(Shutdown::Read);
     for _ in 0..100 {
         assert!(a.send(&mut b, b"unread") > 0);
         b.progress(&mut a);
@@ -293,11 +293,11 @@ fn a_reader_that_is_shut_takes_and_forgets() {
 }
 
 #[test]
-fn areas_are_mapped_within_the_peers_room() {
+fn no_more_areas_are_mapped_than_the_peer_has_room_for() {
     let [mut a, mut b] = pair();
     let area = Iomap {
         offset: 3,
-        piece: Piece {
+        memory: RemoteSge {
             addr: 4,
             key: 5,
             len: 6,
@@ -308,7 +308,7 @@ fn areas_are_mapped_within_the_peers_room() {
     a.write(&write, &mut b);
     assert_eq!(a.stream.map(2, area), None);
     b.progress(&mut a);
-    // Mapping needs no memory for data, only a credit, which comes back.
+    // Mapping consumes no ring space, only a credit, which is renewed.
     for _ in 0..20 {
         let write = a.stream.map(0, area).unwrap();
         a.write(&write, &mut b);
@@ -317,7 +317,7 @@ fn areas_are_mapped_within_the_peers_room() {
     }
     let direct = a
         .stream
-        .send_to(Piece {
+        .send_to(RemoteSge {
             addr: 9,
             key: 8,
             len: 100,

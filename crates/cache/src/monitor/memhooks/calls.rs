@@ -1,4 +1,4 @@
-//! The hooks: one for each function that takes memory away. They take no lock, allocate nothing, and preserve `errno`.
+//! The hooks: one for each function that unmaps, moves, discards or frees memory. They take no lock, allocate nothing, and preserve `errno`.
 
 // UNSAFETY: defines functions with the C calling convention, which call the functions that they replace.
 #![allow(unsafe_code)]
@@ -145,7 +145,7 @@ pub(super) fn find_originals() -> Result<(), NotHooked> {
     Ok(())
 }
 
-/// Checks that the function that tells the size of memory belongs to the allocator that frees it.
+/// Checks that the function that returns the size of memory belongs to the allocator that frees it.
 fn check_owners(usable_size: usize, allocator: &[usize]) -> Result<(), NotHooked> {
     let expected = owner(usable_size);
     let same = |&function: &usize| expected.is_some() && owner(function) == expected;
@@ -214,7 +214,7 @@ unsafe extern "C" fn mmap64(
     mapping(address, len, flags, call)
 }
 
-/// Callers pass the last argument only with `MREMAP_FIXED`. Otherwise this passes on whatever is in its place.
+/// Callers pass the last argument only with `MREMAP_FIXED`. Otherwise, this passes on whatever is in the register or on the stack.
 unsafe extern "C" fn mremap(
     address: *mut c_void,
     len: usize,
@@ -306,7 +306,7 @@ unsafe fn chunk(address: *mut c_void) -> Option<VaRange> {
     type UsableSize = unsafe extern "C" fn(*mut c_void) -> usize;
     let found = USABLE_SIZE.load(Ordering::Relaxed);
     // SAFETY: `find_originals` stored the address of the function of that name before there were hooks, and this is its type. The
-    // caller says that the address is one that it takes.
+    // caller guarantees that the address is valid for it.
     let len = unsafe { std::mem::transmute::<usize, UsableSize>(found)(address) };
     VaRange::new(address.addr() as u64, len as u64)
 }

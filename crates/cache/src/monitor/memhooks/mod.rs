@@ -25,7 +25,7 @@ use rkey_base::range::VaRange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The caches that the hooks notify. There is one set of hooks, and so one list for all caches.
+/// The caches that the hooks notify. There is only one set of hooks, so there is one list for all caches.
 static STATE: State = State {
     subscribers: Subscribers::new(),
     changing: AtomicUsize::new(0),
@@ -148,8 +148,8 @@ impl Memhooks {
         STATE.calls.load(Ordering::Relaxed)
     }
 
-    /// Changes some memory in each way, and returns for each way whether a hook saw a call meanwhile. That can be a call of
-    /// another thread.
+    /// Changes some memory in each way, and returns for each way whether a hook saw a call in that time, which may have been
+    /// another thread's.
     #[must_use]
     pub fn sees_paths(&self) -> [(Path, bool); 8] {
         Path::ALL.map(|path| {
@@ -260,7 +260,7 @@ mod tests {
         let get = || cache.get(range, Rights(1), Kind::HOST).unwrap();
         assert_eq!(get().why(), Why::Overtaken);
         assert_eq!(cache.registrar().page.load(Ordering::SeqCst), 2);
-        // The test's own threads free memory, so the first lookups may be too early.
+        // The test harness's threads also free memory, so the first lookups may come too early.
         let hit = loop {
             let guard = get();
             if guard.why().is_hit() {

@@ -359,7 +359,7 @@ unsafe fn set(object: &Object, slot: u64, function: &Function) -> Found {
 fn is_writable(word: u64) -> bool {
     const OR: c_long = 2 << 28;
     let other = 0_u32;
-    // SAFETY: wakes at most 0 of the threads that wait for `other`, and changes no bit of the word, which the kernel finds or not.
+    // SAFETY: wakes at most 0 of the threads that wait for `other`, and changes no bit of the word; the kernel checks that the word is mapped.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -469,7 +469,7 @@ mod tests {
     /// Only a slot that is filled in at the first call points to its own object until then. A pointer in data, or an object's
     /// own function, stays as it is.
     #[test]
-    fn a_pointer_to_the_own_object_is_not_replaced() {
+    fn a_pointer_into_its_own_object_is_not_replaced() {
         let object = object();
         let inside = object.base as usize + 0x20;
         assert_eq!(function().find(&object, inside), Found::Original);

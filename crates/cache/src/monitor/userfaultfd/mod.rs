@@ -109,7 +109,7 @@ impl Userfaultfd {
         Self::open_by(&Way::ALL)
     }
 
-    /// Like [`open`](Self::open), with the ways that the caller chooses.
+    /// Like [`open`](Self::open), but tries only the ways that the caller chooses.
     ///
     /// # Errors
     /// [`Unavailable`]: for each way, why it does not work, or what else is missing.
@@ -208,7 +208,7 @@ impl Userfaultfd {
         } else {
             *part
         };
-        // Entries in unwatched memory are stale: their memory went away without an event. End them, because watching
+        // Entries in unwatched memory are stale: their memory was unmapped without an event. End them, because watching
         // would make them look fresh.
         if !watched {
             self.shared.subscribers.tell(range, Cause::Replaced);

@@ -42,7 +42,7 @@ impl Reader {
         Self { shared }
     }
 
-    /// Reads events until the monitor is dropped. Meanwhile the signals of the calling thread are blocked, except those that
+    /// Reads events until the monitor is dropped. During that time, the signals of the calling thread are blocked, except those that
     /// its own faults raise.
     ///
     /// ```
@@ -135,8 +135,8 @@ impl Shared {
         }
     }
 
-    /// Ends all entries, stops watching all memory, and lets the waiting threads continue. A thread that watches memory
-    /// meanwhile sees `stopped` afterwards, and stops watching, too.
+    /// Ends all entries, stops watching all memory, and lets the waiting threads continue. A thread that watches memory at
+    /// the same time sees `stopped` afterwards, and stops watching, too.
     fn stop_watching(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.subscribers.tell_all(Cause::Unknown);
@@ -194,7 +194,7 @@ impl Shared {
         let page = page_size() as u64;
         let first = mapping.slice(0, page.min(mapping.len()));
         let watched = match first.map(|first| ask(&first)) {
-            // Huge pages: the range must consist of whole ones.
+            // Huge pages: the range must consist of whole pages.
             Some(Err(Errno::INVAL)) => ask(mapping),
             Some(answer) => answer,
             None => return false,
@@ -208,7 +208,7 @@ impl Shared {
         sys::register(&self.fd, mapping).is_ok()
     }
 
-    /// Stops watching memory. Reads waiting events meanwhile, because the kernel refuses while one waits. Returns `false` if
+    /// Stops watching memory. Also reads waiting events, because the kernel refuses while one waits. Returns `false` if
     /// that failed, for example because another descriptor watches the memory.
     fn unwatch_while_reading(&self, range: &VaRange) -> bool {
         let result = loop {
@@ -268,10 +268,10 @@ mod tests {
         }
     }
 
-    /// Only memory that the monitor's own descriptor watches counts as its own. The kernel answers the question "is it
-    /// watched?" for both descriptors.
+    /// Only memory that the monitor's own descriptor watches counts as its own. The kernel's answer to "is it watched?"
+    /// covers both descriptors.
     #[test]
-    fn the_end_of_a_reader_leaves_other_descriptors_alone() {
+    fn a_reader_that_exits_does_not_affect_other_descriptors() {
         let (Ok((first, reader)), Ok((second, _other))) =
             (Userfaultfd::open(), Userfaultfd::open())
         else {

@@ -39,7 +39,7 @@ pub enum Way {
     UserModeOnly,
     /// `userfaultfd(0)`: needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
     SystemCall,
-    /// `/dev/userfaultfd`: open to users whom its permissions admit.
+    /// `/dev/userfaultfd`: available to users that its permissions allow.
     Device,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn open(way: Way) -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     let user_mode_only = UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
     let fd = match way {
-        // SAFETY: the descriptor does nothing to memory by itself; `register` says what it is used for.
+        // SAFETY: the descriptor has no effect on memory by itself; see `register` for what it is used for.
         Way::UserModeOnly => unsafe { rustix::mm::userfaultfd(flags | user_mode_only)? },
         // SAFETY: as above.
         Way::SystemCall => unsafe { rustix::mm::userfaultfd(flags)? },

@@ -1,4 +1,4 @@
-//! Requests about windows; checks that the device and the model mean the same key.
+//! Requests about windows; checks that the device's key and the model's correspond.
 
 use super::{World, range};
 use crate::answers::{bind_no, core_no, denial_no};

@@ -1,11 +1,11 @@
-//! Inspections over the sockets: what another process sees, and processes that break the protocol.
+//! Inspections over the sockets: what other processes see, and peers that violate the protocol.
 
 use super::*;
-use crate::cm::inspect::{self, QUESTION};
+use crate::cm::inspect::{self, QUERY};
 use crate::cm::{CmView, Why};
 use crate::config::Config;
 
-/// The inspection of the process that listens at a port.
+/// Inspects the process that listens at a port.
 fn view(at: ServiceId) -> Option<CmView> {
     let port = format!(":{}", at.port());
     let listing = inspect::list(&Config::default()).unwrap();
@@ -27,13 +27,13 @@ fn wait_for_view<R>(at: ServiceId, find: impl Fn(&CmView) -> Option<R>) -> R {
         if let Some(found) = found.as_ref().and_then(&find) {
             return found;
         }
-        assert!(crate::time::since(begun) < PATIENCE, "only {found:?}");
+        assert!(crate::time::since(begun) < TIMEOUT, "only {found:?}");
         crate::time::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_listener_and_the_requests_that_wait_are_listed() {
+fn a_listener_and_its_pending_requests_are_listed() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     connect(&client, at);
@@ -51,11 +51,11 @@ fn a_listener_and_the_requests_that_wait_are_listed() {
 }
 
 #[test]
-fn a_full_backlog_is_listed_where_it_is() {
+fn the_passive_side_lists_a_refusal_by_a_full_backlog() {
     let (client, server) = (start(), start());
     let at = listen(&server, 1);
     connect(&client, at);
-    // With another queue pair: the same one would be taken.
+    // With another queue pair, so that the request does not count as a duplicate.
     let request = Connect {
         from: format!("{HERE}:40001").parse().unwrap(),
         to: format!("{HERE}:{}", at.port()).parse().unwrap(),
@@ -77,7 +77,7 @@ fn a_full_backlog_is_listed_where_it_is() {
 }
 
 #[test]
-fn the_side_that_asked_knows_why_it_was_refused() {
+fn the_active_side_knows_why_it_was_refused() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     let id = connect(&client, at);
@@ -98,23 +98,23 @@ fn the_side_that_asked_knows_why_it_was_refused() {
 }
 
 #[test]
-fn questions_without_end_and_questions_in_the_wrong_place_harm_nothing() {
+fn floods_of_queries_and_misplaced_queries_are_harmless() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     let [active, passive] = establish_at(&client, &server, at);
     let name = block_name(&server);
-    let strangers: Vec<_> = (0..300)
+    let connections: Vec<_> = (0..300)
         .map(|_| {
-            let socket = stranger(&name);
-            let _ = rustix::net::send(&socket, QUESTION, SendFlags::NOSIGNAL);
+            let socket = raw_connection(&name);
+            let _ = rustix::net::send(&socket, QUERY, SendFlags::NOSIGNAL);
             socket
         })
         .collect();
     assert!(wait_for_view(at, |view| Some(view.id_count)) >= 1);
-    // Each gets an answer, and is closed.
-    assert!(strangers.iter().all(is_closed_after_answer));
-    // A longer question is none.
-    let other = stranger(&name);
+    // Each query gets an answer, and its connection is closed.
+    assert!(connections.iter().all(is_closed_after_answer));
+    // Longer text is not a query.
+    let other = raw_connection(&name);
     rustix::net::send(&other, b"rcm1 inspect!", SendFlags::NOSIGNAL).unwrap();
     assert!(is_closed(&other));
     end([(&client, active), (&server, passive)]);
@@ -123,7 +123,7 @@ fn questions_without_end_and_questions_in_the_wrong_place_harm_nothing() {
 /// Reads until the other side closes the connection.
 fn is_closed_after_answer(socket: &OwnedFd) -> bool {
     let begun = crate::time::now();
-    while crate::time::since(begun) < PATIENCE {
+    while crate::time::since(begun) < TIMEOUT {
         let flags = rustix::net::RecvFlags::DONTWAIT;
         match rustix::net::recv(socket, &mut [0u8; 64][..], flags) {
             Ok((0, _)) => return true,
@@ -135,9 +135,9 @@ fn is_closed_after_answer(socket: &OwnedFd) -> bool {
     false
 }
 
-/// A process that has the name of a block and answers with anything, or not at all.
+/// Owns a block's name and answers queries with garbage, or not at all.
 #[test]
-fn a_false_answer_is_no_inspection() {
+fn a_malformed_answer_is_not_an_inspection() {
     let (server, liar) = (start(), false_block());
     let at = listen(&server, 16);
     let answering = std::thread::spawn(move || {
@@ -148,7 +148,7 @@ fn a_false_answer_is_no_inspection() {
             let _ = rustix::net::send(&socket, answer, SendFlags::NOSIGNAL);
         }
     });
-    // Without a descriptor of a file, none of them counts.
+    // Without a file descriptor, none of the answers counts.
     for _ in 0..3 {
         wait_for_view(at, |_| Some(()));
     }

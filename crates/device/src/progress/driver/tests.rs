@@ -52,7 +52,7 @@ fn sleeping() -> EngineDriver {
 }
 
 #[test]
-fn a_program_that_polls_takes_a_sleeping_engine() {
+fn a_program_that_polls_takes_over_a_sleeping_engine() {
     let driver = sleeping();
     for _ in 0..POLLS_PER_CLOCK {
         driver.poll();
@@ -64,7 +64,7 @@ fn a_program_that_polls_takes_a_sleeping_engine() {
 }
 
 #[test]
-fn a_post_takes_a_sleeping_engine_unless_the_program_is_about_to_wait() {
+fn a_post_takes_over_a_sleeping_engine_unless_the_program_is_about_to_wait() {
     let driver = sleeping();
     driver.post(|_| {});
     assert_eq!(driver.schedule.mode(), Mode::Program);

@@ -26,7 +26,7 @@ fn address(to: &Qp) -> UdAddress {
 }
 
 #[test]
-fn a_datagram_arrives_behind_its_route_header() {
+fn a_datagram_arrives_after_its_route_header() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Ud);
     let regions = hosts.regions();

@@ -1,4 +1,4 @@
-//! Peers that do not answer, have no receive, or are not who they should be; and how queue pairs leave the service.
+//! Peers that do not answer, have no receive posted, or are the wrong peer; and how queue pairs leave service.
 
 use super::network::FAIR;
 use super::*;
@@ -27,7 +27,7 @@ fn a_message_waits_for_a_receive() {
             naks += 1;
         }
     }
-    assert!(naks > 50, "it tries again and again: {naks}");
+    assert!(naks > 50, "it keeps retrying: {naks}");
     assert!(a.poll().is_empty());
     hosts.recv(1, &b, 50, &[]);
     assert!(hosts.run());
@@ -53,7 +53,7 @@ fn retries_without_a_receive_have_a_limit() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up() {
+fn the_engine_gives_up_on_a_silent_peer() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, _| {});
     hosts.recv(0, &a, 40, &[]);
@@ -69,8 +69,8 @@ fn a_silent_peer_is_given_up() {
         statuses(&a.poll()),
         [(1, RetryExceeded), (2, Flushed), (40, Flushed)]
     );
-    // Six times the timeout, whose code is 15.
-    let patience = 6 * (4096 << 15);
+    // The code of the timeout is 15. It doubles twice: five retries.
+    let patience = (1 + 2 + 4 * 4) * (4096 << 15);
     assert!((patience..2 * patience).contains(&(hosts.now - before)));
     // The message has arrived once.
     assert_eq!(statuses(&b.poll()), [(50, Success)]);
@@ -78,7 +78,7 @@ fn a_silent_peer_is_given_up() {
 
 /// A sender at another address, or one that sends to another address of ours, is not the peer.
 #[test]
-fn packets_of_strangers_are_dropped() {
+fn packets_from_strangers_are_dropped() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, _| {});
     let other = hosts.nodes[1].qp(|_| {});
@@ -106,13 +106,13 @@ fn packets_of_strangers_are_dropped() {
     }
     assert!(b.poll().is_empty() && !hosts.nodes[1].engine.has_wire_output());
     let drops = hosts.nodes[1].engine.wire_drops();
-    assert_eq!((drops.stranger, drops.unknown), (2, 2));
+    assert_eq!((drops.wrong_address, drops.unknown), (2, 2));
     hosts.deliver(1, path(1), &place[..length]);
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
 
 #[test]
-fn the_error_state_flushes_and_falls_silent() {
+fn the_error_state_flushes_and_sends_nothing() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, _| {});
     let regions = hosts.regions();
@@ -122,7 +122,7 @@ fn the_error_state_flushes_and_falls_silent() {
         hosts.send(0, &a, &SendRequest::new(id, send_work(), &from));
     }
     hosts.recv(1, &b, 50, &[hosts.nodes[1].sge(&regions[1], 0, 60_000)]);
-    // Some packets have arrived, and some are under way.
+    // Some packets have arrived, and some are in flight.
     let mut place: Box<PacketBuffer> = Box::new([0; _]);
     for packet in 0..8 {
         let (_, length) = hosts.nodes[0].engine.wire_transmit(1, &mut place).unwrap();
@@ -143,7 +143,7 @@ fn the_error_state_flushes_and_falls_silent() {
     assert!(a.poll().is_empty() && b.poll().is_empty());
     hosts.send(0, &a, &SendRequest::new(9, send_work(), &from));
     assert_eq!(statuses(&a.poll()), [9].map(flushed));
-    // After a reset they are as new.
+    // After a reset, they are like new.
     for (at, qp, other) in [(0, &a, b.qpn), (1, &b, a.qpn)] {
         let engine = &mut hosts.nodes[at].engine;
         engine
@@ -181,7 +181,7 @@ fn a_queue_pair_can_be_destroyed_in_the_middle_of_a_message() {
     assert_eq!(statuses(&c.poll()), [(2, Status::Success)]);
 }
 
-/// A send queue that is drained starts nothing, and goes on afterwards.
+/// A drained send queue starts nothing, and continues afterwards.
 #[test]
 fn a_send_queue_drains() {
     let mut hosts = Hosts::new(1, FAIR);
@@ -211,7 +211,7 @@ fn a_send_queue_drains() {
 
 /// An unreliable queue pair that has failed sends again after a program has brought it back.
 #[test]
-fn an_unreliable_sender_comes_back() {
+fn an_unreliable_sender_can_recover() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Uc);
     let regions = hosts.regions();
@@ -239,9 +239,9 @@ fn an_unreliable_sender_comes_back() {
     assert_eq!(statuses(&b.poll()), [(50, Success), (51, Success)]);
 }
 
-/// What packets cannot say is refused here.
+/// Requests that packets cannot express are refused here.
 #[test]
-fn requests_that_have_no_packet_fail() {
+fn requests_that_packets_cannot_express_fail() {
     for kind in 0..2 {
         let mut hosts = Hosts::new(1, FAIR);
         let [a, _] = hosts.connect(|_, _| {});

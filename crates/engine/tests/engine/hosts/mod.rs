@@ -19,14 +19,14 @@ use rkey_roce::transport::PacketBuffer;
 /// How much virtual time a test may take.
 const LIMIT: u64 = 300_000_000_000;
 
-/// Two nodes, each on a host of its own.
+/// Two nodes on different hosts.
 pub(crate) struct Hosts {
     pub(crate) nodes: [Node; 2],
     pub(crate) network: Network,
     pub(crate) now: u64,
 }
 
-/// The path from a host to the other one.
+/// The path from a host to the other.
 pub(crate) fn path(at: usize) -> WirePeer {
     let address = |at: usize| format!("192.0.2.{}", at + 1).parse().unwrap();
     WirePeer {
@@ -111,7 +111,7 @@ impl Hosts {
         assert!(!self.nodes[at].engine.has_wire_output());
     }
 
-    /// Hands a packet to a node, as if it came over this path.
+    /// Passes a packet to a node, as if it came over this path.
     pub(crate) fn deliver(&mut self, at: usize, from: WirePeer, packet: &[u8]) {
         let packet = Packet::decode(packet).unwrap();
         let engine = &mut self.nodes[at].engine;

@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// How the network treats packets, in percent of all.
+/// How the network treats packets, in percent of all packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weather {
     pub(crate) lost: u64,
@@ -43,7 +43,7 @@ pub(crate) const FAIR: Weather = Weather {
 
 /// How long each packet takes, in nanoseconds.
 const LATENCY: u64 = 5_000;
-/// How much longer a late one takes, at most.
+/// How much longer a late packet takes, at most.
 const DELAY: u64 = 40_000;
 
 type Censor = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
@@ -54,7 +54,7 @@ pub(crate) struct Network {
     /// Decides for each packet, with the side that sent it, whether it is lost.
     pub(crate) censor: Option<Censor>,
     random: Random,
-    /// Packets under way by the time of arrival, with their receiver.
+    /// Packets in flight, by time of arrival, with their receiver.
     under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     count: u64,
     lost_in_a_row: HashMap<(usize, u32, u32, u8), u32>,

@@ -1,4 +1,4 @@
-//! Every operation between two hosts, and what it leaves in memory and completions.
+//! Every operation between two hosts, and its effect on memory and completions.
 
 use super::network::FAIR;
 use super::*;
@@ -7,7 +7,7 @@ use rkey_core::{Access, Rules, WindowKind, WireKey};
 
 const LENGTH: u32 = 3001;
 
-/// What a test has to work with.
+/// The objects of a test.
 struct World {
     hosts: Hosts,
     qps: [Qp; 2],
@@ -53,7 +53,7 @@ impl World {
 }
 
 #[test]
-fn messages_arrive_in_the_buffers_of_receives() {
+fn messages_arrive_in_receive_buffers() {
     for mtu in [256, 1024, 4096] {
         let mut world = world(mtu);
         let b = world.qps[1].clone();
@@ -222,7 +222,7 @@ fn options_of_requests_have_their_effect() {
 }
 
 #[test]
-fn queue_pairs_share_receives_of_other_hosts() {
+fn queue_pairs_share_receives_for_other_hosts() {
     let mut hosts = Hosts::new(1, FAIR);
     let domain = hosts.nodes[1].domain;
     let srq = hosts.nodes[1].engine.create_srq(domain, 8, 1).unwrap();
@@ -354,7 +354,7 @@ fn unreliable_connections_send_and_write() {
     }
 }
 
-/// Many queue pairs take turns: none waits for all the others to end.
+/// Many queue pairs take turns: none waits for all the others to finish.
 #[test]
 fn queue_pairs_take_turns() {
     let mut hosts = Hosts::new(1, FAIR);

@@ -1,4 +1,4 @@
-//! What a peer on another host may not do: refused by the owner, who learns the reason, and the peer the status.
+//! What a peer on another host may not do: the owner refuses it and records the reason; the peer gets only the status.
 
 use super::network::FAIR;
 use super::*;
@@ -110,7 +110,7 @@ fn ranges_and_keys_are_checked_as_a_whole() {
 }
 
 #[test]
-fn the_queue_pair_must_allow_it_too() {
+fn the_queue_pair_must_also_allow_the_operation() {
     let mut hosts = Hosts::new(1, FAIR);
     let qps = hosts.connect_with(
         |_, _| {},
@@ -131,7 +131,7 @@ fn the_queue_pair_must_allow_it_too() {
     assert!(matches!(reason, Reason::QueuePair { .. }), "{reason:?}");
 }
 
-/// A region that goes in the middle of a write ends it there.
+/// A region that is deregistered in the middle of a write ends the write there.
 #[test]
 fn each_packet_is_checked_again() {
     let mut hosts = Hosts::new(1, FAIR);
@@ -191,7 +191,7 @@ fn an_unaligned_atomic_is_an_invalid_request() {
     assert_eq!(hosts.nodes[1].state(&b), QpState::Error);
 }
 
-/// Memory of this side that may not be used, at the sender and in a receive.
+/// Local memory that may not be used, at the sender and in a receive.
 #[test]
 fn local_keys_are_checked_when_they_are_used() {
     let mut hosts = Hosts::new(1, FAIR);
@@ -249,7 +249,7 @@ fn a_host_that_guesses_keys_is_paused() {
             &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
         );
         assert!(hosts.run());
-        // The packet is lost while the host is paused, and comes again.
+        // The packet is dropped while the host is paused, and is retransmitted.
         assert_eq!(statuses(&a.poll()), [(1, Status::RemoteAccess)]);
     }
     let guessers = hosts.nodes[1].engine.guessers();

@@ -1,20 +1,20 @@
-//! Random work over a bad network: whatever it does, each request is executed once and in order, or a side gives up after too many
+//! Random work over a bad network: whatever the network does, each request is executed once and in order, or a side gives up after too many
 //! losses in a row.
 //!
 //! `RKEY_TEST_WIRE_SCHEDULES` sets how many schedules run (60 if unset), and `RKEY_TEST_SEED` the seed of the first one. A failure
-//! prints what repeats its schedule alone.
+//! prints how to repeat only its schedule.
 
 use super::*;
 use std::collections::VecDeque;
 
 /// Where the model of a node's memory is, and what the other side may change of it.
 const WINDOW: u64 = 1 << 15;
-/// The word of the atomics, behind the part that writes change.
+/// The word for atomics, after the part that writes change.
 const WORD: u64 = WINDOW;
-/// What no request changes.
+/// Bytes that no request changes.
 const SOURCE: u64 = WINDOW + 4096;
 const SOURCE_LENGTH: u64 = 1 << 14;
-/// Where reads and the results of atomics go: one place for each request.
+/// Where reads and the results of atomics are stored: one slot for each request.
 const RESULTS: u64 = 1 << 16;
 const RESULT: u64 = 4096;
 /// Where receives are filled.
@@ -37,15 +37,15 @@ impl Drop for Named {
     }
 }
 
-/// What a request must have left when it completes.
+/// The required effect of a request when it completes.
 struct Expected {
     id: u64,
     op: CompletionOp,
-    /// Bytes at a place of the requester.
+    /// Bytes at an address of the requester.
     result: Option<(u64, Vec<u8>)>,
 }
 
-/// One direction: what node `at` has asked of the other node.
+/// One direction: what node `at` has requested from the other node.
 struct Side {
     at: usize,
     /// What the other node's window contains once everything posted has been executed.
@@ -334,7 +334,7 @@ impl Run {
                 self.receive(at);
             }
         }
-        assert!(self.hosts.run(), "it comes to rest");
+        assert!(self.hosts.run(), "it becomes idle");
         self.check();
         if self.gave_up {
             return;
@@ -347,7 +347,7 @@ impl Run {
         }
     }
 
-    /// Lets what happens next happen.
+    /// Performs the next event.
     fn some_time(&mut self) {
         let hosts = &mut self.hosts;
         let mut next = hosts.network.next_arrival();
@@ -379,7 +379,7 @@ fn every_request_is_executed_once_and_in_order() {
         gave_up += u64::from(run.gave_up);
         drop(named);
     }
-    // Otherwise, nothing was put to the test.
+    // Otherwise, the test has shown nothing.
     assert!(count < 10 || retransmitted > count);
     assert!(gave_up <= count / 20 + 1, "{gave_up} of {count}");
 }

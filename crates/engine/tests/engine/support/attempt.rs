@@ -13,7 +13,7 @@ pub(crate) struct Outcome {
     pub(crate) events: [Vec<Event>; 2],
 }
 
-/// Posts the request at node 0, and waits for its end.
+/// Posts the request at node 0, and waits until it ends.
 pub(crate) fn attempt(pair: &mut Pair, qps: &[Qp; 2], work: Work, sges: &[Sge]) -> Outcome {
     pair.send(0, &qps[0], &SendRequest::new(77, work, sges));
     pair.settle();

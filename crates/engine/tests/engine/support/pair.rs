@@ -151,7 +151,7 @@ impl Pair {
                 return;
             }
         }
-        panic!("it never comes to rest");
+        panic!("it never becomes idle");
     }
 
     /// Runs until nothing moves and no deadline is left before `limit`.

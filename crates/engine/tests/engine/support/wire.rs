@@ -1,4 +1,4 @@
-//! The wire: a link that carries nothing on its own, so that the test can stop it between any two
+//! The wire: a link that carries nothing by itself, so that the test can stop it between any two
 //! items.
 
 use rkey_base::fault::Fault;

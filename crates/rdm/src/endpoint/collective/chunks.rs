@@ -288,7 +288,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Sends the queued messages to members that have a connection, keeps the messages to members whose connection is
-    /// being made, and drops the rest. A member that waits for our chunk has a connection; the others learn that we have
+    /// being made, and drops the rest. A member that waits for our chunk has a connection; the others find out that we have
     /// left from the answer to their own chunk.
     pub(super) fn tell_members(&mut self, host: &H) {
         let telling = match &mut self.collective {

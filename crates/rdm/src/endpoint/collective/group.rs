@@ -115,7 +115,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Joins a group, and starts a barrier that completes when the other members have joined too. With `by_itself`
-    /// there is no barrier, and the group counts as joined at once: the program must make sure that the others join.
+    /// there is no barrier, and the group counts as joined at once: the program must ensure that the others join.
     pub fn join(
         &mut self,
         host: &H,
@@ -178,7 +178,7 @@ impl<H: Host> Endpoint<H> {
             .is_some_and(|group| !group.joined && (group.broken.is_none() || !told))
     }
 
-    /// Reports that all members have joined, or why they will not.
+    /// Reports that all members have joined, or why the group cannot be joined.
     pub(super) fn joined(&mut self, host: &H, address: u64, result: Result<()>) {
         let it = self.collective.as_mut();
         if let Some(group) = it.and_then(|it| it.group(address)) {

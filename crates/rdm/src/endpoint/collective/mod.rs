@@ -96,8 +96,8 @@ impl<G, O> Groups<G, O> {
         self.runs.len()
     }
 
-    /// Handles a lost connection. If it was in use, its peer counts as having left all groups, because messages between
-    /// the two may be lost.
+    /// Handles a lost connection. If the connection was in use, its peer counts as having left all groups, because messages
+    /// between the two may be lost.
     pub(super) fn forget_connection(&mut self, connection: usize, peer: SocketAddr, was_up: bool) {
         if !self.early.forget_connection(connection) && !was_up {
             return;
@@ -133,7 +133,7 @@ mod tests {
 
     /// A peer that we accepted may send chunks before we know that it is ready.
     #[test]
-    fn a_member_is_gone_whose_connection_was_used_before_it_was_up() {
+    fn a_member_is_lost_if_its_connection_was_used_before_it_was_up() {
         let [ours, theirs] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let name = Name {
             members: 7,
@@ -156,7 +156,7 @@ mod tests {
             };
             if brought {
                 assert!(it.early.keep(key, chunk));
-                assert!(it.early.take(&key).is_some(), "nothing of it is left");
+                assert!(it.early.take(&key).is_some(), "no trace of it is left");
             }
             it.forget_connection(3, theirs, was_up);
             let left = it.groups[0].members.iter().map(|member| member.left);

@@ -1,6 +1,6 @@
 //! The requester: work requests in, request packets out, responses in.
 //!
-//! Each request takes as many PSNs as it has packets, or its response has. Three positions describe everything:
+//! Each request takes as many PSNs as it, or its response, has packets. Three positions describe the send state:
 //!
 //! ```text
 //!   unacked          next            top
@@ -8,11 +8,12 @@
 //!      │ sent again    │ again         │ not sent yet
 //! ```
 //!
-//! An answer moves `unacked` forward. Loss, which a timeout or an answer shows, moves `next` back to `unacked`: everything
-//! from there on is built again from the work requests and sent again (go-back-N). No packet is kept.
+//! A response moves `unacked` forward. Loss, detected by a timeout or a response, moves `next` back to `unacked`:
+//! everything from there on is rebuilt from the work requests and sent again (go-back-N). No packet is kept.
 //!
-//! [`send`] builds packets, [`response`] handles answers, and [`retry`] decides what follows from their absence.
+//! [`send`] builds packets, [`response`] handles responses, and [`retry`] handles missing ones.
 
+mod probe;
 mod response;
 mod retry;
 mod send;
@@ -34,25 +35,25 @@ pub(crate) struct Requester {
     peer: u32,
     pkey: u16,
     max_reads_out: usize,
-    /// Requests that have not ended, in order.
+    /// Requests that have not ended, in posting order.
     works: VecDeque<Work>,
-    /// How many of them have positions.
+    /// How many of them have been assigned positions.
     started: usize,
-    /// The request that the packet at `next` belongs to.
+    /// The index of the request that the packet at `next` belongs to.
     cursor: usize,
-    /// The oldest position that is not acknowledged.
+    /// The oldest unacknowledged position.
     unacked: Sequence,
-    /// The position of the next packet.
+    /// The position of the next packet to send.
     next: Sequence,
     /// The position after the last one that has been sent.
     top: Sequence,
-    /// Started reads and atomics that have not ended.
+    /// How many started reads and atomics have not ended.
     reads_out: u32,
-    /// The positions after the responses to the requests for them that have been sent: a long read is requested in parts.
+    /// The end positions of the responses requested so far: a long read is requested in parts.
     response_ends: VecDeque<Sequence>,
-    /// How many packets of a response one request asks for.
+    /// The maximum number of response packets that one read request asks for.
     read_part: u32,
-    /// Packets sent since the last one that asked for an acknowledgement.
+    /// How many packets have been sent since the last one that requested an acknowledgement.
     unrequested: u32,
     retry: Retry,
     has_failed: bool,
@@ -82,7 +83,7 @@ impl Requester {
         }
     }
 
-    /// Changes timeout, retry counts and the limit of reads.
+    /// Changes the timeout, the retry counts and the limit of outstanding reads.
     pub(crate) fn update(&mut self, config: &Config) {
         self.max_reads_out = config.max_reads_out.into();
         self.retry.update(config);
@@ -110,7 +111,7 @@ impl Requester {
         self.end_failed(out);
     }
 
-    /// Why a request cannot be sent at all.
+    /// Why a request is refused without being sent.
     fn refusal(&self, request: &WorkRequest) -> Option<Status> {
         if request.length > MESSAGE_MAX {
             return Some(Status::LocalLength);
@@ -133,17 +134,18 @@ impl Requester {
         self.works.len()
     }
 
-    /// Whether the peer owes an answer.
-    fn awaits_answer(&self) -> bool {
+    /// Whether the peer owes a response.
+    fn awaits_response(&self) -> bool {
         self.top > self.unacked
     }
 
-    /// Everything before `position` has been executed: ends the requests there.
+    /// Ends the requests before `position`, which have been executed.
     fn advance(&mut self, now: u64, position: Sequence, out: &mut Output) {
         if position <= self.unacked {
             return;
         }
         self.retry.progress(position.since(self.unacked));
+        self.retry.probe.progress(now, position);
         self.unacked = position;
         while let Some(work) = self.works.front()
             && self.started > 0
@@ -163,20 +165,21 @@ impl Requester {
         if self.next < position {
             self.rewind();
         }
-        self.retry.watch(now, self.awaits_answer());
+        self.retry.watch(now, self.awaits_response());
         self.end_failed(out);
     }
 
-    /// Ends the oldest request if it has failed on this side, and with it all others.
+    /// Ends the oldest request, and with it all others, if it has failed on this side.
     fn end_failed(&mut self, out: &mut Output) {
         if let Some(status) = self.works.front().and_then(|work| work.failed) {
             self.fail(status, out);
         }
     }
 
-    /// The next packet is the oldest that is not acknowledged, which belongs to the oldest request.
+    /// Resets `next` to the oldest unacknowledged packet, which belongs to the oldest request.
     fn rewind(&mut self) {
         (self.next, self.cursor) = (self.unacked, 0);
+        self.retry.probe.forget();
         self.response_ends.clear();
     }
 
@@ -192,7 +195,7 @@ impl Requester {
         out.events.push_back(Event::Failed);
     }
 
-    /// Ends everything; nothing is sent any more.
+    /// Ends all requests; nothing more is sent.
     pub(crate) fn flush(&mut self, out: &mut Output) {
         for work in self.works.drain(..) {
             out.complete(work.request.id, Status::Flushed);

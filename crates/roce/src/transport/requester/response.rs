@@ -1,11 +1,11 @@
-//! Answers of the peer: acknowledgements, NAKs, read data, results of atomics.
+//! The peer's responses: acknowledgements, NAKs, read data, results of atomics.
 //!
-//! A responder executes in order, so an answer to one packet says that every packet before it has been executed. But reads
-//! and atomics end only with their own response: an answer to something later shows that the response was lost (an implied
-//! NAK, IBA volume 1, 9.7.5.1.2), and the request is sent again.
+//! A responder executes in order, so a response to one packet implies that every packet before it has been executed. But
+//! reads and atomics end only with their own response: a response to something later shows that theirs was lost (an
+//! implied NAK, IBA volume 1, 9.7.5.1.2), and the request is sent again.
 //!
-//! The message sequence number (MSN) in an answer adds nothing to its PSN, so it is ignored. Credits are ignored: a
-//! peer that is out of receives says so with an RNR NAK.
+//! The message sequence number (MSN) in a response adds nothing to its PSN and is ignored. Credits are ignored: a peer
+//! that runs out of receives sends an RNR NAK.
 
 use super::Requester;
 use crate::packet::{Aeth, AtomicAckEth, NakCode, Psn, Response, RnrTimer, Syndrome};
@@ -16,7 +16,7 @@ use crate::transport::step::Step;
 use crate::transport::work::{Operation, Part, Work};
 
 impl Requester {
-    /// Handles an answer.
+    /// Handles a response.
     pub(crate) fn receive<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -56,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// Everything before `position` has been executed. False if a response to it is missing.
+    /// Handles an acknowledgement of everything before `position`. Returns `false` if a response before it is missing.
     fn acknowledge<H>(&mut self, step: &mut Step<'_, H>, position: Sequence) -> bool {
         let awaited = self.awaited().map(Work::awaited);
         let until = awaited.map_or(position, |awaited| awaited.min(position));
@@ -64,7 +64,7 @@ impl Requester {
         until == position
     }
 
-    /// The oldest request whose response has not arrived.
+    /// The oldest request whose response has not arrived completely.
     fn awaited(&self) -> Option<&Work> {
         if self.reads_out == 0 {
             return None;
@@ -102,7 +102,7 @@ impl Requester {
             return;
         }
         if self.next == self.unacked {
-            return; // it answers a packet of an earlier attempt
+            return; // a response to an earlier attempt
         }
         step.out.counters.rnr_naks += 1;
         if self.retry.wait_for_receive(step.now, timer.nanoseconds()) {
@@ -116,14 +116,14 @@ impl Requester {
         self.fail(Status::BadResponse, step.out);
     }
 
-    /// Whether the response at `at` is the next one that is missing. If so, the oldest request is the one that it answers.
+    /// Whether the response at `at` is the next missing one. If so, it belongs to the oldest request.
     fn is_next<H>(&mut self, step: &mut Step<'_, H>, at: Sequence) -> bool {
         let Some(awaited) = self.awaited().map(Work::awaited) else {
             step.out.counters.stale_responses += 1;
             return false;
         };
         if at < awaited {
-            // It answers a send or write, but these have no responses.
+            // It refers to a send or write, but these have no responses.
             step.out.counters.stale_responses += 1;
             return false;
         }
@@ -176,7 +176,7 @@ impl Requester {
         self.answered(step, stored.is_ok());
     }
 
-    /// The next packet of the oldest request's response has arrived.
+    /// Records that the next packet of the oldest request's response has arrived.
     fn answered<H>(&mut self, step: &mut Step<'_, H>, is_stored: bool) {
         if !is_stored {
             self.fail(Status::LocalProtection, step.out);

@@ -1,38 +1,47 @@
-//! Retries: how long to wait for an answer, how often to send again, and how much to have outstanding.
+//! Retries: how long to wait for a response, how often to send again, and how much may be outstanding.
 
 use super::Requester;
+use super::probe::Probe;
 use crate::transport::config::{Config, timeout_ns};
 use crate::transport::event::Status;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 
-/// `rnr_retry` without a limit.
-const FOREVER: u8 = 7;
+/// The value of `rnr_retry` that means no limit.
+const NO_LIMIT: u8 = 7;
 
-/// The fewest packets that loss leaves in the window, unless it was smaller from the start: one that is lost and one that
-/// shows it.
+/// The minimum window after losses, in packets, unless it was smaller from the start: one packet that is lost and one
+/// that reveals the loss.
 const WINDOW_MIN: u32 = 2;
+
+/// How often the timeout doubles without progress: an answer may take up to four times the timeout of the queue pair (IBA
+/// volume 1, 9.7.6.1.3). A network or a peer that is overloaded gets fewer packets, and more time before the request fails.
+const DOUBLINGS_MAX: u8 = 2;
 
 /// Counters and timers of a requester.
 #[derive(Debug)]
 pub(super) struct Retry {
-    /// How long an answer may take, in nanoseconds.
+    /// The response timeout, in nanoseconds.
     timeout: Option<u64>,
     retry_count: u8,
     rnr_retry: u8,
     retries_left: u8,
     rnr_retries_left: u8,
-    /// When the answer that is awaited is late.
+    /// How often the timeout has doubled since the last progress.
+    doublings: u8,
+    /// When the awaited response is overdue.
     deadline: Option<u64>,
-    /// Nothing is sent before this time, because the peer had no receive.
+    /// Do not send before this time, because the peer had no receive.
     not_before: Option<u64>,
-    /// The last position that an answer has made us go back to. Answers that were already under way then repeat the same
-    /// report.
-    went_back_to: Option<Sequence>,
+    /// The position that a response last made us go back to. Responses already in transit then repeat the same report.
+    last_rewind: Option<Sequence>,
     window_max: u32,
     window: u32,
     /// Positions acknowledged since the window last changed.
     acknowledged: u32,
+    /// A probe has left since the last progress: until then, the window is one packet.
+    is_probing: bool,
+    pub(super) probe: Probe,
 }
 
 impl Retry {
@@ -44,12 +53,15 @@ impl Retry {
             rnr_retry: config.rnr_retry,
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
+            doublings: 0,
             deadline: None,
             not_before: None,
-            went_back_to: None,
+            last_rewind: None,
             window_max: window,
             window,
             acknowledged: 0,
+            is_probing: false,
+            probe: Probe::new(config.probe_after),
         }
     }
 
@@ -62,36 +74,46 @@ impl Retry {
         self.rnr_retries_left = self.rnr_retries_left.min(config.rnr_retry);
     }
 
-    /// How many positions may be outstanding.
+    /// The maximum number of outstanding positions.
     pub(super) fn window(&self) -> u32 {
-        self.window
+        if self.is_probing { 1 } else { self.window }
     }
 
-    /// Whether nothing may be sent because the peer had no receive.
+    /// Whether sending is paused because the peer had no receive.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
         self.not_before.is_some_and(|time| now < time)
     }
 
-    /// A packet has left.
+    /// Records that a packet was sent.
     pub(super) fn sent(&mut self, now: u64) {
         self.not_before = None;
         if self.deadline.is_none() {
             self.watch(now, true);
         }
+        self.probe.sent(now);
     }
 
-    /// Restarts the timer, or stops it if no answer is awaited.
-    pub(super) fn watch(&mut self, now: u64, awaits_answer: bool) {
-        let timeout = self.timeout.filter(|_| awaits_answer);
-        self.deadline = timeout.map(|timeout| now.saturating_add(timeout));
+    /// Restarts the timer, or stops it if no response is awaited.
+    pub(super) fn watch(&mut self, now: u64, awaits_response: bool) {
+        let timeout = self.timeout.filter(|_| awaits_response);
+        self.deadline = timeout.map(|timeout| now.saturating_add(timeout << self.doublings));
+        match awaits_response {
+            true => self.probe.watch(now),
+            false => self.probe.stop(),
+        }
     }
 
-    /// The peer has executed `positions` packets: resets the retry counts. The window grows by one packet each time
-    /// that a whole window has been acknowledged.
+    /// Records that the peer has executed `positions` packets: resets the retry counts. The window grows by one packet
+    /// whenever a whole window has been acknowledged.
     pub(super) fn progress(&mut self, positions: u32) {
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
+        self.doublings = 0;
         self.not_before = None;
+        if std::mem::take(&mut self.is_probing) && positions == 1 {
+            // The peer had no later packet, so the probe has replaced one that was lost. Otherwise it was superfluous.
+            self.shrink();
+        }
         self.acknowledged = self.acknowledged.saturating_add(positions);
         if self.acknowledged >= self.window {
             self.acknowledged = 0;
@@ -99,10 +121,11 @@ impl Retry {
         }
     }
 
-    /// Halves the window: the network, or the peer's receive buffer, holds less.
+    /// Halves the window, since the network or the peer's receive buffer holds less.
     fn shrink(&mut self) {
         self.window = (self.window / 2).max(WINDOW_MIN.min(self.window_max));
         self.acknowledged = 0;
+        self.is_probing = false;
     }
 
     /// Uses up a retry, if one is left.
@@ -112,9 +135,9 @@ impl Retry {
         left.is_some()
     }
 
-    /// Pauses because the peer has no receive, if a retry for that is left.
+    /// Pauses because the peer has no receive, if an RNR retry is left.
     pub(super) fn wait_for_receive(&mut self, now: u64, delay: u64) -> bool {
-        if self.rnr_retry != FOREVER {
+        if self.rnr_retry != NO_LIMIT {
             let Some(left) = self.rnr_retries_left.checked_sub(1) else {
                 return false;
             };
@@ -122,24 +145,29 @@ impl Retry {
         }
         self.not_before = Some(now.saturating_add(delay));
         self.deadline = None;
+        self.probe.stop();
         true
     }
 
     /// Stops all timers.
     pub(super) fn stop(&mut self) {
         (self.deadline, self.not_before) = (None, None);
+        self.probe.stop();
     }
 
     /// When the next timer expires.
     fn next_deadline(&self) -> Option<u64> {
-        self.deadline.into_iter().chain(self.not_before).min()
+        [self.deadline, self.not_before, self.probe.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
 impl Requester {
-    /// An answer has shown that the packet or the response at `unacked` was lost: sends again from there on.
+    /// A response has shown that the packet or the response at `unacked` was lost: sends again from there on.
     pub(super) fn go_back<H>(&mut self, step: &mut Step<'_, H>) {
-        let is_repeated = self.retry.went_back_to == Some(self.unacked);
+        let is_repeated = self.retry.last_rewind == Some(self.unacked);
         if is_repeated || self.next == self.unacked {
             return;
         }
@@ -147,23 +175,26 @@ impl Requester {
             self.fail(Status::RetryExceeded, step.out);
             return;
         }
-        self.retry.went_back_to = Some(self.unacked);
+        self.retry.last_rewind = Some(self.unacked);
         self.retry.shrink();
         self.rewind();
         self.retry.watch(step.now, true);
     }
 
-    /// The time at which [`on_time`](Self::on_time) has something to do, or a packet may be sent again.
+    /// When [`on_time`](Self::on_time) has something to do, or when packets may be sent again.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.retry.next_deadline()
     }
 
-    /// Sends again, or gives up, if the answer is late.
+    /// Sends again, or gives up, if the response is overdue.
     pub(crate) fn on_time(&mut self, now: u64, out: &mut Output) {
         if self.retry.not_before.is_some_and(|time| time <= now) {
             self.retry.not_before = None;
         }
         if self.retry.deadline.is_none_or(|deadline| now < deadline) {
+            if (self.retry.probe.deadline()).is_some_and(|deadline| deadline <= now) {
+                self.send_probe(now, out);
+            }
             return;
         }
         out.counters.timeouts += 1;
@@ -171,9 +202,19 @@ impl Requester {
             self.fail(Status::RetryExceeded, out);
             return;
         }
-        self.retry.went_back_to = None;
+        self.retry.last_rewind = None;
+        self.retry.doublings = (self.retry.doublings + 1).min(DOUBLINGS_MAX);
         self.retry.shrink();
         self.rewind();
         self.retry.watch(now, true);
+    }
+
+    /// Sends the oldest packet again, because its response is later than usual.
+    fn send_probe(&mut self, now: u64, out: &mut Output) {
+        out.counters.probes += 1;
+        self.retry.last_rewind = Some(self.unacked);
+        self.retry.is_probing = true;
+        self.rewind();
+        self.retry.probe.probed(now);
     }
 }

@@ -1,4 +1,4 @@
-//! Request packets: which one is next, and what it contains.
+//! Request packets: which packet is next, and what it contains.
 
 use super::Requester;
 use crate::packet::{
@@ -10,11 +10,11 @@ use crate::transport::host::{Atomic, Host, LocalFault};
 use crate::transport::step::Step;
 use crate::transport::work::{Operation, Part, Target, Work, WorkRequest};
 
-/// At most half of all PSNs are in use, so that an old one cannot be mistaken for a new one (IBA volume 1, 9.7.2).
+/// At most half of all PSNs are in use, so that an old PSN cannot be mistaken for a new one (IBA volume 1, 9.7.2).
 const POSITIONS_MAX: u32 = 1 << 23;
 
 impl Requester {
-    /// Writes the next packet to `to`, if one may be sent now; returns its length.
+    /// Writes the next packet to `to` if one may be sent now, and returns its length.
     pub(crate) fn transmit<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -29,13 +29,13 @@ impl Requester {
             let packet = self.packet(&work);
             match self.write(step, &work, &packet, to) {
                 Ok(length) => return length,
-                Err(LocalFault) => self.break_off(step, index),
+                Err(LocalFault) => self.fail_load(step, index),
             }
         }
         None
     }
 
-    /// Writes a packet of `work`, the one at `next`, and moves on.
+    /// Writes the packet of `work` at `next`, and moves on.
     fn write<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -47,20 +47,23 @@ impl Requester {
         let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
         self.pass(packet);
         headers.pkey = self.pkey;
-        // No other packet has the bit, as Soft-RoCE sends them too.
+        // The bit is set in the last packet only, as in Soft-RoCE.
         headers.solicited =
             packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
-        headers.ack_request = self.asks_for_acknowledgement(step.now, packet);
+        headers.ack_request = self.must_request_ack(step.now, packet);
         let (host, id) = (&mut *step.host, work.request.id);
         let length = write_packet(to, &headers, packet.length, |payload| {
             host.load(id, packet.offset, payload)
         })?;
         step.out.counters.retransmitted += u64::from(is_again);
+        if !is_again && (headers.ack_request || packet.is_answered) {
+            self.retry.probe.measure(step.now, self.next);
+        }
         self.sent(step, &headers);
         Ok(length)
     }
 
-    /// Whether there is a packet that may be sent now.
+    /// Whether a packet may be sent now.
     fn may_send(&self, now: u64) -> bool {
         let Some(work) = self.works.get(self.cursor) else {
             return false;
@@ -78,7 +81,7 @@ impl Requester {
         self.cursor < self.started || self.may_start(work)
     }
 
-    /// Whether a request that has not been started may start.
+    /// Whether the next request may be started.
     fn may_start(&self, work: &Work) -> bool {
         let fits = self.next.since(self.unacked) + work.packets <= POSITIONS_MAX;
         let fenced = work.request.fence && self.reads_out > 0;
@@ -95,7 +98,7 @@ impl Requester {
         self.started += 1;
     }
 
-    /// The packet of `work` at `next`.
+    /// Builds the packet of `work` at `next`.
     fn packet(&self, work: &Work) -> Packet {
         let request = &work.request;
         let index = self.next.since(work.first);
@@ -121,8 +124,8 @@ impl Requester {
         }
     }
 
-    /// The request for the data of a read from packet `index` on, up to the end of the part that it is in. So the peer never
-    /// sends much more than a window at once, and what has arrived is not requested again.
+    /// Requests the data of a read from packet `index` to the end of the part that contains it. So the peer never sends much
+    /// more than a window at once, and data that has arrived is not requested again.
     fn read_request(&self, work: &Work, index: u32, target: Target) -> Packet {
         let end = self.part_end(work, index);
         let offset = Part::of(work.request.length, index, self.mtu).offset;
@@ -137,7 +140,7 @@ impl Requester {
         packet
     }
 
-    /// The packet after the part of a response that packet `index` is in.
+    /// The index of the first packet after the part of a response that contains packet `index`.
     pub(super) fn part_end(&self, work: &Work, index: u32) -> u32 {
         let end = (index / self.read_part + 1).saturating_mul(self.read_part);
         end.min(work.packets)
@@ -152,14 +155,15 @@ impl Requester {
         self.cursor += usize::from(packet.is_last);
     }
 
-    /// Whether the packet before `next` asks for an acknowledgement: if no packet follows now, or if a quarter of the window
-    /// has gone without asking. So a peer that answers only when it is asked never leaves the last packet without an answer.
-    fn asks_for_acknowledgement(&self, now: u64, packet: &Packet) -> bool {
+    /// Whether the packet before `next` must request an acknowledgement: if no packet follows now, or if a quarter of the
+    /// window has been sent without a request. So a peer that acknowledges only on request never leaves the last packet
+    /// unacknowledged.
+    fn must_request_ack(&self, now: u64, packet: &Packet) -> bool {
         let many = self.unrequested + 1 >= self.retry.window().div_ceil(4);
         self.is_reliable && !packet.is_answered && (many || !self.may_send(now))
     }
 
-    /// A packet has left.
+    /// Records that a packet was sent.
     fn sent<H>(&mut self, step: &mut Step<'_, H>, headers: &Headers) {
         self.top = self.top.max(self.next);
         if !self.is_reliable {
@@ -174,9 +178,9 @@ impl Requester {
         self.retry.sent(step.now);
     }
 
-    /// The memory of the request at `index` cannot be read. It ends after those before it, for which the peer may not have
-    /// been asked to answer yet.
-    fn break_off<H>(&mut self, step: &mut Step<'_, H>, index: usize) {
+    /// Handles unreadable memory of the request at `index`. The request ends after those before it, which the peer may not
+    /// have been asked to acknowledge yet.
+    fn fail_load<H>(&mut self, step: &mut Step<'_, H>, index: usize) {
         if let Some(work) = self.works.get_mut(index) {
             work.failed = Some(Status::LocalProtection);
         }
@@ -185,21 +189,21 @@ impl Requester {
     }
 }
 
-/// A packet of a request.
+/// One packet of a request.
 struct Packet {
     body: Body,
     offset: u32,
     length: u32,
     /// How many positions it takes.
     positions: u32,
-    /// The request has no further packet.
+    /// Whether it is the request's last packet.
     is_last: bool,
-    /// It has a response of its own.
+    /// Whether it gets a response of its own.
     is_answered: bool,
 }
 
 impl Packet {
-    /// A request of one packet that has a response.
+    /// A single-packet request that has a response.
     fn whole(request: Request) -> Self {
         Self {
             body: Body::Request(Service::Rc, request),
@@ -226,7 +230,7 @@ fn atomic(target: Target, operation: Atomic) -> Request {
     }
 }
 
-/// The headers of a packet of a send or write.
+/// The operation of a packet of a send or write.
 fn fragment(request: &WorkRequest, position: Position) -> Request {
     match request.operation {
         Operation::Write { target, immediate } => {

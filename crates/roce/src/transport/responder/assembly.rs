@@ -1,4 +1,4 @@
-//! Messages of sends and writes, from their first packet to their last.
+//! Assembles sends and writes from their packets.
 
 use crate::packet::{NakCode, Request, Reth, Tail};
 use crate::transport::event::{Received, Status};
@@ -6,11 +6,11 @@ use crate::transport::host::{Access, Host, Receive, Refusal, RemoteRange};
 use crate::transport::step::{Output, Step};
 use crate::transport::work::MESSAGE_MAX;
 
-/// The message that is being received, and the receive that it has taken.
+/// The message that is being received, and the receive taken for it.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     current: Option<Message>,
-    /// A receive that a message has taken and not filled. If the message is abandoned, the next one uses it.
+    /// A receive that was taken for a message and not completed. If the message is abandoned, the next one uses it.
     receive: Option<Receive>,
 }
 
@@ -18,33 +18,33 @@ pub(super) struct Assembly {
 struct Message {
     /// The destination of a write; `None` for a send.
     target: Option<Reth>,
-    /// The bytes that have arrived.
+    /// How many bytes have arrived.
     done: u32,
 }
 
 /// Why a packet was not executed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Trouble {
+pub(super) enum ExecuteError {
     /// No receive is posted. Nothing has changed.
     NoReceive,
-    /// The request is refused for good.
+    /// The request is refused permanently.
     Refused {
-        /// What the peer is told.
+        /// The code that the peer gets.
         code: NakCode,
-        /// How the receive of the message ends.
+        /// The status of the message's receive.
         receive: Status,
     },
 }
 
-impl Trouble {
-    /// The packet does not fit the packets before it, or its own headers.
+impl ExecuteError {
+    /// The packet does not match the packets before it, or its own headers.
     pub(super) const INVALID: Self = Self::Refused {
         code: NakCode::InvalidRequest,
         receive: Status::Flushed,
     };
 }
 
-impl From<Refusal> for Trouble {
+impl From<Refusal> for ExecuteError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused {
             code: refusal.into(),
@@ -54,17 +54,17 @@ impl From<Refusal> for Trouble {
 }
 
 impl Assembly {
-    /// Whether a message has begun and not ended.
+    /// Whether a message is in progress.
     pub(super) fn is_active(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Forgets the message that has begun; the next one uses its receive.
+    /// Abandons the message in progress; the next one uses its receive.
     pub(super) fn abandon(&mut self) {
         self.current = None;
     }
 
-    /// Ends the receive of the message that has begun.
+    /// Ends the receive of the message in progress with an error.
     pub(super) fn fail_receive(&mut self, out: &mut Output, status: Status) {
         self.current = None;
         if let Some(receive) = self.receive.take() {
@@ -72,19 +72,19 @@ impl Assembly {
         }
     }
 
-    /// Takes the next packet, whose payload has a length that fits its position. Returns whether it ends the message.
+    /// Handles the next packet, whose payload length is valid for its position. Returns whether it ends the message.
     pub(super) fn accept<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
         request: &Request,
         solicited: bool,
         payload: &[u8],
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, ExecuteError> {
         let position = request.position();
         let message = match (self.current, position.starts()) {
             (None, true) => self.begin(step, request, payload)?,
             (Some(message), false) if message.target.is_some() == is_write(request) => message,
-            _ => return Err(Trouble::INVALID),
+            _ => return Err(ExecuteError::INVALID),
         };
         if immediate(request).is_some() {
             self.need_receive(step)?;
@@ -97,13 +97,13 @@ impl Assembly {
         Ok(position.ends())
     }
 
-    /// Checks the first packet of a message. Changes nothing, except that it may take a receive.
+    /// Checks the first packet of a message. Has no effect except that it may take a receive.
     fn begin<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
         request: &Request,
         payload: &[u8],
-    ) -> Result<Message, Trouble> {
+    ) -> Result<Message, ExecuteError> {
         let (reth, fits) = match *request {
             Request::WriteFirst(reth) => (reth, payload.len() < reth.length as usize),
             Request::WriteOnly(reth, _) => (reth, payload.len() == reth.length as usize),
@@ -116,7 +116,7 @@ impl Assembly {
             }
         };
         if !fits || reth.length > MESSAGE_MAX {
-            return Err(Trouble::INVALID);
+            return Err(ExecuteError::INVALID);
         }
         if reth.length > 0 {
             step.host.check(&super::range(&reth), Access::Write)?;
@@ -127,11 +127,11 @@ impl Assembly {
         })
     }
 
-    fn need_receive<H: Host>(&mut self, step: &mut Step<'_, H>) -> Result<(), Trouble> {
+    fn need_receive<H: Host>(&mut self, step: &mut Step<'_, H>) -> Result<(), ExecuteError> {
         if self.receive.is_none() {
             self.receive = step.host.take_receive(0);
         }
-        self.receive.map(drop).ok_or(Trouble::NoReceive)
+        self.receive.map(drop).ok_or(ExecuteError::NoReceive)
     }
 
     /// Stores the payload of a packet; returns how much of the message has arrived.
@@ -141,12 +141,12 @@ impl Assembly {
         message: &Message,
         is_last: bool,
         payload: &[u8],
-    ) -> Result<u32, Trouble> {
-        // Both are bounded: by the longest message, and by the largest path MTU.
+    ) -> Result<u32, ExecuteError> {
+        // Neither overflows: the first is at most the longest message, the second at most the largest path MTU.
         let length = payload.len() as u32;
         let end = message.done + length;
         if end > MESSAGE_MAX {
-            return Err(Trouble::INVALID);
+            return Err(ExecuteError::INVALID);
         }
         match message.target {
             Some(reth) => {
@@ -156,7 +156,7 @@ impl Assembly {
                     end < reth.length
                 };
                 if !fits {
-                    return Err(Trouble::INVALID);
+                    return Err(ExecuteError::INVALID);
                 }
                 if length > 0 {
                     let range = RemoteRange {
@@ -179,10 +179,10 @@ impl Assembly {
         done: u32,
         end: u32,
         payload: &[u8],
-    ) -> Result<(), Trouble> {
-        let receive = self.receive.ok_or(Trouble::INVALID)?;
+    ) -> Result<(), ExecuteError> {
+        let receive = self.receive.ok_or(ExecuteError::INVALID)?;
         if u64::from(end) > receive.capacity {
-            return Err(Trouble::Refused {
+            return Err(ExecuteError::Refused {
                 code: NakCode::InvalidRequest,
                 receive: Status::LocalLength,
             });
@@ -191,20 +191,20 @@ impl Assembly {
             return Ok(());
         }
         let filled = step.host.fill(receive.id, done, payload);
-        filled.map_err(|_| Trouble::Refused {
+        filled.map_err(|_| ExecuteError::Refused {
             code: NakCode::RemoteOperationalError,
             receive: Status::LocalProtection,
         })
     }
 
-    /// The last packet of a message has been stored.
+    /// Completes a message after its last packet has been stored.
     fn end<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
         request: &Request,
         solicited: bool,
         bytes: u32,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ExecuteError> {
         let invalidated = match request {
             Request::SendLast(Tail::Invalidate(ieth))
             | Request::SendOnly(Tail::Invalidate(ieth)) => {

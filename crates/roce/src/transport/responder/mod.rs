@@ -1,11 +1,11 @@
 //! The responder: requests of the peer in, responses out.
 //!
-//! Requests are executed in the order of their PSNs, each one once. A packet that is too early is dropped and reported once
-//! (NAK sequence error). A packet that comes again is answered again: sends and writes with an acknowledgement of everything
-//! so far, reads with the data as it is now, atomics with the result that is remembered.
+//! Requests are executed exactly once, in PSN order. A packet after a gap is dropped, and the gap is reported once (NAK
+//! sequence error). A duplicate packet gets another response: sends and writes an acknowledgement of everything so far, reads
+//! the current data, atomics the remembered result.
 //!
-//! [`assembly`] puts messages together, [`remembered`] has the reads and atomics that may come again, [`replies`] is the queue
-//! of answers. Unreliable connections have their own rules for what is expected, in [`unreliable`].
+//! [`assembly`] assembles messages, [`remembered`] has the reads and atomics that may be repeated, and [`replies`] is the
+//! queue of responses. Unreliable connections have their own sequence rules, in [`unreliable`].
 
 mod assembly;
 mod remembered;
@@ -22,7 +22,7 @@ use crate::transport::host::{Access, Atomic, Host, RemoteRange};
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 use crate::transport::work::MESSAGE_MAX;
-use assembly::{Assembly, Trouble};
+use assembly::{Assembly, ExecuteError};
 use remembered::{Kind, Remembered};
 use replies::{Replies, Reply, Sender};
 
@@ -39,14 +39,14 @@ pub(crate) struct Responder {
     sender: Sender,
     /// The position of the next packet to execute.
     expected: Sequence,
-    /// Messages executed, modulo 2²⁴.
+    /// The number of executed messages, modulo 2²⁴.
     msn: u32,
-    /// The peer has been told that the packet at `expected` is missing, or has no receive.
+    /// Whether the peer has been told that the packet at `expected` is missing or has no receive.
     is_reported: bool,
     assembly: Assembly,
     remembered: Remembered,
     replies: Replies,
-    /// The packet that was refused, after which nothing is executed.
+    /// The refused packet. Nothing after it is executed.
     refused: Option<(Sequence, NakCode)>,
 }
 
@@ -66,7 +66,7 @@ impl Responder {
         }
     }
 
-    /// Changes how long a peer waits that finds no receive.
+    /// Changes how long a peer waits after an RNR NAK.
     pub(crate) fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
         self.min_rnr_timer = timer;
     }
@@ -76,7 +76,7 @@ impl Responder {
         self.refused.is_some()
     }
 
-    /// How many answers and remembered requests there are.
+    /// How many responses and remembered requests are held.
     pub(crate) fn outstanding(&self) -> usize {
         self.replies.len() + self.remembered.len()
     }
@@ -91,7 +91,7 @@ impl Responder {
     ) {
         let at = self.expected.near(headers.psn);
         if let Some((refused, code)) = self.refused {
-            // The peer has not seen the refusal.
+            // The peer has not received the refusal.
             if at == refused {
                 self.acknowledge(at, Syndrome::Nak(code));
             }
@@ -111,7 +111,7 @@ impl Responder {
         }
     }
 
-    /// Executes the request that is expected.
+    /// Executes the expected request.
     fn execute<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -139,12 +139,12 @@ impl Responder {
         };
         match result {
             Ok(()) => self.is_reported = false,
-            Err(Trouble::NoReceive) => {
+            Err(ExecuteError::NoReceive) => {
                 step.out.counters.rnr_naks_sent += 1;
                 self.is_reported = true;
                 self.acknowledge(at, Syndrome::RnrNak(self.min_rnr_timer));
             }
-            Err(Trouble::Refused { code, receive }) => self.refuse(step, at, code, receive),
+            Err(ExecuteError::Refused { code, receive }) => self.refuse(step, at, code, receive),
         }
     }
 
@@ -154,7 +154,7 @@ impl Responder {
         headers: &Headers,
         request: &Request,
         payload: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ExecuteError> {
         let has_ended = (self.assembly).accept(step, request, headers.solicited, payload)?;
         let at = self.expected;
         self.expected = at.next();
@@ -165,12 +165,12 @@ impl Responder {
         Ok(())
     }
 
-    fn read<H: Host>(&mut self, step: &mut Step<'_, H>, reth: &Reth) -> Result<(), Trouble> {
+    fn read<H: Host>(&mut self, step: &mut Step<'_, H>, reth: &Reth) -> Result<(), ExecuteError> {
         let possible = !self.assembly.is_active()
             && reth.length <= MESSAGE_MAX
             && self.remembered.make_room(&mut self.replies);
         if !possible {
-            return Err(Trouble::INVALID);
+            return Err(ExecuteError::INVALID);
         }
         if reth.length > 0 {
             step.host.check(&range(reth), Access::Read)?;
@@ -193,12 +193,12 @@ impl Responder {
         request: &Request,
         atomic: &AtomicEth,
         operation: Atomic,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ExecuteError> {
         let possible = !self.assembly.is_active()
             && atomic.address.is_multiple_of(8)
             && self.remembered.make_room(&mut self.replies);
         if !possible {
-            return Err(Trouble::INVALID);
+            return Err(ExecuteError::INVALID);
         }
         let word = RemoteRange {
             address: atomic.address,
@@ -218,7 +218,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Answers a request that has been executed before.
+    /// Answers a duplicate of a request that has been executed.
     fn answer_again(&mut self, at: Sequence, request: &Request) {
         match request {
             Request::Read(reth) => {
@@ -240,7 +240,7 @@ impl Responder {
         self.replies.acknowledge(at, Aeth { syndrome, msn });
     }
 
-    /// Refuses the packet at `at` for good. Answers to earlier requests still leave, and then the refusal.
+    /// Refuses the packet at `at` permanently. Responses to earlier requests are still sent, and then the refusal.
     fn refuse<H>(&mut self, step: &mut Step<'_, H>, at: Sequence, code: NakCode, receive: Status) {
         step.out.counters.refused += 1;
         let is_first = self.refused.replace((at, code)).is_none();
@@ -251,7 +251,7 @@ impl Responder {
         }
     }
 
-    /// Writes the next answer to `to`, if there is one; returns its length.
+    /// Writes the next response to `to`, if there is one, and returns its length.
     pub(crate) fn transmit<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -270,7 +270,7 @@ impl Responder {
                 match self.sender.read(step, &read, to) {
                     Ok(length) => length,
                     Err(refusal) => {
-                        // The memory has gone since the request arrived. Answers to later requests are void.
+                        // The memory was deregistered after the request arrived. Responses to later requests are void.
                         self.replies.clear();
                         self.refuse(step, read.at, refusal.into(), Status::Flushed);
                         self.transmit(step, to)
@@ -280,7 +280,7 @@ impl Responder {
         }
     }
 
-    /// Drops the message that is being received, and the answers that have not left unless they end in a refusal.
+    /// Drops the message in progress, and the unsent responses unless they end in a refusal.
     pub(crate) fn flush(&mut self, out: &mut Output) {
         self.assembly.fail_receive(out, Status::Flushed);
         if self.refused.is_none() {

@@ -1,13 +1,14 @@
-//! The reads and atomics that a responder remembers, because it may have to answer them again.
+//! The reads and atomics that a responder remembers because it may have to answer them again.
 //!
-//! The peer may have `max_dest_rd_atomic` of them outstanding. So only that many, the latest, can come again.
+//! The peer may have `max_dest_rd_atomic` of them outstanding, so only the most recent ones, up to this number, can be
+//! repeated.
 
 use super::replies::Replies;
 use crate::packet::{Mtu, Request, Reth};
 use crate::transport::sequence::Sequence;
 use std::collections::VecDeque;
 
-/// The last reads and atomics, oldest first.
+/// The most recent reads and atomics, oldest first.
 #[derive(Debug)]
 pub(super) struct Remembered {
     limit: usize,
@@ -20,11 +21,11 @@ struct Entry {
     /// The message number of its response.
     msn: u32,
     kind: Kind,
-    /// The whole response has left at least once.
+    /// Whether the whole response has been sent at least once.
     is_answered: bool,
 }
 
-/// A request that may come again.
+/// A request that may be repeated.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// A read, and how many packets its response has.
@@ -45,15 +46,16 @@ impl Remembered {
         self.requests.len()
     }
 
-    /// Forgets the oldest request if there is no room for another one. False if the peer has more outstanding than it may:
-    /// the oldest has not even been answered.
+    /// Forgets the oldest request if there is no room for another. Returns `false` if the oldest has not even been
+    /// answered: the peer has more outstanding than it may.
     pub(super) fn make_room(&mut self, replies: &mut Replies) -> bool {
         if self.requests.len() < self.limit {
             return true;
         }
         match self.requests.front() {
             Some(oldest) if oldest.is_answered => {
-                // The peer has its response, or it could not send another request. An answer to a late duplicate is void.
+                // The peer has its response, or it could not send another request. A pending answer to a late duplicate is
+                // void.
                 replies.remove(oldest.first);
                 self.requests.pop_front();
                 true
@@ -72,7 +74,7 @@ impl Remembered {
         });
     }
 
-    /// The response to the request at `first` has left.
+    /// Records that the response to the request at `first` has been sent.
     pub(super) fn answered(&mut self, first: Sequence) {
         for entry in self
             .requests
@@ -83,7 +85,7 @@ impl Remembered {
         }
     }
 
-    /// Finds the read that this one repeats, as a whole or from a later packet on; returns its first position and the
+    /// Finds the read that `again` repeats, as a whole or from a later packet on; returns its first position and the
     /// message number of the response.
     pub(super) fn find_read(
         &self,
@@ -106,7 +108,7 @@ impl Remembered {
         })
     }
 
-    /// Finds the atomic that this one repeats; returns its result and the message number of the response.
+    /// Finds the atomic that `again` repeats; returns its result and the message number of the response.
     pub(super) fn find_atomic(&self, at: Sequence, again: &Request) -> Option<(u64, u32)> {
         self.requests.iter().find_map(|entry| match entry.kind {
             Kind::Atomic { request, original } if entry.first == at && request == *again => {

@@ -1,7 +1,7 @@
-//! The answers that have not left, in the order of the requests.
+//! The responses that have not been sent, in request order.
 //!
-//! Acknowledgements are cumulative: of several that would leave one after the other, only the last one does. The queue is
-//! bounded by the number of reads and atomics that a responder remembers, with at most one acknowledgement between them.
+//! Acknowledgements are cumulative: of several in a row, only the last is sent. The queue is bounded by the number of
+//! reads and atomics that a responder remembers, with at most one acknowledgement between each two.
 
 use crate::packet::{
     Aeth, AtomicAckEth, Body, Credits, Headers, Mtu, Position, Reliable, Response, Reth, Syndrome,
@@ -34,21 +34,21 @@ enum Waiting {
     },
 }
 
-/// The response to a read, perhaps from a later packet on.
+/// The response to a read, or the rest of one.
 #[derive(Clone, Copy, Debug)]
 struct WaitingRead {
     /// The first position of the whole read.
     first: Sequence,
     /// The first position of this response.
     start: Sequence,
-    /// What is read from there on.
+    /// The range to read from there on.
     reth: Reth,
     msn: u32,
-    /// How many packets of this response have left.
+    /// How many packets of this response have been sent.
     sent: u32,
 }
 
-/// An answer that leaves now.
+/// A response to send now.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply {
     Acknowledge {
@@ -63,7 +63,7 @@ pub(super) enum Reply {
     },
 }
 
-/// One packet of the response to a read.
+/// One packet of a read response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadPart {
     /// The first position of the whole read.
@@ -83,7 +83,7 @@ impl Replies {
         self.queue.clear();
     }
 
-    /// Adds an acknowledgement or a NAK of the packet at `at`. It replaces one that waits, unless that one says more.
+    /// Adds an acknowledgement or a NAK of the packet at `at`. It replaces a queued one, unless the queued one says more.
     pub(super) fn acknowledge(&mut self, at: Sequence, aeth: Aeth) {
         if let Some(Waiting::Acknowledge {
             at: before,
@@ -100,7 +100,7 @@ impl Replies {
         self.queue.push_back(Waiting::Acknowledge { at, aeth });
     }
 
-    /// Adds the response to a read, from the packet at `start` on. It replaces one that waits for the same read.
+    /// Adds the response to a read, starting with the packet at `start`. It replaces a queued response to the same read.
     pub(super) fn read(&mut self, first: Sequence, start: Sequence, reth: Reth, msn: u32) {
         let read = Waiting::Read(WaitingRead {
             first,
@@ -118,7 +118,7 @@ impl Replies {
         }
     }
 
-    /// Adds the response to an atomic, unless it waits already.
+    /// Adds the response to an atomic, unless it is already queued.
     pub(super) fn atomic(&mut self, at: Sequence, original: u64, msn: u32) {
         let same =
             |reply: &Waiting| matches!(reply, Waiting::Atomic { at: other, .. } if *other == at);
@@ -136,7 +136,7 @@ impl Replies {
         });
     }
 
-    /// The next packet that leaves.
+    /// Removes the next packet to send.
     pub(super) fn pop(&mut self, mtu: Mtu) -> Option<Reply> {
         let reply = match self.queue.front_mut()? {
             Waiting::Read(read) => {
@@ -181,7 +181,7 @@ impl WaitingRead {
     }
 }
 
-/// The position before which an acknowledgement says that everything has been executed.
+/// The position before which an acknowledgement covers everything.
 fn covered(at: Sequence, aeth: &Aeth) -> Sequence {
     match aeth.syndrome {
         Syndrome::Ack(_) => at.next(),

@@ -1,6 +1,6 @@
-//! The responder of an unreliable connection: a message arrives whole, or is dropped (IBA volume 1, 9.8.2).
+//! The responder of an unreliable connection: a message arrives whole or is dropped (IBA volume 1, 9.8.2).
 
-use super::assembly::{Assembly, Trouble};
+use super::assembly::{Assembly, ExecuteError};
 use crate::packet::{Headers, Mtu, Request, Tail};
 use crate::transport::config::Config;
 use crate::transport::event::Status;
@@ -8,8 +8,8 @@ use crate::transport::host::Host;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 
-/// A packet that is at most this many positions late has been overtaken, or is a copy. At any other position the sequence
-/// starts anew: the peer may have sent any number of packets that did not arrive.
+/// A packet that is at most this many positions late was overtaken or is a duplicate. At any other position the sequence
+/// restarts there: any number of the peer's packets may have been lost.
 const LATE_MAX: u32 = 1 << 16;
 
 /// The responding half of an unreliable connection.
@@ -30,7 +30,7 @@ impl UnreliableResponder {
         }
     }
 
-    /// Executes a request, or drops it.
+    /// Executes or drops a request.
     pub(crate) fn receive<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -44,7 +44,7 @@ impl UnreliableResponder {
             return;
         }
         if at != self.expected {
-            // What has been received of the message is dropped, and so is everything until the next one starts.
+            // The part of the message received so far is dropped, and so is everything until the next message starts.
             step.out.counters.out_of_sequence += 1;
             self.assembly.abandon();
         }
@@ -66,18 +66,18 @@ impl UnreliableResponder {
                 .accept(step, request, headers.solicited, payload)
                 .map(drop)
         } else {
-            Err(Trouble::INVALID)
+            Err(ExecuteError::INVALID)
         };
-        if let Err(trouble) = result {
+        if let Err(error) = result {
             step.out.counters.dropped += 1;
-            self.drop_message(step, trouble);
+            self.drop_message(step, error);
         }
     }
 
-    /// Drops the message in progress. Only an error of the receive itself ends the receive.
-    fn drop_message<H>(&mut self, step: &mut Step<'_, H>, trouble: Trouble) {
-        match trouble {
-            Trouble::Refused {
+    /// Drops the message in progress. Its receive ends only if the receive itself has an error.
+    fn drop_message<H>(&mut self, step: &mut Step<'_, H>, error: ExecuteError) {
+        match error {
+            ExecuteError::Refused {
                 receive: status @ (Status::LocalLength | Status::LocalProtection),
                 ..
             } => self.assembly.fail_receive(step.out, status),
@@ -85,7 +85,7 @@ impl UnreliableResponder {
         }
     }
 
-    /// Forgets the message in progress.
+    /// Abandons the message in progress.
     pub(crate) fn flush(&mut self, out: &mut Output) {
         self.assembly.fail_receive(out, Status::Flushed);
     }

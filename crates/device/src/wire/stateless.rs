@@ -1,6 +1,6 @@
-//! Answers to messages that are for no process here: a request to a port without a listener is refused, a DREQ for an unknown connection
-//! is confirmed. Any process may answer, because that needs no state. An answer is as long as its question, and there are only so
-//! many in a second.
+//! Stateless answers to messages that no process here is the receiver of: a request to a port without a listener is refused, and
+//! a DREQ for an unknown connection is confirmed. Any process may answer, because that needs no state. An answer is as long as
+//! the message it answers, and the number of answers per second is limited.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use rkey_cm::manager::{Config, Transmit};
 use rkey_cm::time::Nanos;
 use rkey_cm::wire::MAD;
 
-/// The maximum number of answers in a second.
+/// The maximum number of answers per second.
 const ANSWERS: u32 = 1024;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A connection manager without listeners.
 #[derive(Debug)]
-pub(super) struct Strangers {
+pub(super) struct StatelessReplies {
     manager: Manager,
     started: Instant,
     second: Instant,
     asked: u32,
 }
 
-impl Strangers {
+impl StatelessReplies {
     pub(super) fn new(guid: Guid, secret: u128, now: Instant) -> Self {
         Self {
             manager: Manager::new(Config::new(guid, secret)),
@@ -34,7 +34,7 @@ impl Strangers {
         }
     }
 
-    /// The answer to a message from `from` to our address `to`, if it has one. `Err`: there have been too many questions.
+    /// The answer to a message from `from` to our address `to`, if there is one. `Err` if the limit is reached.
     pub(super) fn answer(
         &mut self,
         now: Instant,
@@ -54,7 +54,7 @@ impl Strangers {
         self.manager.receive(now, from, to, mad);
         while self.manager.next_event().is_some() {}
         let answer = self.manager.next_transmit();
-        // It repeats nothing: the peer does.
+        // Discard repetitions: the peer repeats its message instead.
         while self.manager.next_transmit().is_some() {}
         Ok(answer)
     }
@@ -65,8 +65,8 @@ mod tests {
     use super::*;
     use rkey_cm::wire::{Dreq, Mad, Message, PrivateData};
 
-    fn strangers(now: Instant) -> Strangers {
-        Strangers::new(Guid([2; 8]), 7, now)
+    fn replies(now: Instant) -> StatelessReplies {
+        StatelessReplies::new(Guid([2; 8]), 7, now)
     }
 
     fn addresses() -> (IpAddr, IpAddr) {
@@ -85,9 +85,9 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_unknown_connection_is_confirmed() {
+    fn a_dreq_for_an_unknown_connection_is_confirmed() {
         let now = crate::time::now();
-        let answer = strangers(now).answer(now, addresses(), &dreq());
+        let answer = replies(now).answer(now, addresses(), &dreq());
         let answer = answer.unwrap().expect("an answer");
         let (from, to) = addresses();
         assert_eq!((answer.from, answer.to), (to, from));
@@ -96,17 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_has_no_answer() {
+    fn garbage_gets_no_answer() {
         let now = crate::time::now();
-        let answer = strangers(now).answer(now, addresses(), &[0; MAD]);
+        let answer = replies(now).answer(now, addresses(), &[0; MAD]);
         assert_eq!(answer, Ok(None));
     }
 
     #[test]
-    fn there_are_only_so_many_answers_in_a_second() {
+    fn answers_per_second_are_limited() {
         let now = crate::time::now();
-        let mut strangers = strangers(now);
-        let mut ask = |now| strangers.answer(now, addresses(), &dreq());
+        let mut replies = replies(now);
+        let mut ask = |now| replies.answer(now, addresses(), &dreq());
         for _ in 0..ANSWERS {
             assert!(ask(now).unwrap().is_some());
         }

@@ -15,7 +15,7 @@ const CLASSES: [(&str, &str); 2] = [
     ),
 ];
 
-/// What a path that does not exist stands for.
+/// The emulated file that a nonexistent path refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum File {
     /// The character device.

@@ -1,4 +1,4 @@
-//! The descriptor of an event channel: readable while events wait.
+//! The descriptor of an event channel: readable while events are pending.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::OFlags;
@@ -6,12 +6,12 @@ use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
 
-/// The descriptor. Programs may poll it, and make it non-blocking.
+/// A descriptor that this library makes readable. Programs may poll it, and make it non-blocking.
 #[derive(Debug)]
-pub enum Bell {
-    /// An eventfd.
+pub enum EventFd {
+    /// An `eventfd`.
     Counter(OwnedFd),
-    /// A pair of sockets, for kernels that cannot read an eventfd without waiting (before Linux 5.8, gVisor).
+    /// A socket pair, where a blocking `eventfd` cannot be read without waiting (before Linux 5.8, gVisor).
     Sockets {
         /// The program's end.
         theirs: OwnedFd,
@@ -20,8 +20,8 @@ pub enum Bell {
     },
 }
 
-impl Bell {
-    /// One that is not readable.
+impl EventFd {
+    /// Creates a descriptor that is not readable yet.
     ///
     /// # Errors
     /// No descriptor or memory is available.
@@ -49,7 +49,7 @@ impl Bell {
 
     /// Makes it readable.
     pub fn signal(&self) {
-        // The count cannot reach its limit of 2^64, and a full socket is readable already.
+        // Errors don't matter: the count cannot reach its limit near 2^64, and a full socket is already readable.
         let _ = match self {
             Self::Counter(fd) => rustix::io::write(fd, &1u64.to_ne_bytes()),
             Self::Sockets { ours, .. } => {
@@ -59,7 +59,7 @@ impl Bell {
         };
     }
 
-    /// Makes it unreadable, without waiting.
+    /// Makes it unreadable. Never blocks.
     pub fn drain(&self) {
         match self {
             Self::Counter(fd) => {
@@ -74,16 +74,16 @@ impl Bell {
         }
     }
 
-    /// Whether the program has left it blocking.
+    /// Whether it is blocking; the program may have set `O_NONBLOCK`.
     #[must_use]
     pub fn is_blocking(&self) -> bool {
         rustix::fs::fcntl_getfl(self.fd()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 
-    /// Waits until it is readable, unless the program has made it non-blocking, and makes it unreadable.
+    /// Reads it, which makes it unreadable. Blocks until it is readable, unless the program has made it non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`: it is not readable, and non-blocking. `EINTR`: a signal arrived.
+    /// `EAGAIN`: it is non-blocking and not readable. `EINTR`: a signal arrived.
     pub fn wait(&self) -> Result<(), Errno> {
         rustix::io::read(self.fd(), &mut [0; 8]).map(|_| ())
     }
@@ -92,7 +92,7 @@ impl Bell {
 fn read_at_once(counter: &OwnedFd) -> Result<usize, Errno> {
     let mut count = [0; 8];
     let mut into = [IoSliceMut::new(&mut count)];
-    // An offset of -1 means that the descriptor has none.
+    // Offset -1 reads from the descriptor's current position, as `read` does. An `eventfd` accepts no other offset.
     rustix::io::preadv2(counter, &mut into, u64::MAX, ReadWriteFlags::NOWAIT)
 }
 
@@ -101,30 +101,30 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    fn is_readable(bell: &Bell) -> bool {
-        let mut fds = [PollFd::new(bell.fd(), PollFlags::IN)];
+    fn is_readable(event_fd: &EventFd) -> bool {
+        let mut fds = [PollFd::new(event_fd.fd(), PollFlags::IN)];
         let now = Timespec::default();
         poll(&mut fds, Some(&now)).unwrap() == 1
     }
 
     #[test]
-    fn it_is_readable_from_the_signal_until_it_is_drained() {
-        for bell in [Bell::new().unwrap(), Bell::sockets().unwrap()] {
-            assert!(!is_readable(&bell));
-            bell.drain();
-            // More than a socket holds.
+    fn a_descriptor_is_readable_after_a_signal_until_it_is_drained() {
+        for event_fd in [EventFd::new().unwrap(), EventFd::sockets().unwrap()] {
+            assert!(!is_readable(&event_fd));
+            event_fd.drain();
+            // More bytes than a socket buffer holds.
             for _ in 0..100_000 {
-                bell.signal();
+                event_fd.signal();
             }
-            assert!(is_readable(&bell));
-            bell.wait().unwrap();
-            bell.drain();
-            assert!(!is_readable(&bell) && bell.is_blocking());
-            rustix::io::ioctl_fionbio(bell.fd(), true).unwrap();
-            assert_eq!(bell.wait(), Err(Errno::AGAIN));
-            assert!(!bell.is_blocking());
-            bell.signal();
-            assert_eq!(bell.wait(), Ok(()));
+            assert!(is_readable(&event_fd));
+            event_fd.wait().unwrap();
+            event_fd.drain();
+            assert!(!is_readable(&event_fd) && event_fd.is_blocking());
+            rustix::io::ioctl_fionbio(event_fd.fd(), true).unwrap();
+            assert_eq!(event_fd.wait(), Err(Errno::AGAIN));
+            assert!(!event_fd.is_blocking());
+            event_fd.signal();
+            assert_eq!(event_fd.wait(), Ok(()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Messages from endpoints of other processes, for fuzz targets and for tests with hostile peers.
+//! Builds and checks messages of peers' endpoints, for fuzz targets and for tests with hostile peers.
 
 use crate::sys::{FI_ATOMIC_READ, FI_EP_RDM, FI_UINT64};
 use rkey_device::link::NodeId;
@@ -9,7 +9,7 @@ use rkey_rdm::header::{Atomic, Header, Kind, MAX_LEN};
 use rkey_rdm::hello::Hello;
 use std::net::SocketAddr;
 
-/// Whether a peer's hello is valid, and keeps its name and data when it is encoded and decoded again.
+/// Whether a peer's hello is valid, and its name and data survive encoding and decoding.
 pub(crate) fn hello(bytes: &[u8]) -> bool {
     let Some(hello) = Hello::decode(bytes) else {
         return false;
