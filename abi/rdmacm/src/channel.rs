@@ -70,7 +70,7 @@ impl ChannelObject {
             Ok(())
         })?;
         match self.event_fd.is_blocking() {
-            true => std::thread::sleep(unpolled::RECHECK_INTERVAL),
+            true => rkey_device::time::sleep(unpolled::RECHECK_INTERVAL),
             false => return Err(Errno::AGAIN),
         }
         Ok(())

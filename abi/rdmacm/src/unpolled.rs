@@ -30,7 +30,7 @@ pub unsafe fn postponed_since(qp: *mut Qp, since: Option<Instant>) -> Option<Ins
     object.qp.device().drive_until_idle().ok()?;
     let options = object.qp.options();
     let is_polled = options.send_cq.is_empty() && options.recv_cq.is_empty();
-    waits(is_polled, since, Instant::now())
+    waits(is_polled, since, rkey_device::time::now())
 }
 
 fn waits(is_polled: bool, since: Option<Instant>, now: Instant) -> Option<Instant> {

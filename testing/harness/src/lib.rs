@@ -1,6 +1,7 @@
 //! Helpers for the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
-//! their programs ([`testbin`]), and the input and the report of a stage.
+//! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`].
 
+pub mod hosts;
 pub mod process;
 pub mod testbin;
 

@@ -42,8 +42,14 @@ pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
     })
 }
 
-/// Closes a socket whose number is already invalid.
-pub(super) fn close(socket: &Arc<Socket>) {
+/// Closes a socket whose number is already invalid, once what was sent has reached the peer.
+fn close(socket: &Arc<Socket>) {
+    linger(socket);
+    end(socket);
+}
+
+/// Disconnects, and waits until what was sent has reached the peer, as long as the program permits.
+fn linger(socket: &Arc<Socket>) {
     let linger = {
         let mut state = socket.state.lock();
         state.progress();
@@ -60,6 +66,10 @@ pub(super) fn close(socket: &Arc<Socket>) {
         })
     };
     while is_done() == Err(Errno::INTR) {}
+}
+
+/// Ends a socket at once. The peer learns it from the connection manager.
+fn end(socket: &Arc<Socket>) {
     let (id, phase, iomaps) = {
         let mut state = socket.state.lock();
         let iomaps = std::mem::take(&mut state.iomaps);
@@ -72,9 +82,10 @@ pub(super) fn close(socket: &Arc<Socket>) {
     // The identifier first: the connection manager uses the queue pair until it has ended.
     drop(id);
     if let Phase::Listening(listening) = phase {
-        let start = listening.pending.into_iter().map(|(_, socket)| socket);
-        for socket in listening.ready.into_iter().chain(start) {
-            close(&socket);
+        // The program has sent nothing on them, so there is nothing to wait for. Stopped peers do not delay this.
+        let pending = listening.pending.into_iter().map(|(_, socket)| socket);
+        for socket in listening.ready.into_iter().chain(pending) {
+            end(&socket);
         }
     } else {
         drop(phase);

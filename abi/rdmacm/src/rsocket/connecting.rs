@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rconnect(
         let socket = match socket {
             Any::Stream(socket) => socket,
             Any::Datagram(socket) => {
-                socket.state.lock().peer = Some(to);
+                socket.state.lock().connect(to);
                 return Ok(0);
             }
         };

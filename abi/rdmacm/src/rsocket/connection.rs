@@ -1,8 +1,9 @@
 //! A connected stream: the state machine and the queue pair.
 
+use super::complaint::{complain, mention};
 use super::link::{Completion, Link};
 use super::memory::Buffers;
-use super::stream::{Shutdown, Source, Stream, Write};
+use super::stream::{Shutdown, Stream, Write};
 use super::wire::{Iomap, Offer, RemoteSge};
 use rkey_kit::Errno;
 
@@ -53,9 +54,9 @@ impl Connection {
                 receives += 1;
                 let taken = stream.received(immediate, |slot| link.take_target(slot));
                 if let Err(violation) = taken {
-                    tracing::warn!(
+                    complain(format_args!(
                         "rsocket peer violated the protocol; closing the connection: {violation}"
-                    );
+                    ));
                     failure = Some(PROTOCOL);
                     stream.end();
                 }
@@ -84,7 +85,7 @@ impl Connection {
     /// Ends the connection with an error. Keeps an earlier end, unless the peer violated the protocol.
     fn fail(&mut self, error: Errno) {
         if error == PROTOCOL || !self.stream.has_ended() {
-            tracing::info!("the connection of an rsocket failed: {error}");
+            mention(format_args!("the connection of an rsocket failed: {error}"));
             self.error = Some(error);
         }
         self.stream.end();
@@ -93,7 +94,9 @@ impl Connection {
 
     fn post(&mut self, write: &Write) {
         if let Err(error) = self.link.post(write) {
-            tracing::info!("an rsocket cannot post a write to its peer: {error}");
+            mention(format_args!(
+                "an rsocket cannot post a write to its peer: {error}"
+            ));
             self.stream.completed(write.work);
             self.fail(RESET);
         }
@@ -107,38 +110,48 @@ impl Connection {
         self.link.fail();
     }
 
-    /// Sends as many bytes as there is room for. Returns their number.
-    pub fn send(&mut self, from: &mut Buffers<'_>) -> usize {
-        let mut done = 0;
+    /// Sends as many bytes as there is room for. Adds their number to `done`.
+    ///
+    /// # Errors
+    /// `EFAULT`: the next bytes cannot be read. Nothing of them is sent.
+    pub fn send(&mut self, from: &mut Buffers<'_>, done: &mut usize) -> Result<(), Errno> {
         while !from.is_empty()
-            && let Some(write) = self.stream.send(from.len())
+            && let Some((at, len)) = self.stream.room(from.len())
         {
-            done += self.put(&write, from);
+            self.link.fill(from, at, len)?;
+            let Some(write) = self.stream.send(len as usize) else {
+                break;
+            };
+            self.post(&write);
+            *done += len as usize;
         }
-        done
+        Ok(())
     }
 
-    /// Writes as many bytes as there is room for to memory that the peer has mapped. Returns their number.
-    pub fn send_to(&mut self, from: &mut Buffers<'_>, to: RemoteSge) -> usize {
-        let (mut done, mut to) = (0, to);
+    /// Writes as many bytes as there is room for to memory that the peer has mapped. Adds their number to `done`.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send).
+    pub fn send_to(
+        &mut self,
+        from: &mut Buffers<'_>,
+        to: RemoteSge,
+        done: &mut usize,
+    ) -> Result<(), Errno> {
+        let mut to = to;
         while to.len > 0
-            && let Some(write) = self.stream.send_to(to)
+            && let Some((at, len)) = self.stream.direct_room(to.len)
         {
-            let len = self.put(&write, from);
-            to.addr = to.addr.wrapping_add(len as u64);
-            to.len -= len as u32;
-            done += len;
+            self.link.fill(from, at, len)?;
+            let Some(write) = self.stream.send_to(RemoteSge { len, ..to }) else {
+                break;
+            };
+            self.post(&write);
+            to.addr = to.addr.wrapping_add(len.into());
+            to.len -= len;
+            *done += len as usize;
         }
-        done
-    }
-
-    fn put(&mut self, write: &Write, from: &mut Buffers<'_>) -> usize {
-        let Source::Ring { at, len } = write.source else {
-            return 0;
-        };
-        self.link.fill(from, at, len);
-        self.post(write);
-        len as usize
+        Ok(())
     }
 
     /// Sends the record of a mapped area to the peer. Returns whether there was room.
@@ -166,23 +179,29 @@ impl Connection {
     }
 
     /// Copies received bytes after the first `skip`, without consuming them. Returns their number.
-    pub fn peek(&self, to: &mut Buffers<'_>, skip: u32) -> u32 {
+    ///
+    /// # Errors
+    /// `EFAULT`: the buffers cannot be written.
+    pub fn peek(&self, to: &mut Buffers<'_>, skip: u32) -> Result<u32, Errno> {
         let mut done = 0;
         while !to.is_empty()
             && let Some((at, len)) = self.stream.peek(skip + done, to.len())
         {
-            self.link.read(to, at, len);
+            self.link.read(to, at, len)?;
             done += len;
         }
-        done
+        Ok(done)
     }
 
     /// Copies and consumes received bytes. Returns their number.
-    pub fn receive(&mut self, to: &mut Buffers<'_>) -> usize {
-        let done = self.peek(to, 0);
+    ///
+    /// # Errors
+    /// Those of [`peek`](Self::peek). Then nothing is consumed.
+    pub fn receive(&mut self, to: &mut Buffers<'_>) -> Result<usize, Errno> {
+        let done = self.peek(to, 0)?;
         self.stream.consume(done);
         self.progress_credits();
-        done as usize
+        Ok(done as usize)
     }
 
     fn progress_credits(&mut self) {

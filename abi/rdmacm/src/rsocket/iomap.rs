@@ -183,9 +183,12 @@ pub unsafe extern "C" fn riowrite(
                     return Some(Err(Errno::INVAL));
                 };
                 to.len = to.len.min(u32::try_from(from.len()).unwrap_or(u32::MAX));
-                match connection.send_to(&mut from, to) {
-                    0 => return None,
-                    len => done += len,
+                let before = done;
+                if let Err(error) = connection.send_to(&mut from, to, &mut done) {
+                    return Some(Err(error));
+                }
+                if done == before {
+                    return None;
                 }
             }
             Some(Ok(()))

@@ -4,6 +4,7 @@
 // UNSAFETY: verbs calls.
 
 use super::cm::Id;
+use super::completions::{Completions, code};
 use super::memory::{Access, Area, Buffers};
 use super::stream::{CONTROLS, Sizes, Source, TARGETS, Work, Write};
 use super::wire::{Iomap, Offer, RemoteSge};
@@ -11,8 +12,8 @@ use crate::verbs;
 use ibverbs::sys::*;
 use rkey_kit::Errno;
 use std::ffi::{c_int, c_uint};
-use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::{NonNull, null_mut};
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
 
 /// Receives beyond the credits, for the peer's control messages: it never has as many outstanding.
 const SPARE_RECEIVES: u32 = 16;
@@ -41,9 +42,7 @@ pub enum Completion {
 #[derive(Debug)]
 pub struct Link {
     qp: *mut Qp,
-    cq: *mut Cq,
-    channel: *mut CompChannel,
-    fd: RawFd,
+    completions: Completions,
     /// The send ring.
     out: Area,
     /// The receive ring, which the peer writes.
@@ -63,43 +62,23 @@ impl Link {
     /// # Errors
     /// No memory, descriptor or queue pair is available.
     pub fn new(id: &Id, sizes: Sizes) -> Result<Self, Errno> {
-        let (context, pd) = verbs::device()?;
+        let (_, pd) = verbs::device()?;
         let records = TARGETS as usize * RemoteSge::SIZE + usize::from(sizes.iomaps) * Iomap::SIZE;
         let out = Area::new(pd, sizes.send_bytes as usize, Access::Local)?;
         let ring = Area::new(pd, sizes.receive_bytes as usize, Access::Remote)?;
         let records = Area::new(pd, records, Access::Remote)?;
         let receives = u32::from(sizes.credits) + SPARE_RECEIVES;
         let sends = sizes.send_requests + CONTROLS;
-        // SAFETY: the library's own context.
-        let (channel, cq) = unsafe { verbs::create_cq(context, receives + sends, null_mut()) }?;
-        // SAFETY: just created.
-        let fd = unsafe { (*channel).fd };
         let mut link = Self {
             qp: null_mut(),
-            cq,
-            channel,
-            fd,
+            completions: Completions::new(receives + sends)?,
             out,
             ring,
             records,
             sizes,
         };
-        let _ = rustix::io::ioctl_fionbio(link.fd(), true);
-        let mut attr = QpInitAttr {
-            qp_context: null_mut(),
-            send_cq: cq,
-            recv_cq: cq,
-            srq: null_mut(),
-            cap: QpCap {
-                max_send_wr: sends,
-                max_recv_wr: receives,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: INLINE,
-            },
-            qp_type: QPT_RC,
-            sq_sig_all: 1,
-        };
+        let mut attr = link.completions.attributes(QPT_RC, sends, receives);
+        attr.cap.max_inline_data = INLINE;
         link.qp = id.create_qp(&mut attr)?;
         link.receive(receives)?;
         Ok(link)
@@ -108,8 +87,7 @@ impl Link {
     /// The descriptor that becomes readable after a completion.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is open until drop.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
+        self.completions.fd()
     }
 
     /// The offer for the peer.
@@ -130,13 +108,19 @@ impl Link {
     }
 
     /// Copies a program's bytes into the send ring.
-    pub fn fill(&self, from: &mut Buffers<'_>, at: u32, len: u32) {
-        from.fill(&self.out, at, len);
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be read.
+    pub fn fill(&self, from: &mut Buffers<'_>, at: u32, len: u32) -> Result<(), Errno> {
+        from.fill(&self.out, at, len)
     }
 
     /// Copies received bytes to a program.
-    pub fn read(&self, to: &mut Buffers<'_>, at: u32, len: u32) {
-        to.read(&self.ring, at, len);
+    ///
+    /// # Errors
+    /// `EFAULT`: the buffers cannot be written.
+    pub fn read(&self, to: &mut Buffers<'_>, at: u32, len: u32) -> Result<(), Errno> {
+        to.read(&self.ring, at, len)
     }
 
     /// Reads the target in a slot, and clears the slot.
@@ -212,11 +196,7 @@ impl Link {
     /// Polls all completions.
     pub fn poll(&self, mut each: impl FnMut(Completion)) {
         loop {
-            // SAFETY: all fields are numbers.
-            let mut batch: [Wc; BATCH] = unsafe { std::mem::zeroed() };
-            // SAFETY: our live completion queue, and room for the completions.
-            let got = unsafe { ibverbs::cq::poll_cq(self.cq, BATCH as c_int, batch.as_mut_ptr()) };
-            let got = usize::try_from(got).unwrap_or(0);
+            let (batch, got) = self.completions.take::<BATCH>();
             for wc in &batch[..got] {
                 each(completion(wc));
             }
@@ -228,8 +208,7 @@ impl Link {
 
     /// Makes the descriptor unreadable until the next completion. The caller polls again afterwards.
     pub fn rearm(&self) {
-        // SAFETY: our live channel and completion queue.
-        unsafe { verbs::rearm(self.channel, self.cq) };
+        self.completions.rearm();
     }
 
     /// Moves the queue pair to the error state, which flushes its requests and fails those of the peer.
@@ -241,20 +220,10 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // SAFETY: nothing uses them any more. The areas are dropped afterwards.
-        unsafe {
-            if let Some(qp) = NonNull::new(self.qp) {
-                verbs::destroy_qp(qp.as_ptr());
-            }
-            verbs::destroy_cq(self.channel, self.cq);
+        if !self.qp.is_null() {
+            // SAFETY: nothing uses it any more. Its completion queue and the areas follow.
+            unsafe { verbs::destroy_qp(self.qp) };
         }
-    }
-}
-
-fn code(number: c_int) -> Result<(), Errno> {
-    match number {
-        0 => Ok(()),
-        number => Err(Errno::from_raw(number)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Registered memory, which peers may write, and the buffers of programs.
 
 #![allow(unsafe_code)]
-// UNSAFETY: maps memory, and copies between it and the addresses that programs pass.
+// UNSAFETY: maps memory, and copies between it and the addresses that programs pass. Peers write it, and programs may pass any address,
+// so all copies are those of `rkey_device::base::copy`.
 
 use super::wire::{Iomap, RemoteSge};
 use crate::sys::Pd;
@@ -28,6 +29,18 @@ impl Access {
         };
         flags as c_int
     }
+}
+
+/// Copies between memory of ours and memory of the program or of a peer, which may change meanwhile, or not exist.
+///
+/// # Errors
+/// `EFAULT`: it does not exist, or may not be accessed so. Some bytes may have been copied.
+///
+/// # Safety
+/// The program allows that the bytes at `to` are overwritten.
+unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { rkey_device::base::copy::copy(to, from, len) }.map_err(|_| Errno::FAULT)
 }
 
 /// A registration of memory.
@@ -138,24 +151,31 @@ impl Area {
 
     /// Copies a program's bytes into the area.
     ///
-    /// # Safety
-    /// The program's memory must be readable.
-    pub unsafe fn fill(&self, at: u32, from: *const u8, len: u32) {
+    /// # Errors
+    /// `EFAULT`: the program's memory is not readable.
+    #[expect(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "`copy` returns a fault for any address that cannot be read"
+    )]
+    pub fn fill(&self, at: u32, from: *const u8, len: u32) -> Result<(), Errno> {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
-        // SAFETY: inside the area, and the caller guarantees the rest.
-        unsafe { std::ptr::copy_nonoverlapping(from, self.at.add(at), len) };
+        // SAFETY: inside the area, which nothing refers to.
+        unsafe { copy(self.at.add(at), from, len) }
     }
 
-    /// Copies bytes from the area to a program's memory.
+    /// Copies bytes of it to a program's memory. A peer may change them meanwhile.
+    ///
+    /// # Errors
+    /// `EFAULT`: the program's memory is not writable.
     ///
     /// # Safety
-    /// The program's memory must be writable.
-    pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) {
+    /// The program allows that its memory is overwritten.
+    pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) -> Result<(), Errno> {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
-        // SAFETY: inside the area, and the caller guarantees the rest.
-        unsafe { std::ptr::copy_nonoverlapping(self.at.add(at), to, len) };
+        // SAFETY: inside the area, and the caller promises the rest.
+        unsafe { copy(to, self.at.add(at), len) }
     }
 
     /// The eight bytes at an offset that is a multiple of eight.
@@ -213,7 +233,7 @@ impl<'a> Buffers<'a> {
     /// `EINVAL`: the total length is too large. `EFAULT`: a buffer is null.
     ///
     /// # Safety
-    /// The buffers must be readable or writable, as the caller's use requires.
+    /// The buffers may be overwritten, if the call does that. They need not exist.
     pub unsafe fn new(left: &'a [libc::iovec]) -> Result<Self, Errno> {
         let mut total = 0usize;
         for buffer in left {
@@ -241,64 +261,77 @@ impl<'a> Buffers<'a> {
         self.len() == 0
     }
 
-    /// Calls `copy` for each contiguous part of the next `len` bytes, with its offset, its address and its length.
-    fn advance(&mut self, len: u32, mut copy: impl FnMut(u32, *mut u8, u32)) {
+    /// Calls `copy` for the next `len` bytes, piece by piece: with the offset of the piece, its address and its length.
+    fn advance(
+        &mut self,
+        len: u32,
+        mut copy: impl FnMut(u32, *mut u8, u32) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut done = 0;
         while done < len {
             let Some((first, rest)) = self.left.split_first() else {
-                return;
+                break;
             };
             let here = (first.iov_len - self.skip).min((len - done) as usize);
             copy(
                 done,
                 first.iov_base.cast::<u8>().wrapping_add(self.skip),
                 here as u32,
-            );
+            )?;
             done += here as u32;
             self.skip += here;
             if self.skip == first.iov_len {
                 (self.left, self.skip) = (rest, 0);
             }
         }
+        Ok(())
     }
 
-    /// Copies the next `len` bytes into an area.
-    pub fn fill(&mut self, area: &Area, at: u32, len: u32) {
-        self.advance(len, |offset, from, len| {
-            // SAFETY: the program's memory is readable, as guaranteed to `new`.
-            unsafe { area.fill(at + offset, from, len) };
-        });
+    /// Copies the next bytes into an area.
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be read.
+    pub fn fill(&mut self, area: &Area, at: u32, len: u32) -> Result<(), Errno> {
+        self.advance(len, |offset, from, len| area.fill(at + offset, from, len))
     }
 
-    /// Copies `len` bytes from an area into the buffers.
-    pub fn read(&mut self, area: &Area, at: u32, len: u32) {
+    /// Copies bytes of an area to the next bytes.
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be written.
+    pub fn read(&mut self, area: &Area, at: u32, len: u32) -> Result<(), Errno> {
         self.advance(len, |offset, to, len| {
-            // SAFETY: the program's memory is writable, as guaranteed to `new`.
-            unsafe { area.read(at + offset, to, len) };
-        });
+            // SAFETY: promised when this was made.
+            unsafe { area.read(at + offset, to, len) }
+        })
     }
 
-    /// Copies bytes into the buffers, as many as fit. Returns their number.
-    pub fn put(&mut self, data: &[u8]) -> usize {
+    /// Copies bytes to the next bytes, as many as there is room for. Returns how many.
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be written.
+    pub fn put(&mut self, data: &[u8]) -> Result<usize, Errno> {
         let len = self.len().min(data.len());
         self.advance(len as u32, |offset, to, len| {
             let from = data[offset as usize..].as_ptr();
-            // SAFETY: the program's memory is writable, as guaranteed to `new`, and `len` is at most the length of the data.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
-        });
-        len
+            // SAFETY: promised when this was made. The data is as long as checked above.
+            unsafe { copy(to, from, len as usize) }
+        })?;
+        Ok(len)
     }
 
-    /// Copies all remaining bytes.
-    #[must_use]
-    pub fn take(&mut self) -> Vec<u8> {
+    /// Takes all bytes that are left.
+    ///
+    /// # Errors
+    /// `EFAULT`: they cannot be read.
+    pub fn take(&mut self) -> Result<Vec<u8>, Errno> {
         let mut data = vec![0; self.len()];
         let into = data.as_mut_ptr();
         self.advance(data.len() as u32, |offset, from, len| {
             let to = into.wrapping_add(offset as usize);
-            // SAFETY: the program's memory is readable, as guaranteed to `new`. The copy is as long as the buffers together.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
-        });
-        data
+            // SAFETY: our own bytes, as many as the buffers together have.
+            unsafe { copy(to, from, len as usize) }
+        })?;
+        Ok(data)
     }
 }

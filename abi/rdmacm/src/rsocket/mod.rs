@@ -8,16 +8,18 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`wire`], [`stream`] | the protocol; one end of a stream as a state machine |
-//! | [`memory`], [`link`], [`connection`] | memory that peers write; the queue pair; the queue pair with the state machine |
+//! | [`memory`], [`completions`], [`link`], [`connection`] | memory that peers write; the completion queue; the queue pair; the queue pair with the state machine |
 //! | [`cm`], [`service`] | identifiers of the connection manager; the thread that handles their events |
 //! | [`socket`], [`datagram`] | stream sockets, datagram sockets |
-//! | [`waiting`], [`table`], [`options`] | how threads wait for sockets; the numbers and the options of sockets |
+//! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; the numbers and the options of sockets; log lines about peers |
 //! | [`open`], [`connecting`], [`closing`] | the calls that create, connect and close sockets |
 //! | [`transfer`], [`iomap`] | the calls that move data |
 //! | [`names`], [`setting`], [`polling`] | addresses; options; waiting for many sockets |
 
 pub mod closing;
 pub mod cm;
+pub mod complaint;
+pub mod completions;
 pub mod connecting;
 pub mod connection;
 pub mod datagram;

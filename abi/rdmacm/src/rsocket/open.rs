@@ -155,6 +155,7 @@ pub unsafe extern "C" fn raccept(
             // SAFETY: guaranteed by the caller.
             unsafe { write_address(peer, address, len) }?;
         }
+        accepted.waiting.renumber();
         Ok(table::insert(Any::Stream(accepted)))
     })
 }

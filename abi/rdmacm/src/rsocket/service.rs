@@ -3,6 +3,7 @@
 //! With it, connections are established and disconnections are noticed while the program does something else.
 
 use super::cm::{Channel, Event, Id};
+use super::complaint::{complain, mention};
 use super::connection::Connection;
 use super::link::Link;
 use super::options::Options;
@@ -60,7 +61,7 @@ fn handle(event: Event) {
         if let Some(child) = event.child
             && let Err(error) = accept_request(&socket, &event.data, child)
         {
-            tracing::info!("refused a connection to an rsocket: {error}");
+            mention(format_args!("refused a connection to an rsocket: {error}"));
         }
         return;
     }
@@ -127,7 +128,9 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
 
 fn offer(data: &[u8]) -> Result<Offer, Errno> {
     Offer::from_wire(data).map_err(|why| {
-        tracing::warn!("a peer's private data is not that of an rsocket: {why}");
+        complain(format_args!(
+            "a peer's private data is not that of an rsocket: {why}"
+        ));
         Errno::from_raw(libc::EPROTO)
     })
 }
@@ -137,7 +140,7 @@ fn end(state: &mut State, error: Errno) {
     match &mut state.phase {
         Phase::Open(connection) => connection.disconnected(),
         Phase::Connecting(_) => {
-            tracing::info!("an rsocket cannot connect: {error}");
+            mention(format_args!("an rsocket cannot connect: {error}"));
             let (id, phase) = state.close();
             // In this order: see `State::close`.
             drop(id);
@@ -159,10 +162,10 @@ fn accept_request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno
         return Err(Errno::INVAL);
     };
     if listening.ready.len() + listening.pending.len() >= listening.limit {
-        tracing::info!(
+        mention(format_args!(
             "the backlog of an rsocket is full: {} connections",
             listening.limit
-        );
+        ));
         return Err(Errno::AGAIN);
     }
     let link = Link::new(&child, options.sizes())?;

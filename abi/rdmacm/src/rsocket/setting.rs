@@ -30,6 +30,11 @@ const SWITCHES: [(c_int, c_int); 4] = [
 const KEEPALIVE: [c_int; 3] = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
 /// The value that `TCP_MAXSEG` reports.
 const SEGMENT: c_int = 4096;
+/// States of TCP, as `TCP_INFO` reports them.
+const ESTABLISHED: u8 = 1;
+const SYN_SENT: u8 = 2;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
 
 /// Reads the value of an option. It must be at least as long as the option's type.
 ///
@@ -165,6 +170,20 @@ fn take_error(state: &mut State) -> c_int {
     }
 }
 
+/// `TCP_INFO`: the state and the segment size; the counters of TCP have no meaning here.
+fn tcp_info(state: &State) -> libc::tcp_info {
+    // SAFETY: all fields are numbers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    info.tcpi_state = match &state.phase {
+        Phase::Open(connection) if !connection.stream().has_ended() => ESTABLISHED,
+        Phase::Connecting(_) => SYN_SENT,
+        Phase::Listening(_) => LISTEN,
+        _ => CLOSE,
+    };
+    (info.tcpi_snd_mss, info.tcpi_rcv_mss) = (SEGMENT as u32, SEGMENT as u32);
+    info
+}
+
 /// Reads an option that only streams have.
 fn get_of_stream(state: &mut State, option: (c_int, c_int)) -> Option<c_int> {
     match option {
@@ -220,13 +239,13 @@ pub unsafe extern "C" fn rgetsockopt(
         if at.is_null() || len.is_null() {
             return Err(Errno::FAULT);
         }
-        let (own, special) = match socket {
+        let (own, special, info) = match socket {
             Any::Stream(socket) => {
                 let mut state = socket.state.lock();
                 let special = get_of_stream(&mut state, option);
-                (state.options, special)
+                (state.options, special, Some(tcp_info(&state)))
             }
-            Any::Datagram(socket) => (socket.state.lock().options, None),
+            Any::Datagram(socket) => (socket.state.lock().options, None, None),
         };
         let (linger, number);
         let (bytes, size): (*const u8, usize) = match option {
@@ -237,6 +256,10 @@ pub unsafe extern "C" fn rgetsockopt(
                     l_linger: own.map_or(0, |time| time.as_secs() as c_int),
                 };
                 ((&raw const linger).cast(), size_of::<libc::linger>())
+            }
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+                let info = info.as_ref().ok_or(Errno::OPNOTSUPP)?;
+                ((&raw const *info).cast(), size_of::<libc::tcp_info>())
             }
             _ => {
                 number = special.map_or_else(|| get(&own, option), Ok)?;

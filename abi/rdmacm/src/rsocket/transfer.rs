@@ -94,7 +94,7 @@ fn receive(socket: &Any, mut to: Buffers<'_>, flags: c_int) -> Result<Received, 
 /// Sends bytes. A blocking call sends all of them.
 ///
 /// # Errors
-/// `EAGAIN`, `EINTR`: nothing was sent. `EPIPE`: this side has shut down sending. `ECONNRESET`: the peer has disconnected.
+/// `EAGAIN`, `EINTR`, `EFAULT`: nothing was sent. `EPIPE`: this side has shut down sending. `ECONNRESET`: the peer has disconnected.
 fn send_bytes(socket: &Socket, mut from: Buffers<'_>, flags: c_int) -> Result<usize, Errno> {
     let blocks = socket.blocks(flags);
     let deadline = socket.deadline(|options| options.send_timeout);
@@ -111,7 +111,9 @@ fn send_bytes(socket: &Socket, mut from: Buffers<'_>, flags: c_int) -> Result<us
             };
             return Some(Err(error));
         }
-        done += connection.send(&mut from);
+        if let Err(error) = connection.send(&mut from, &mut done) {
+            return Some(Err(error));
+        }
         from.is_empty().then_some(Ok(()))
     });
     match result {
@@ -123,7 +125,7 @@ fn send_bytes(socket: &Socket, mut from: Buffers<'_>, flags: c_int) -> Result<us
 /// Receives bytes. Returns 0 at the end of the stream.
 ///
 /// # Errors
-/// `EAGAIN`, `EINTR`: nothing was received. `ECONNRESET`: the connection has failed.
+/// `EAGAIN`, `EINTR`, `EFAULT`: nothing was received. `ECONNRESET`: the connection has failed.
 fn receive_bytes(socket: &Socket, mut to: Buffers<'_>, flags: c_int) -> Result<usize, Errno> {
     let blocks = socket.blocks(flags);
     let deadline = socket.deadline(|options| options.receive_timeout);
@@ -135,10 +137,16 @@ fn receive_bytes(socket: &Socket, mut to: Buffers<'_>, flags: c_int) -> Result<u
             Ok(connection) => connection,
             Err(error) => return Some(Err(error)),
         };
-        done += match peeks {
-            true => connection.peek(&mut to, done as u32) as usize,
+        let got = match peeks {
+            true => connection
+                .peek(&mut to, done as u32)
+                .map(|len| len as usize),
             false => connection.receive(&mut to),
         };
+        match got {
+            Ok(len) => done += len,
+            Err(error) => return Some(Err(error)),
+        }
         let is_over = !connection.stream().is_readable();
         if done == want || done > 0 && (!wants_all || is_over) {
             return Some(Ok(()));

@@ -1,7 +1,7 @@
 //! How threads wait for a socket: its descriptor, and which thread sleeps on it.
 
 use crate::event_fd::EventFd;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rkey_kit::Errno;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +27,7 @@ pub trait Progress {
 #[derive(Debug)]
 pub struct Waiting {
     /// An epoll descriptor, whose number is the socket's number. It becomes readable when something may have happened.
-    watch: OwnedFd,
+    watch: RwLock<OwnedFd>,
     /// Signalled when another thread has changed the socket.
     pub wake_fd: EventFd,
     /// Held by the thread that sleeps.
@@ -50,7 +50,7 @@ impl Waiting {
     pub fn new(nonblocking: bool) -> Result<Self, Errno> {
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(errno)?;
         let made = Self {
-            watch,
+            watch: RwLock::new(watch),
             wake_fd: EventFd::new().map_err(errno)?,
             sleep_lock: Mutex::new(()),
             nonblocking: AtomicBool::new(nonblocking),
@@ -62,7 +62,17 @@ impl Waiting {
     /// The socket's number.
     #[must_use]
     pub fn number(&self) -> RawFd {
-        self.watch.as_raw_fd()
+        self.watch.read().as_raw_fd()
+    }
+
+    /// Gives the socket the lowest number that is free, before the program knows the old one. librspreload of rdma-core 44 opens a
+    /// descriptor before it accepts a connection, and `select` finds only sockets whose numbers are larger than that.
+    pub fn renumber(&self) {
+        let mut watch = self.watch.write();
+        // If no descriptor is left, the old one stays.
+        if let Ok(new) = rustix::io::fcntl_dupfd_cloexec(&*watch, 0) {
+            *watch = new;
+        }
     }
 
     /// Makes the socket's descriptor readable while another one is.
@@ -70,7 +80,13 @@ impl Waiting {
     /// # Errors
     /// No memory is available.
     pub fn watch(&self, fd: impl AsFd) -> Result<(), Errno> {
-        epoll::add(&self.watch, fd, EventData::new_u64(0), EventFlags::IN).map_err(errno)
+        epoll::add(
+            &*self.watch.read(),
+            fd,
+            EventData::new_u64(0),
+            EventFlags::IN,
+        )
+        .map_err(errno)
     }
 
     /// Whether `O_NONBLOCK` is set.
@@ -146,7 +162,8 @@ impl Waiting {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         };
-        let mut fds = [PollFd::new(&self.watch, PollFlags::IN)];
+        let watch = self.watch.read();
+        let mut fds = [PollFd::new(&*watch, PollFlags::IN)];
         poll(&mut fds, Some(&time)).map_err(errno)?;
         Ok(())
     }

@@ -1,118 +1,27 @@
-//! Programs on two hosts: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not
-//! cross namespaces, so neither does shared memory.
+//! Programs on two hosts.
 
 use crate::support::{PATIENCE, Running, Stage, listens_in};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use rkey_harness::hosts;
 use std::time::{Duration, Instant};
 
-/// The user that the programs run as if the test runs as root.
-const UNPRIVILEGED: &str = "65534";
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.1.1", "fd09:1::1"], ["10.9.1.2", "fd09:1::2"]];
 /// Any fixed port will do: no other program runs in these namespaces.
 const PORT: u16 = 7174;
 
-/// Two hosts, which exist until this value is dropped.
-struct Hosts {
-    keepers: Vec<Child>,
-    /// Whether they belong to a user namespace of their own, because the test does not run as root.
-    are_ours: bool,
-}
+/// Two hosts, and programs on them.
+struct Hosts(hosts::Hosts);
 
 impl Hosts {
     /// Returns `None` if this machine does not permit network namespaces.
     fn new(mtu: u32) -> Option<Self> {
-        let are_permitted = |words: &[&str]| {
-            let mut command = Command::new("unshare");
-            command
-                .args(words)
-                .args(["ip", "link", "add", "type", "veth"])
-                .stderr(Stdio::null());
-            command.status().is_ok_and(|status| status.success())
-        };
-        let mut words = vec!["--net"];
-        let are_ours = !are_permitted(&words);
-        if are_ours {
-            words.extend(["--user", "--map-root-user"]);
-            if !are_permitted(&words) {
-                eprintln!(
-                    "SKIP: this machine does not permit network namespaces with virtual interfaces"
-                );
-                return None;
-            }
-        }
-        let mut hosts = Self {
-            keepers: Vec::new(),
-            are_ours,
-        };
-        let mut first = Command::new("unshare");
-        first.args(&words);
-        hosts.keep(first);
-        let mut second = hosts.inside(0, Command::new("nsenter"));
-        second.args(["unshare", "--net"]);
-        hosts.keep(second);
-        let there = hosts.keepers[1].id();
-        hosts.ip(
-            0,
-            &format!("link add va type veth peer name vb netns {there}"),
-        );
-        for (at, name) in [(0, "va"), (1, "vb")] {
-            let [v4, v6] = ADDRESSES[at];
-            hosts.ip(at, "link set lo up");
-            hosts.ip(at, &format!("link set {name} mtu {mtu} up"));
-            hosts.ip(at, &format!("address add {v4}/24 dev {name}"));
-            hosts.ip(at, &format!("address add {v6}/64 dev {name} nodad"));
-        }
-        Some(hosts)
-    }
-
-    /// Runs `cat` in the namespace that a command creates, which keeps the namespace alive until the test ends.
-    fn keep(&mut self, mut command: Command) {
-        let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
-        let earlier = self.keepers.iter().filter_map(namespace);
-        let known: Vec<PathBuf> = earlier.chain([own]).collect();
-        // `cat` ends when its input is closed: when the test ends, at the latest.
-        let keeper = command.arg("cat").stdin(Stdio::piped());
-        let keeper = keeper.spawn().expect("util-linux has unshare and nsenter");
-        let is_cat = || {
-            let name = std::fs::read_to_string(format!("/proc/{}/comm", keeper.id()));
-            name.is_ok_and(|name| name == "cat\n")
-        };
-        let begun = Instant::now();
-        while !is_cat() || namespace(&keeper).is_none_or(|it| known.contains(&it)) {
-            assert!(begun.elapsed() < PATIENCE, "no namespace: {command:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.keepers.push(keeper);
-    }
-
-    /// Adds the options that make `nsenter` enter a host.
-    fn inside(&self, at: usize, mut nsenter: Command) -> Command {
-        nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
-        if self.are_ours {
-            nsenter.args(["--user", "--preserve-credentials"]);
-        }
-        nsenter
-    }
-
-    fn ip(&self, at: usize, words: &str) {
-        let mut command = self.inside(at, Command::new("nsenter"));
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let done = command.arg("ip").args(&words).output();
-        let done = done.expect("util-linux has nsenter");
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "ip {words:?}: {said}");
+        hosts::Hosts::new(mtu, &ADDRESSES).map(Self)
     }
 
     /// Starts a program on a host, without privileges.
     fn start(&self, stage: &Stage, at: usize, words: &[&str], wire: &str) -> Running {
-        let mut command = self.inside(at, stage.command("nsenter"));
-        if !self.are_ours {
-            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
-            command.args(["--reuid", UNPRIVILEGED, "--regid", UNPRIVILEGED]);
-        }
+        let mut command = self.0.enter_unprivileged(at, stage.command("nsenter"));
         command.args(words).env("RKEY_WIRE", wire);
         stage.start(command, ["server", "client"][at])
     }
@@ -120,8 +29,7 @@ impl Hosts {
     /// Starts a server on the first host, and waits until it listens.
     fn server(&self, stage: &Stage, words: &[&str], space: u16) -> Running {
         let mut server = self.start(stage, 0, words, "auto");
-        // In a user namespace of our own, we are root.
-        let user = if self.are_ours { 0 } else { 65_534 };
+        let user = self.0.user();
         let begun = Instant::now();
         while !listens_in(server.id(), user, space, PORT) && !server.has_ended() {
             assert!(begun.elapsed() < PATIENCE, "{}", server.text());
@@ -142,19 +50,6 @@ impl Hosts {
         }
         [server.succeed(), client.text()]
     }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for keeper in &mut self.keepers {
-            let _ = keeper.kill();
-            let _ = keeper.wait();
-        }
-    }
-}
-
-fn namespace(of: &Child) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{}/ns/net", of.id())).ok()
 }
 
 fn words(line: &str) -> Vec<&str> {

@@ -1,20 +1,21 @@
 //! rsockets: every call, rdma-core's programs, and ordinary programs with librspreload.
 
-use crate::support::{Port, Running, Stage};
+use crate::support::{Port, Running, Stage, is_bound_to_udp};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TCP: u16 = 0x0106;
 
-/// Compiles and runs one of our programs.
-fn succeeds(name: &str, source: &str) {
+/// Compiles and runs one of our programs. Returns what it and the library print.
+fn succeeds(name: &str, source: &str) -> String {
     let stage = Stage::new(name);
     stage.write("common.h", include_str!("common.h"));
     stage.write("sockets.h", include_str!("sockets.h"));
     let program = stage.compile(name, source, &["-lpthread"]);
     let said = stage.start(stage.command(&program), name).succeed();
     assert!(said.ends_with("done\n"), "{said}");
+    said
 }
 
 #[test]
@@ -30,6 +31,19 @@ fn streams_deliver_data_in_order() {
 #[test]
 fn a_peer_that_breaks_the_protocol_is_refused() {
     succeeds("hostile", include_str!("hostile.c"));
+}
+
+#[test]
+fn a_closed_listener_does_not_wait_for_its_clients() {
+    succeeds("pending", include_str!("pending.c"));
+}
+
+/// Each of the 1000 requests is refused; a few lines a second say so.
+#[test]
+fn complaints_about_peers_are_rate_limited() {
+    let said = succeeds("complaints", include_str!("complaints.c"));
+    let lines = said.matches("is not that of an rsocket").count();
+    assert!((1..900).contains(&lines), "{lines} lines");
 }
 
 #[test]
@@ -74,6 +88,78 @@ fn rstream_without_options() {
         client.contains("64_lat") && client.contains("1m_bw"),
         "{client}"
     );
+}
+
+/// Copies a file. The server never ends.
+#[test]
+fn rcopy() {
+    let (stage, port) = (Stage::new("rcopy"), Port::new());
+    let number = port.number.to_string();
+    let content: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+    let (source, copy) = (stage.path("source"), stage.path("copy"));
+    std::fs::write(&source, &content).expect("a file can be written");
+    let mut server = stage.server("rcopy", &["-p", &number], TCP, port.number);
+    let mut command = stage.command("rcopy");
+    command
+        .arg(&source)
+        .arg(format!("127.0.0.1:{}", copy.display()))
+        .args(["-p", &number]);
+    let said = stage.start(command, "client").succeed();
+    assert!(said.contains("3000000 bytes"), "{said}");
+    server.kill();
+    assert!(std::fs::read(&copy).expect("the server has made it") == content);
+}
+
+/// How many times `udpong` may lose its way: if an answer takes longer than its timeouts (1 ms, 1 s), it takes a late answer for the
+/// next one, and may wait forever, on ordinary sockets too.
+const TRIES: usize = 5;
+
+/// Blocking, non-blocking, with `poll`; datagrams in one direction, and there and back. The server never ends.
+#[test]
+fn udpong() {
+    for (server, client, transfers) in [
+        ("-T b", "-T b -C 100 -S 64", "100"),
+        ("", "-C 100 -S 1000", "100"),
+        ("-T a", "-T a -C 100 -S 1500", "100"),
+        ("-T b", "-T b -T e -C 20 -S 64", "40"),
+        ("-T a", "-T a -T e -C 20 -S 2000", "40"),
+    ] {
+        let mut said = Vec::new();
+        while said.len() < TRIES {
+            let text = ping_datagrams(server, client);
+            let has_succeeded = text.lines().any(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                words.first() == Some(&"custom") && words.get(2) == Some(&transfers)
+            });
+            if has_succeeded {
+                break;
+            }
+            said.push(text);
+        }
+        assert!(said.len() < TRIES, "{client}: {said:#?}");
+    }
+}
+
+/// Runs a server and a client of `udpong`. Returns what the client says.
+fn ping_datagrams(server: &str, client: &str) -> String {
+    let (stage, port) = (Stage::new("udpong"), Port::new());
+    let number = port.number.to_string();
+    let command = |program: &[&str], options: &str| {
+        let mut command = stage.command(program[0]);
+        command.args(&program[1..]);
+        command
+            .args(options.split_whitespace())
+            .args(["-p", &number]);
+        command
+    };
+    // Without an address, the server would choose `::1`.
+    let server = command(&["udpong", "-b", "127.0.0.1"], server);
+    let mut server = stage.server_when(server, || is_bound_to_udp(port.number));
+    let client = command(&["timeout", "60", "udpong", "-s", "127.0.0.1"], client);
+    let mut client = stage.start(client, "client");
+    client.wait();
+    server.kill();
+    client.text()
 }
 
 /// The path of rdma-core's library that turns socket calls into rsockets calls.
@@ -124,4 +210,26 @@ fn librspreload_moves_ordinary_programs_onto_rdma() {
         assert_eq!(answer, vec![b'x'; size]);
     }
     assert_eq!(server.succeed(), "served\n");
+}
+
+/// Uses `select`, non-blocking sockets and options of TCP. As above, ordinary sockets would get no answer.
+#[test]
+fn iperf3_is_moved() {
+    for direction in [&[][..], &["-R"], &["-P", "3"]] {
+        let (stage, port) = (Stage::new("iperf3"), Port::new());
+        let number = port.number.to_string();
+        let mut server = moved(&stage, "iperf3");
+        server.args(["-s", "-1", "-p", &number]);
+        let server = stage.serve(server, TCP, port.number);
+        let mut client = moved(&stage, "iperf3");
+        client
+            .args(["-c", "127.0.0.1", "-n", "20M", "-p", &number])
+            .args(direction);
+        let [server, client] = stage.client_of(server, client);
+        assert!(client.contains("iperf Done."), "{direction:?}: {client}");
+        assert!(
+            server.contains("Accepted connection"),
+            "{direction:?}: {server}"
+        );
+    }
 }

@@ -303,9 +303,67 @@ static void children(void)
 	GOOD(rclose(pair[1]));
 }
 
+/* Memory that does not exist is refused, as by the kernel; nothing of the stream is lost. */
+static void memory_is_checked(void)
+{
+	char *none = no_memory(), back[16];
+	struct iovec half[2] = { { "ab", 2 }, { none, 2 } }, into[2] = { { back, 2 }, { none, 2 } };
+	int pair[2];
+	connected(pair);
+	FAILS(EFAULT, rsend(pair[0], none, 4, 0));
+	FAILS(EFAULT, rwritev(pair[0], half, 2));
+	TRUE(rsend(pair[0], "whole", 5, 0) == 5);
+	TRUE(polled(pair[1], POLLIN, 60000) == POLLIN);
+	FAILS(EFAULT, rrecv(pair[1], none, 5, 0));
+	FAILS(EFAULT, rrecv(pair[1], none, 5, MSG_PEEK));
+	FAILS(EFAULT, rreadv(pair[1], into, 2));
+	TRUE(rrecv(pair[1], back, 5, MSG_WAITALL) == 5 && !memcmp(back, "whole", 5));
+	GOOD(rclose(pair[0]));
+	GOOD(rclose(pair[1]));
+}
+
+/* librspreload opens a descriptor, then accepts. Its `select` needs the larger number for the socket. */
+static void accepted_sockets_get_the_lowest_free_number(void)
+{
+	uint16_t port;
+	int server = listener(&port), other = client(port), index, fd;
+	TRUE(polled(server, POLLIN, 60000) == POLLIN);
+	index = open("/dev/null", O_RDONLY);
+	fd = raccept(server, NULL, NULL);
+	TRUE(index >= 0 && fd > index);
+	TRUE(rsend(other, "x", 1, 0) == 1 && polled(fd, POLLIN, 60000) == POLLIN);
+	close(index);
+	GOOD(rclose(fd));
+	GOOD(rclose(other));
+	GOOD(rclose(server));
+}
+
+/* iperf3 asks for it. Only the state and the size of a segment have a meaning. */
+static void information_of_tcp(void)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof info;
+	uint16_t port;
+	int server = listener(&port), fd = client(port), datagrams = rsocket(AF_INET, SOCK_DGRAM, 0);
+	memset(&info, 0x55, sizeof info);
+	GOOD(rgetsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+	TRUE(info.tcpi_state == TCP_ESTABLISHED && info.tcpi_snd_mss > 0 && info.tcpi_total_retrans == 0 && len > 0);
+	len = 1;
+	GOOD(rgetsockopt(server, IPPROTO_TCP, TCP_INFO, &info, &len));
+	TRUE(info.tcpi_state == TCP_LISTEN && len == 1);
+	len = sizeof info;
+	FAILS(EOPNOTSUPP, rgetsockopt(datagrams, IPPROTO_TCP, TCP_INFO, &info, &len));
+	GOOD(rclose(datagrams));
+	GOOD(rclose(fd));
+	GOOD(rclose(server));
+}
+
 int main(void)
 {
 	begin();
+	memory_is_checked();
+	accepted_sockets_get_the_lowest_free_number();
+	information_of_tcp();
 	numbers_that_are_not_sockets();
 	unsupported_sockets();
 	calls_in_wrong_states();

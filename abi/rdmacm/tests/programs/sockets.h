@@ -3,7 +3,16 @@
 #include <sys/socket.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/mman.h>
 #include <rdma/rsocket.h>
+
+/* An address without memory. */
+__attribute__((unused)) static char *no_memory(void)
+{
+	void *at = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(at != MAP_FAILED);
+	return at;
+}
 
 /* Creates a listener on a free port of 127.0.0.1. */
 __attribute__((unused)) static int listener(uint16_t *port_be)

@@ -1,145 +1,38 @@
-//! Programs on two hosts: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not
-//! cross namespaces, so neither does shared memory.
+//! Programs on two hosts.
 
-use crate::support::{DEVICE, PATIENCE, Running, Stage};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use crate::support::{DEVICE, Running, Stage};
+use rkey_harness::hosts;
 
-/// The ordinary user that programs run as if the test runs as root.
-const ORDINARY_USER: &str = "65534";
 /// Any fixed port will do: no other program runs in these namespaces.
 const PORT: u16 = 18515;
 
-/// Two hosts.
-struct Hosts {
-    keepers: Vec<Child>,
-    /// Whether they are in a user namespace of their own, because the test does not run as root.
-    is_ours: bool,
-}
+/// The UDP port of RoCEv2.
+const WIRE: u16 = 4791;
 
 /// The addresses of the hosts.
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
 
-/// How many times a program may run into its own timeouts.
-const TRIES: usize = 5;
+/// Two hosts, and programs on them.
+struct Hosts(hosts::Hosts);
 
 impl Hosts {
     /// Returns `None` if this machine does not permit network namespaces.
     fn new(mtu: u32) -> Option<Self> {
-        let mut hosts = Self {
-            keepers: Vec::new(),
-            is_ours: false,
-        };
-        let probe = |words: &[&str]| {
-            let mut command = Command::new("unshare");
-            let status = command
-                .args(words)
-                .args(["ip", "link", "add", "type", "veth"])
-                .stderr(Stdio::null())
-                .status();
-            status.is_ok_and(|status| status.success())
-        };
-        let mut words = vec!["--net"];
-        if !probe(&words) {
-            words.extend(["--user", "--map-root-user"]);
-            hosts.is_ours = true;
-            if !probe(&words) {
-                eprintln!(
-                    "SKIP: this machine does not permit network namespaces with virtual interfaces"
-                );
-                return None;
-            }
-        }
-        let mut first = Command::new("unshare");
-        first.args(&words);
-        hosts.keep(first);
-        let mut second = hosts.inside(0, Command::new("nsenter"));
-        second.args(["unshare", "--net"]);
-        hosts.keep(second);
-        let there = hosts.keepers[1].id().to_string();
-        let size = mtu.to_string();
-        hosts.ip(
-            0,
-            &[
-                "link", "add", "va", "type", "veth", "peer", "name", "vb", "netns", &there,
-            ],
-        );
-        for (at, name) in [(0, "va"), (1, "vb")] {
-            hosts.ip(at, &["link", "set", "lo", "up"]);
-            hosts.ip(at, &["link", "set", name, "mtu", &size, "up"]);
-            let [v4, v6] = ADDRESSES[at];
-            hosts.ip(at, &["address", "add", &format!("{v4}/24"), "dev", name]);
-            hosts.ip(
-                at,
-                &["address", "add", &format!("{v6}/64"), "dev", name, "nodad"],
-            );
-        }
-        Some(hosts)
-    }
-
-    /// Runs `cat` in the namespaces that a command creates, which keeps them alive until the test ends.
-    fn keep(&mut self, mut command: Command) {
-        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-        let known: Vec<_> = (self.keepers.iter())
-            .map(|keeper| namespace(keeper).unwrap())
-            .chain([own])
-            .collect();
-        // `cat` ends when its input is closed: when the test ends, at the latest.
-        let keeper = command.arg("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let started = Instant::now();
-        while namespace(&keeper).is_none_or(|it| known.contains(&it)) || name(&keeper) != "cat\n" {
-            assert!(started.elapsed() < PATIENCE, "no namespace: {command:?}");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        self.keepers.push(keeper);
-    }
-
-    /// Adds the options that make `nsenter` enter a host.
-    fn inside(&self, at: usize, mut nsenter: Command) -> Command {
-        nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
-        if self.is_ours {
-            nsenter.args(["--user", "--preserve-credentials"]);
-        }
-        nsenter
-    }
-
-    fn ip(&self, at: usize, words: &[&str]) {
-        let mut command = self.inside(at, Command::new("nsenter"));
-        let done = command
-            .arg("ip")
-            .args(words)
-            .output()
-            .expect("util-linux has nsenter");
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "ip {words:?}: {said}");
+        hosts::Hosts::new(mtu, &ADDRESSES).map(Self)
     }
 
     /// Starts a program on a host, as an ordinary user.
     fn start(&self, stage: &Stage, at: usize, words: &[&str]) -> Running {
-        let mut command = self.inside(at, stage.command("nsenter"));
-        if !self.is_ours {
-            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
-            command.args(["--reuid", ORDINARY_USER, "--regid", ORDINARY_USER]);
-        }
+        let mut command = self.0.enter_unprivileged(at, stage.command("nsenter"));
         command.args(words).env("RKEY_WIRE", "auto");
         stage.start(command, ["server", "client"][at])
     }
 
-    /// Runs a server on the first host and a client on the second. Panics unless both succeed; returns their output. The programs set
-    /// timeouts of 67 ms and seven retries. If that is too short on a busy machine, they run again.
+    /// Runs a server on the first host and a client on the second. Panics unless both succeed; returns their output.
     fn pair(&self, stage: &Stage, words: &[&str], server: &str) -> [String; 2] {
-        for _ in 0..TRIES {
-            let (succeeded, said) = self.run(stage, words, server);
-            if succeeded {
-                return said;
-            }
-            let is_late = |text: &String| {
-                text.contains("retry counter exceeded") || text.contains("Failed status 12")
-            };
-            assert!(said.iter().any(is_late), "{words:?}: {said:#?}");
-            eprintln!("{words:?}: the program's timeouts were too short; running it again");
-        }
-        panic!("{words:?}: the program's timeouts were too short in all {TRIES} runs");
+        let (succeeded, said) = self.run(stage, words, server);
+        assert!(succeeded, "{words:?}: {said:#?}");
+        said
     }
 
     /// Returns whether both have succeeded, and the output of server and client.
@@ -155,23 +48,6 @@ impl Hosts {
         first.kill();
         (succeeded, [first.text(), second.text()])
     }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for keeper in &mut self.keepers {
-            let _ = keeper.kill();
-            let _ = keeper.wait();
-        }
-    }
-}
-
-fn namespace(of: &Child) -> Option<std::path::PathBuf> {
-    std::fs::read_link(format!("/proc/{}/ns/net", of.id())).ok()
-}
-
-fn name(of: &Child) -> String {
-    std::fs::read_to_string(format!("/proc/{}/comm", of.id())).unwrap_or_default()
 }
 
 /// Runs programs with several sets of options on two hosts whose interfaces have this MTU.
@@ -236,6 +112,34 @@ fn perftest_between_two_hosts() {
     }
 }
 
+/// One packet in a hundred is lost, in each direction.
+#[test]
+fn programs_get_through_a_network_that_loses_packets() {
+    let lines = [
+        "ibv_rc_pingpong -c -e -s 100000 -n 100 -g 1",
+        "ib_write_bw -F -n 200 -x 1",
+        "ib_send_bw -F -n 200 -e -x 1",
+        "ib_read_bw -F -n 100 -x 1",
+        "ib_atomic_bw -F -n 200 -A FETCH_AND_ADD -x 1",
+    ];
+    let stage = Stage::new("hosts-loss");
+    stage.copy_libraries();
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
+    if !hosts.0.lose(WIRE, 100) {
+        return;
+    }
+    let port = PORT.to_string();
+    for line in lines {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        words.extend(["-p", &port]);
+        hosts.pair(&stage, &words, ADDRESSES[0][0]);
+    }
+    let lost = hosts.0.lost();
+    assert!(lost.iter().all(|count| *count > 0), "{lost:?}");
+}
+
 /// Without `RKEY_WIRE`, other hosts are unreachable, and the log says what to set.
 #[test]
 fn another_host_is_out_of_reach_by_default() {
@@ -248,7 +152,7 @@ fn another_host_is_out_of_reach_by_default() {
     let words = ["ibv_rc_pingpong", "-g", "1", "-p", &port];
     let mut server = hosts.start(&stage, 0, &words);
     server.wait_until_it_listens(PORT);
-    let mut command = hosts.inside(1, stage.command("nsenter"));
+    let mut command = hosts.0.enter(1, stage.command("nsenter"));
     command.args(words).arg(ADDRESSES[0][0]);
     let mut client = stage.start(command, "client");
     let status = client.wait();

@@ -90,6 +90,20 @@ pub fn between(from: SocketAddr) -> Vec<u8> {
     bytes
 }
 
+/// The length of what the device puts before a datagram.
+pub const ROUTE_LEN: usize = 40;
+
+/// The sender's address in what the device puts before a datagram: a global route header, or 20 bytes and the IPv4 header.
+#[must_use]
+pub fn origin(route: &[u8; ROUTE_LEN]) -> IpAddr {
+    const IPV4: u8 = 0x45;
+    if route[..4] == [0; 4] && route[20] == IPV4 {
+        return Ipv4Addr::new(route[32], route[33], route[34], route[35]).into();
+    }
+    let source = route[8..].first_chunk::<16>().copied();
+    IpAddr::from(source.unwrap_or_default()).to_canonical()
+}
+
 /// Decodes the header between queue pairs. Returns the sender's address and the length of the header.
 #[must_use]
 pub fn sender(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
@@ -135,6 +149,22 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(OverUdp::decode(&bytes[..len]), None, "{len} bytes");
         }
+    }
+
+    #[test]
+    fn the_device_tells_where_a_datagram_came_from() {
+        let mut route = [0; ROUTE_LEN];
+        route[0] = 0x60;
+        let (v4, v6): (IpAddr, Ipv6Addr) =
+            ("10.1.2.3".parse().unwrap(), "fd00::1".parse().unwrap());
+        route[8..24].copy_from_slice(&v6.octets());
+        assert_eq!(origin(&route), IpAddr::V6(v6));
+        route[8..24].copy_from_slice(&Ipv4Addr::new(10, 1, 2, 3).to_ipv6_mapped().octets());
+        assert_eq!(origin(&route), v4);
+        let mut route = [0; ROUTE_LEN];
+        route[20] = 0x45;
+        route[32..36].copy_from_slice(&[10, 1, 2, 3]);
+        assert_eq!(origin(&route), v4);
     }
 
     #[test]

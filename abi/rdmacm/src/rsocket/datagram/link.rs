@@ -3,24 +3,25 @@
 #![allow(unsafe_code)]
 // UNSAFETY: verbs calls.
 
+use super::super::completions::{Completions, code};
 use super::super::memory::{Access, Area, Buffers};
-use super::header::LEN_MAX;
+use super::header::{LEN_MAX, ROUTE_LEN, origin};
 use crate::address;
 use crate::bind::PORT;
-use crate::sys::{AhAttr, CompChannel, Cq, Qp, QpAttr, QpInitAttr, UDP_QKEY};
+use crate::sys::{AhAttr, Qp, QpAttr, UDP_QKEY};
 use crate::verbs::{self, gid_index};
 use ibverbs::sys::*;
 use rkey_kit::Errno;
-use std::ffi::{c_int, c_uint};
-use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::ffi::c_uint;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 
 /// The depths of the receive queue and the send queue, in datagrams.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
 /// The length of the global routing header (GRH) that precedes each received datagram.
-const ROUTE: u32 = 40;
+const ROUTE: u32 = ROUTE_LEN as u32;
 /// The payload of the device's largest datagram, in bytes.
 pub const MTU: usize = 4096;
 /// The size of the buffer for one datagram.
@@ -73,13 +74,22 @@ impl Drop for Destination {
     }
 }
 
+/// A datagram that arrived.
+#[derive(Debug)]
+pub struct Arrived {
+    /// Where it came from, as the device says.
+    pub origin: IpAddr,
+    /// The queue pair that sent it, as the device says.
+    pub qpn: u32,
+    /// The sender's header and the data.
+    pub data: Vec<u8>,
+}
+
 /// A datagram queue pair.
 #[derive(Debug)]
 pub struct Link {
     qp: *mut Qp,
-    cq: *mut Cq,
-    channel: *mut CompChannel,
-    fd: RawFd,
+    completions: Completions,
     out: Area,
     into: Area,
     /// The next slot of `out`, and the number of free slots.
@@ -101,36 +111,15 @@ impl Link {
         let (context, pd) = verbs::device()?;
         let out = Area::new(pd, (SENDS * SLOT) as usize, Access::Local)?;
         let into = Area::new(pd, (RECEIVES * SLOT) as usize, Access::Local)?;
-        // SAFETY: the library's own context.
-        let (channel, cq) = unsafe { verbs::create_cq(context, SENDS + RECEIVES, null_mut()) }?;
-        // SAFETY: just created.
-        let fd = unsafe { (*channel).fd };
         let mut link = Self {
             qp: null_mut(),
-            cq,
-            channel,
-            fd,
+            completions: Completions::new(SENDS + RECEIVES)?,
             out,
             into,
             next: 0,
             free: SENDS,
         };
-        let _ = rustix::io::ioctl_fionbio(link.fd(), true);
-        let attr = QpInitAttr {
-            qp_context: null_mut(),
-            send_cq: cq,
-            recv_cq: cq,
-            srq: null_mut(),
-            cap: QpCap {
-                max_send_wr: SENDS,
-                max_recv_wr: RECEIVES,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type: QPT_UD,
-            sq_sig_all: 1,
-        };
+        let attr = link.completions.attributes(QPT_UD, SENDS, RECEIVES);
         let mut longer = crate::qp::extended(&attr, pd);
         // SAFETY: the library's own context, and live completion queues.
         link.qp = unsafe { verbs::create_qp(context, &mut longer) }?;
@@ -172,8 +161,7 @@ impl Link {
     /// The descriptor that becomes readable after a completion.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is open until drop.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
+        self.completions.fd()
     }
 
     fn receive(&self, slot: u32) -> Result<(), Errno> {
@@ -202,7 +190,7 @@ impl Link {
     /// Sends a datagram. There must be room, and the data must not be longer than [`DATA_MAX`].
     ///
     /// # Errors
-    /// The queue pair has failed.
+    /// The queue pair has failed. `EFAULT`: the data cannot be read.
     pub fn send(
         &mut self,
         destination: &Destination,
@@ -210,9 +198,8 @@ impl Link {
         data: &mut Buffers<'_>,
     ) -> Result<(), Errno> {
         let (at, len) = (self.next * SLOT, data.len() as u32);
-        // SAFETY: our own bytes.
-        unsafe { self.out.fill(at, header.as_ptr(), header.len() as u32) };
-        data.fill(&self.out, at + header.len() as u32, len);
+        self.out.fill(at, header.as_ptr(), header.len() as u32)?;
+        data.fill(&self.out, at + header.len() as u32, len)?;
         let (addr, lkey) = self.out.local(at);
         let mut sge = Sge {
             addr,
@@ -238,12 +225,10 @@ impl Link {
     }
 
     /// Polls all completions, and passes each datagram that arrived to `each`.
-    pub fn poll(&mut self, mut each: impl FnMut(&[u8])) {
+    pub fn poll(&mut self, mut each: impl FnMut(Arrived)) {
         loop {
-            // SAFETY: all fields are numbers.
-            let mut wc: Wc = unsafe { std::mem::zeroed() };
-            // SAFETY: our live completion queue, and room for one completion.
-            if unsafe { ibverbs::cq::poll_cq(self.cq, 1 as c_int, &mut wc) } != 1 {
+            let ([wc], got) = self.completions.take();
+            if got != 1 {
                 return;
             }
             if wc.wr_id & RECEIVE == 0 {
@@ -254,10 +239,21 @@ impl Link {
             let slot = wc.wr_id as u32;
             if wc.status == WC_SUCCESS && wc.byte_len >= ROUTE {
                 let len = (wc.byte_len - ROUTE).min(MTU as u32);
+                let mut route = [0; ROUTE as usize];
                 let mut data = vec![0; len as usize];
+                let at = slot * SLOT;
                 // SAFETY: our own bytes.
-                unsafe { self.into.read(slot * SLOT + ROUTE, data.as_mut_ptr(), len) };
-                each(&data);
+                let copied = unsafe {
+                    let first = self.into.read(at, route.as_mut_ptr(), ROUTE);
+                    first.and_then(|()| self.into.read(at + ROUTE, data.as_mut_ptr(), len))
+                };
+                if copied.is_ok() {
+                    each(Arrived {
+                        origin: origin(&route),
+                        qpn: wc.src_qp,
+                        data,
+                    });
+                }
             }
             if self.receive(slot).is_err() {
                 return;
@@ -267,26 +263,15 @@ impl Link {
 
     /// Makes the descriptor unreadable until the next completion. The caller polls again afterwards.
     pub fn rearm(&self) {
-        // SAFETY: our live channel and completion queue.
-        unsafe { verbs::rearm(self.channel, self.cq) };
+        self.completions.rearm();
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // SAFETY: nothing uses them any more. The areas are dropped afterwards.
-        unsafe {
-            if !self.qp.is_null() {
-                verbs::destroy_qp(self.qp);
-            }
-            verbs::destroy_cq(self.channel, self.cq);
+        if !self.qp.is_null() {
+            // SAFETY: nothing uses it any more. Its completion queue and the areas follow.
+            unsafe { verbs::destroy_qp(self.qp) };
         }
-    }
-}
-
-fn code(number: c_int) -> Result<(), Errno> {
-    match number {
-        0 => Ok(()),
-        number => Err(Errno::from_raw(number)),
     }
 }

@@ -1,10 +1,11 @@
 //! A datagram socket.
 
+use super::super::complaint::{complain, mention};
 use super::super::memory::Buffers;
 use super::super::options::Options;
 use super::super::waiting::{Progress, Waiting, errno};
 use super::header::{self, OverUdp};
-use super::link::{DATA_MAX, Destination, Link, MTU};
+use super::link::{Arrived, DATA_MAX, Destination, Link, MTU};
 use crate::address::is_any;
 use parking_lot::Mutex;
 use rkey_kit::Errno;
@@ -24,13 +25,34 @@ const UDP_BATCH: usize = 64;
 /// The maximum number of peers whose queue pairs are remembered. Datagrams to others travel over UDP.
 const PEERS_MAX: usize = 1024;
 
+/// A peer that has told its queue pair over UDP.
+#[derive(Debug)]
+struct Peer {
+    /// Its address, as UDP says it.
+    address: SocketAddr,
+    destination: Destination,
+}
+
+/// An address without what does not tell senders apart: an IPv6 socket sees IPv4 addresses in another form.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// An address that datagrams can have: a wildcard stands for the loopback address.
+fn concrete(to: SocketAddr) -> SocketAddr {
+    match is_any(to.ip()) {
+        true => SocketAddr::new(crate::address::loopback(to), to.port()),
+        false => to,
+    }
+}
+
 /// What the lock of a datagram socket protects.
 #[derive(Debug)]
 pub struct State {
     udp: OwnedFd,
     link: Link,
     qpn: u32,
-    peers: BTreeMap<SocketAddr, Destination>,
+    peers: BTreeMap<SocketAddr, Peer>,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     /// The address that the socket is connected to: the default destination, and the only accepted sender.
     pub peer: Option<SocketAddr>,
@@ -112,7 +134,7 @@ impl Datagram {
     /// Receives a datagram. Discards what does not fit. Returns the number of bytes copied, the datagram's length, and its sender.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`: as for `recvfrom`. `EBADF`: the socket is closed.
+    /// `EAGAIN`, `EINTR`: as for `recvfrom`. `EBADF`: the socket is closed. `EFAULT`: the buffers cannot be written; the datagram stays.
     pub fn receive(
         &self,
         into: &mut Buffers<'_>,
@@ -127,7 +149,10 @@ impl Datagram {
             }
             let (from, data) = state.inbox.front()?;
             let (from, len) = (*from, data.len());
-            let copied = into.put(data);
+            let copied = match into.put(data) {
+                Ok(copied) => copied,
+                Err(error) => return Some(Err(error)),
+            };
             if !peeks {
                 state.inbox.pop_front();
             }
@@ -137,6 +162,11 @@ impl Datagram {
 }
 
 impl State {
+    /// Names the address that datagrams without one go to, and come from.
+    pub fn connect(&mut self, to: SocketAddr) {
+        self.peer = Some(concrete(to));
+    }
+
     /// Binds it to an address.
     ///
     /// # Errors
@@ -195,10 +225,7 @@ impl State {
         let Some(to) = to.or(self.peer) else {
             return Some(Err(Errno::from_raw(libc::EDESTADDRREQ)));
         };
-        let to = match is_any(to.ip()) {
-            true => SocketAddr::new(crate::address::loopback(to), to.port()),
-            false => to,
-        };
+        let to = concrete(to);
         if !crate::address::is_ours(to.ip()) {
             return Some(Err(Errno::NETUNREACH));
         }
@@ -208,8 +235,9 @@ impl State {
             Ok(local) => local,
             Err(error) => return Some(Err(error)),
         };
-        match self.peers.get(&to) {
-            Some(destination) if self.link.has_room() => {
+        match self.peers.get(&plain(to)) {
+            Some(peer) if self.link.has_room() => {
+                let destination = &peer.destination;
                 Some(self.link.send(destination, &header::between(from), data))
             }
             Some(_) => None,
@@ -223,7 +251,7 @@ impl State {
         from: SocketAddr,
         to: SocketAddr,
     ) -> Result<(), Errno> {
-        let data = data.take();
+        let data = data.take()?;
         let datagram = OverUdp {
             qpn: self.qpn,
             data: Some(&data),
@@ -237,28 +265,67 @@ impl State {
     }
 
     fn deliver(&mut self, from: SocketAddr, data: &[u8]) {
-        let is_wanted = self.peer.is_none_or(|peer| peer == from);
+        let is_wanted = self.peer.is_none_or(|peer| plain(peer) == plain(from));
         if is_wanted && self.inbox.len() < INBOX_MAX {
             self.inbox.push_back((from, data.to_vec()));
         }
     }
 
-    /// Remembers the queue pair of a peer.
-    fn learn(&mut self, from: SocketAddr, qpn: u32) {
-        if self
-            .peers
-            .get(&from)
-            .is_some_and(|destination| destination.qpn == qpn)
-        {
-            return;
+    /// Remembers the queue pair of a peer. Returns whether it is known now.
+    fn learn(&mut self, from: SocketAddr, qpn: u32) -> bool {
+        let key = plain(from);
+        let known = self.peers.get(&key);
+        if known.is_some_and(|peer| peer.destination.qpn == qpn) {
+            return true;
         }
-        if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&from) {
-            return;
+        if self.peers.len() >= PEERS_MAX && known.is_none() {
+            return false;
         }
         match Destination::new(from, qpn) {
-            Ok(destination) => drop(self.peers.insert(from, destination)),
-            Err(error) => tracing::info!("cannot create an address handle for {from}: {error}"),
+            Ok(destination) => {
+                let address = from;
+                self.peers.insert(
+                    key,
+                    Peer {
+                        address,
+                        destination,
+                    },
+                );
+                true
+            }
+            Err(error) => {
+                mention(format_args!(
+                    "cannot create an address handle for {from}: {error}"
+                ));
+                false
+            }
         }
+    }
+
+    /// A datagram came from a queue pair. Any queue pair of any host can send one, with any address in its header. So it must be
+    /// from this host, and from the queue pair that the owner of the address has told over UDP.
+    fn between(&mut self, arrived: &Arrived) {
+        let Some((claimed, len)) = header::sender(&arrived.data) else {
+            return;
+        };
+        let known = self.peers.get(&plain(claimed));
+        let known = known.filter(|peer| peer.destination.qpn == arrived.qpn);
+        let Some(address) = known.map(|peer| peer.address) else {
+            complain(format_args!(
+                "a datagram claims to be from {claimed}, but queue pair {:#x} is not known to belong to it; dropped",
+                arrived.qpn
+            ));
+            return;
+        };
+        let origin = crate::address::gid((arrived.origin, 0).into());
+        if !ibverbs::gid::is_ours(origin) {
+            complain(format_args!(
+                "a datagram claims to be from {claimed}, but comes from {}; dropped",
+                arrived.origin
+            ));
+            return;
+        }
+        self.deliver(address, &arrived.data[len..]);
     }
 
     /// Handles a datagram that arrived over UDP.
@@ -269,9 +336,12 @@ impl State {
         if !crate::address::is_ours(from.ip()) {
             return;
         }
-        self.learn(from, datagram.qpn);
+        let is_known = self.learn(from, datagram.qpn);
         if let Some(data) = datagram.data {
             self.deliver(from, data);
+            if !is_known {
+                return; // It stays with UDP: what its queue pair sends would be dropped.
+            }
             let answer = OverUdp {
                 qpn: self.qpn,
                 data: None,
@@ -300,11 +370,9 @@ impl Progress for State {
             }
         }
         let mut arrived = Vec::new();
-        self.link.poll(|bytes| arrived.push(bytes.to_vec()));
-        for bytes in arrived {
-            if let Some((from, len)) = header::sender(&bytes) {
-                self.deliver(from, &bytes[len..]);
-            }
+        self.link.poll(|one| arrived.push(one));
+        for one in arrived {
+            self.between(&one);
         }
     }
 

@@ -225,6 +225,24 @@ impl Stream {
         self.sending.is_idle() && self.controls == CONTROLS && self.final_control.is_none()
     }
 
+    /// Where in the ring the bytes of the next [`send`](Self::send) belong, and how many.
+    #[must_use]
+    pub fn room(&self, want: usize) -> Option<(u32, u32)> {
+        match self.writes {
+            true => self.sending.room(want),
+            false => None,
+        }
+    }
+
+    /// Where in the ring the bytes of the next [`send_to`](Self::send_to) belong, and how many.
+    #[must_use]
+    pub fn direct_room(&self, want: u32) -> Option<(u32, u32)> {
+        match self.writes {
+            true => self.sending.direct_room(want),
+            false => None,
+        }
+    }
+
     /// Returns the next write of data, of up to `want` bytes. The caller copies the bytes into the send ring, and posts the write.
     #[must_use]
     pub fn send(&mut self, want: usize) -> Option<Write> {

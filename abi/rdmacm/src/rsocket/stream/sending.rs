@@ -108,13 +108,20 @@ impl Sending {
         Ok(())
     }
 
-    /// Returns the next write of data, of up to `want` bytes.
-    pub fn data(&mut self, want: usize) -> Option<Write> {
+    /// Where in the ring the next write of data takes up to `want` bytes from, and how many.
+    #[must_use]
+    pub fn room(&self, want: usize) -> Option<(u32, u32)> {
         if !self.may_send() {
             return None;
         }
+        let limit = self.targets.front()?.len.min(LEN_MAX);
+        span(self.at, self.size, self.free, limit, want)
+    }
+
+    /// The next write of data, of up to `want` bytes.
+    pub fn data(&mut self, want: usize) -> Option<Write> {
+        let (at, len) = self.room(want)?;
         let target = self.targets.front_mut()?;
-        let (at, len) = span(self.at, self.size, self.free, target.len.min(LEN_MAX), want)?;
         let (to, key) = (target.addr, target.key);
         target.addr = target.addr.wrapping_add(len.into());
         target.len -= len;
@@ -125,12 +132,18 @@ impl Sending {
         Some(self.write(at, len, to, key, Some(Message::Data(len))))
     }
 
-    /// Returns a write to memory that the peer has mapped. It needs no credits.
-    pub fn direct(&mut self, to: RemoteSge) -> Option<Write> {
-        if self.requests == 0 {
-            return None;
+    /// Where in the send ring the next write to mapped memory takes up to `want` bytes from, and how many. It needs no credits.
+    #[must_use]
+    pub fn direct_room(&self, want: u32) -> Option<(u32, u32)> {
+        match self.requests {
+            0 => None,
+            _ => span(self.at, self.size, self.free, want, want as usize),
         }
-        let (at, len) = span(self.at, self.size, self.free, to.len, to.len as usize)?;
+    }
+
+    /// Returns a write to memory that the peer has mapped.
+    pub fn direct(&mut self, to: RemoteSge) -> Option<Write> {
+        let (at, len) = self.direct_room(to.len)?;
         Some(self.write(at, len, to.addr, to.key, None))
     }
 

@@ -1,0 +1,182 @@
+//! Two hosts for a test: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not cross
+//! namespaces, so neither does shared memory.
+
+use crate::UID;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the system may take to create a namespace. It takes milliseconds, but test machines are busy.
+const PATIENCE: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Two hosts, which exist until this value is dropped. All their ports are free.
+pub struct Hosts {
+    keepers: Vec<Child>,
+    /// Whether they belong to a user namespace of their own, because the test does not run as root.
+    are_ours: bool,
+}
+
+impl Hosts {
+    /// Creates them, with an IPv4 and an IPv6 address each, and this MTU. Returns `None` if this machine does not permit network namespaces.
+    ///
+    /// # Panics
+    /// It permits them, but a step fails.
+    #[must_use]
+    pub fn new(mtu: u32, addresses: &[[&str; 2]; 2]) -> Option<Self> {
+        let are_permitted = |words: &[&str]| {
+            let mut command = Command::new("unshare");
+            command
+                .args(words)
+                .args(["ip", "link", "add", "type", "veth"])
+                .stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        let mut words = vec!["--net"];
+        let are_ours = !are_permitted(&words);
+        if are_ours {
+            words.extend(["--user", "--map-root-user"]);
+            if !are_permitted(&words) {
+                eprintln!(
+                    "SKIP: this machine does not permit network namespaces with virtual interfaces"
+                );
+                return None;
+            }
+        }
+        let mut hosts = Self {
+            keepers: Vec::new(),
+            are_ours,
+        };
+        let mut first = Command::new("unshare");
+        first.args(&words);
+        hosts.keep(first);
+        let mut second = hosts.enter(0, Command::new("nsenter"));
+        second.args(["unshare", "--net"]);
+        hosts.keep(second);
+        let there = hosts.keepers[1].id();
+        hosts.ip(
+            0,
+            &format!("link add va type veth peer name vb netns {there}"),
+        );
+        for (at, name) in [(0, "va"), (1, "vb")] {
+            let [v4, v6] = addresses[at];
+            hosts.ip(at, "link set lo up");
+            hosts.ip(at, &format!("link set {name} mtu {mtu} up"));
+            hosts.ip(at, &format!("address add {v4}/24 dev {name}"));
+            hosts.ip(at, &format!("address add {v6}/64 dev {name} nodad"));
+        }
+        Some(hosts)
+    }
+
+    /// Runs `cat` in the namespace that a command creates, which keeps the namespace alive until the test ends.
+    fn keep(&mut self, mut command: Command) {
+        let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+        let earlier = self.keepers.iter().filter_map(namespace);
+        let known: Vec<PathBuf> = earlier.chain([own]).collect();
+        // `cat` ends when its input is closed: when the test ends, at the latest.
+        let keeper = command.arg("cat").stdin(Stdio::piped());
+        let keeper = keeper.spawn().expect("util-linux has unshare and nsenter");
+        let is_cat = || {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", keeper.id()));
+            name.is_ok_and(|name| name == "cat\n")
+        };
+        let begun = Instant::now();
+        while !is_cat() || namespace(&keeper).is_none_or(|it| known.contains(&it)) {
+            assert!(begun.elapsed() < PATIENCE, "no namespace: {command:?}");
+            std::thread::sleep(PAUSE);
+        }
+        self.keepers.push(keeper);
+    }
+
+    /// Makes both hosts drop one UDP packet of `every` that arrives at a port. Packets then travel one by one, so that a loss is one
+    /// packet. Returns false if the kernel has no filter for that.
+    #[must_use]
+    pub fn lose(&self, port: u16, every: u32) -> bool {
+        let rules = format!(
+            "table inet loss {{ chain arriving {{ type filter hook input priority 0; \
+             udp dport {port} numgen inc mod {every} < 1 counter drop; }} }}"
+        );
+        (0..2).all(|at| {
+            let name = ["va", "vb"][at];
+            self.ip(at, &format!("link set {name} gso_max_segs 1"));
+            let mut command = self.enter(at, Command::new("nsenter"));
+            let done = command.args(["nft", &rules]).output();
+            let done = done.expect("util-linux has nsenter");
+            let said = String::from_utf8_lossy(&done.stderr);
+            if !done.status.success() {
+                assert!(!said.contains("failed to execute"), "{said}");
+                eprintln!("SKIP: this kernel cannot drop packets: {said}");
+            }
+            done.status.success()
+        })
+    }
+
+    /// How many packets each host has dropped.
+    ///
+    /// # Panics
+    /// [`Hosts::lose`] was not called, or did not succeed.
+    #[must_use]
+    pub fn lost(&self) -> [u64; 2] {
+        [0, 1].map(|at| {
+            let mut command = self.enter(at, Command::new("nsenter"));
+            let done = command
+                .args(["nft", "list", "table", "inet", "loss"])
+                .output();
+            let said = done.expect("util-linux has nsenter").stdout;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            let count = said.split_once("counter packets ").map(|(_, rest)| rest);
+            let count = count.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+            count.unwrap_or_else(|| panic!("no count: {said}"))
+        })
+    }
+
+    /// Adds the options that make `nsenter` enter a host, with the rights of the test. The program's words follow.
+    #[must_use]
+    pub fn enter(&self, at: usize, mut nsenter: Command) -> Command {
+        nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
+        if self.are_ours {
+            nsenter.args(["--user", "--preserve-credentials"]);
+        }
+        nsenter
+    }
+
+    /// Adds the options that make `nsenter` enter a host as an ordinary user. The program's words follow.
+    #[must_use]
+    pub fn enter_unprivileged(&self, at: usize, nsenter: Command) -> Command {
+        let mut command = self.enter(at, nsenter);
+        if !self.are_ours {
+            let uid = UID.to_string();
+            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
+            command.args(["--reuid", &uid, "--regid", &uid]);
+        }
+        command
+    }
+
+    /// The user that unprivileged programs are on a host: in a user namespace of our own, root.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        if self.are_ours { 0 } else { UID }
+    }
+
+    fn ip(&self, at: usize, words: &str) {
+        let mut command = self.enter(at, Command::new("nsenter"));
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let done = command.arg("ip").args(&words).output();
+        let done = done.expect("util-linux has nsenter");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "ip {words:?}: {said}");
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for keeper in &mut self.keepers {
+            let _ = keeper.kill();
+            let _ = keeper.wait();
+        }
+    }
+}
+
+fn namespace(of: &Child) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{}/ns/net", of.id())).ok()
+}
