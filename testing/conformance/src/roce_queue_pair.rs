@@ -328,9 +328,12 @@ pub fn samples() -> Vec<Vec<u8>> {
         requester = requester.act(POST);
     }
     let result = Response::AtomicAcknowledge(aeth, AtomicAckEth { original: 1 });
+    requester = requester.acknowledge(1, syndrome);
+    // Six probes, each after twice the time, and then the timeout.
+    for _ in 0..7 {
+        requester = requester.act(WAIT);
+    }
     let requester = requester
-        .acknowledge(1, syndrome)
-        .act(WAIT)
         .response(2, Response::ReadOnly(aeth), 0)
         .response(3, result, 0)
         .acknowledge(5, Syndrome::Nak(NakCode::PsnSequenceError))
@@ -372,7 +375,8 @@ mod tests {
         assert_eq!((seen.out_of_sequence, seen.rnr_naks_sent), (1, 1));
         let seen = requester.connection.counters();
         let naks = (seen.sequence_naks, seen.rnr_naks, seen.implied_naks);
-        assert_eq!((naks, requester.ended, seen.timeouts), ((1, 1, 0), 8, 1));
+        assert_eq!((naks, requester.ended), ((1, 1, 0), 8));
+        assert_eq!((seen.probes, seen.timeouts), (6, 1));
         let seen = uc.connection.counters();
         assert_eq!((seen.out_of_sequence, seen.dropped, uc.ended), (1, 1, 1));
         assert_eq!((uc.arena.next_receive, uc.arena.exposed[0]), (1, 9));
