@@ -112,12 +112,12 @@ fn perftest_between_two_hosts() {
     }
 }
 
-/// One packet in a hundred is lost, in each direction.
+/// One packet in a hundred is lost, in each direction. Both sides of perftest agree over TCP before they end. The ping-pongs do not: if
+/// the last acknowledgement is lost, no queue pair is left to repeat it, as with any RDMA device.
 #[test]
 fn programs_get_through_a_network_that_loses_packets() {
     let lines = [
-        "ibv_rc_pingpong -c -e -s 100000 -n 100 -g 1",
-        "ib_write_bw -F -n 200 -x 1",
+        "ib_write_bw -F -n 200 -b -x 1",
         "ib_send_bw -F -n 200 -e -x 1",
         "ib_read_bw -F -n 100 -x 1",
         "ib_atomic_bw -F -n 200 -A FETCH_AND_ADD -x 1",
