@@ -144,8 +144,8 @@ impl Requester {
         if position <= self.unacked {
             return;
         }
-        self.retry.progress(position.since(self.unacked));
-        self.retry.probe.progress(now, position);
+        self.retry
+            .progress(now, position, position.since(self.unacked));
         self.unacked = position;
         while let Some(work) = self.works.front()
             && self.started > 0

@@ -1,14 +1,14 @@
-//! Probes: when an answer is late compared with those before it, the oldest packet is sent again, long before the timeout.
+//! Probes: when a response is late compared with those before it, the oldest packet is sent again, long before the timeout.
 //!
-//! A responder reports a gap only when a later packet arrives, and only once. If the last packet of a burst is lost, or a report, or
-//! the packet that would have closed the gap, only the timeout helps, which programs set for the worst case: tens of
-//! milliseconds. A probe is one packet and uses no retry, so a peer that is slow for once loses nothing by it. The timing is that
-//! of TCP (RFC 6298): the smoothed round trip time and four times its variation, doubled with each probe that gets no response. Packets that
-//! were sent twice are not measured.
+//! A responder reports a gap only when a later packet arrives, and only once. If the last packet of a burst is lost, or the report,
+//! or the packet that would close the gap, only the timeout helps, which programs set for the worst case: tens of
+//! milliseconds. A probe is one packet and uses up no retry, so probing a peer that is merely slow costs little. The timing
+//! is that of TCP (RFC 6298): the smoothed round-trip time plus four times its variation, doubled with each probe that gets no
+//! response. Packets that were sent twice are not measured.
 
 use crate::transport::sequence::Sequence;
 
-/// How often the interval doubles at most.
+/// The maximum number of doublings of the interval.
 const DOUBLINGS_MAX: u32 = 10;
 
 /// Measures round trips, and says when to probe. Times are in nanoseconds.
@@ -17,7 +17,7 @@ pub(super) struct Probe {
     /// The shortest interval; `None` turns probes off.
     min: Option<u64>,
     round_trip: Option<RoundTrip>,
-    /// The position after a packet whose answer is awaited, and when it was sent.
+    /// The position after a packet whose response is awaited, and when it was sent.
     sample: Option<(Sequence, u64)>,
     deadline: Option<u64>,
     doublings: u32,
@@ -60,17 +60,17 @@ impl Probe {
         }
     }
 
-    /// When an answer is so late that a probe should leave.
+    /// When to send a probe.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.deadline
     }
 
-    /// A packet has left for the first time that will be answered; `end` is the position after it.
+    /// A packet that asks for a response has left for the first time; `end` is the position after it.
     pub(super) fn measure(&mut self, now: u64, end: Sequence) {
         self.sample.get_or_insert((end, now));
     }
 
-    /// Packets are sent again: an answer would not say which copy it is for.
+    /// Packets are sent again: a response does not show which copy it is for.
     pub(super) fn forget(&mut self) {
         self.sample = None;
     }
@@ -81,13 +81,6 @@ impl Probe {
         if let Some((_, sent)) = self.sample.take_if(|(end, _)| *end <= position) {
             let sample = now.saturating_sub(sent);
             self.round_trip = Some(RoundTrip::with(self.round_trip, sample));
-        }
-    }
-
-    /// A packet has left: starts the timer if it does not run.
-    pub(super) fn sent(&mut self, now: u64) {
-        if self.deadline.is_none() {
-            self.watch(now);
         }
     }
 
@@ -120,10 +113,10 @@ mod tests {
     use crate::packet::Psn;
 
     #[test]
-    fn a_probe_leaves_when_an_answer_is_later_than_usual() {
+    fn a_probe_leaves_when_a_response_is_later_than_usual() {
         let first = Sequence::first(Psn::new(5));
         let mut probe = Probe::new(Some(1000));
-        probe.sent(0);
+        probe.watch(0);
         assert_eq!(probe.deadline(), None, "nothing has been measured");
         probe.measure(0, first.plus(2));
         probe.measure(10, first.plus(9));
@@ -136,8 +129,7 @@ mod tests {
             probe.progress(1080, first);
         }
         assert_eq!(probe.interval(), Some(1000), "the minimum");
-        probe.sent(2000);
-        probe.sent(2500);
+        probe.watch(2000);
         assert_eq!(probe.deadline(), Some(3000));
         probe.probed(3000);
         assert_eq!(probe.deadline(), Some(5000));

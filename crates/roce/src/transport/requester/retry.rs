@@ -14,7 +14,7 @@ const NO_LIMIT: u8 = 7;
 /// that reveals the loss.
 const WINDOW_MIN: u32 = 2;
 
-/// How often the timeout doubles without progress: an answer may take up to four times the timeout of the queue pair (IBA
+/// How often the timeout doubles without progress: a response may take up to four times the timeout of the queue pair (IBA
 /// volume 1, 9.7.6.1.3). A network or a peer that is overloaded gets fewer packets, and more time before the request fails.
 const DOUBLINGS_MAX: u8 = 2;
 
@@ -90,7 +90,6 @@ impl Retry {
         if self.deadline.is_none() {
             self.watch(now, true);
         }
-        self.probe.sent(now);
     }
 
     /// Restarts the timer, or stops it if no response is awaited.
@@ -103,9 +102,10 @@ impl Retry {
         }
     }
 
-    /// Records that the peer has executed `positions` packets: resets the retry counts. The window grows by one packet
+    /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window grows by one packet
     /// whenever a whole window has been acknowledged.
-    pub(super) fn progress(&mut self, positions: u32) {
+    pub(super) fn progress(&mut self, now: u64, position: Sequence, positions: u32) {
+        self.probe.progress(now, position);
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
         self.doublings = 0;
