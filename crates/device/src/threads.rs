@@ -1,6 +1,7 @@
 //! Threads of the device and of its front ends: named, with the program's signals blocked.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread. The thread blocks all signals, which belong to the program, except those that its own faults
@@ -26,6 +27,17 @@ pub fn spawn_by<T: Send + 'static>(
     thread.spawn(move || {
         block_signals();
         body()
+    })
+}
+
+/// Runs the body of a thread. If it panics, returns what to report: a bug of the thread with this name, and the panic's text.
+pub(crate) fn catch_panic(thread: &str, body: impl FnOnce()) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("bug: {thread} panicked: {}", text.unwrap_or("?"))
     })
 }
 

@@ -73,16 +73,8 @@ impl EngineThread {
         if let Err(error) = rkey_base::copy::prepare_thread() {
             tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the engine thread: a fault in user memory may end the process");
         }
-        let run = std::panic::AssertUnwindSafe(|| self.run());
-        if let Err(panic) = std::panic::catch_unwind(run) {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied());
-            self.driver().fail(format!(
-                "bug: the engine thread panicked: {}",
-                text.unwrap_or("?")
-            ));
+        if let Err(why) = threads::catch_panic("the engine thread", || self.run()) {
+            self.driver().fail(why);
         }
         let close = std::panic::AssertUnwindSafe(|| self.close());
         if std::panic::catch_unwind(close).is_err() {

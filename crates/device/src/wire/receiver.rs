@@ -1,7 +1,6 @@
 //! The wire's thread: it receives datagrams and dispatches them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -15,6 +14,7 @@ use super::{Arrived, Core, Receiver, waiting};
 use crate::cm::remote::{self, Delivery};
 use crate::peers::names;
 use crate::progress::reactor::Token;
+use crate::threads;
 
 /// How many batches to receive from one socket before turning to the next.
 const TURN: usize = 4;
@@ -34,15 +34,8 @@ type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 impl Core {
     /// The thread's main loop.
     pub(super) fn main(&self) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run())) {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied());
-            self.fail(format!(
-                "bug: the wire's thread panicked: {}",
-                text.unwrap_or("?")
-            ));
+        if let Err(why) = threads::catch_panic("the wire's thread", || self.run()) {
+            self.fail(why);
         }
     }
 
