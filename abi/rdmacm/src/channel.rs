@@ -69,10 +69,10 @@ impl ChannelObject {
             parts.handler.give_back(self.key, key, pending);
             Ok(())
         })?;
-        match self.event_fd.is_blocking() {
-            true => rkey_device::time::sleep(unpolled::RECHECK_INTERVAL),
-            false => return Err(Errno::AGAIN),
+        if !self.event_fd.is_blocking() {
+            return Err(Errno::AGAIN);
         }
+        rkey_device::time::sleep(unpolled::RECHECK_INTERVAL);
         Ok(())
     }
 }

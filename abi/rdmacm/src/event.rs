@@ -234,13 +234,12 @@ pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Err
         };
         // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
         let id: &IdObject = unsafe { of_handle(handle) }?;
-        if let PendingEvent::Disconnected(since) = pending {
+        if let PendingEvent::Disconnected(since) = pending
             // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
-            let since = unsafe { unpolled::postponed_since(id.qp(), since) };
-            if let Some(since) = since {
-                object.postpone(key, PendingEvent::Disconnected(Some(since)))?;
-                continue;
-            }
+            && let Some(since) = unsafe { unpolled::postponed_since(id.qp(), since) }
+        {
+            object.postpone(key, PendingEvent::Disconnected(Some(since)))?;
+            continue;
         }
         let group = pending.group();
         let made = fetch::make(id, pending).and_then(|draft| {

@@ -36,7 +36,11 @@ fn not_null<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     }
 }
 
-fn code(number: c_int) -> Result<(), Errno> {
+/// The error number that a call of verbs returns, as a result.
+///
+/// # Errors
+/// The number, unless it is 0.
+pub fn code(number: c_int) -> Result<(), Errno> {
     match number {
         0 => Ok(()),
         number => Err(Errno::from_raw(number)),

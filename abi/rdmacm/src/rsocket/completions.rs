@@ -88,14 +88,3 @@ impl Drop for Completions {
         unsafe { verbs::destroy_cq(self.channel, self.cq) };
     }
 }
-
-/// The error number that a call of verbs returns, as a result.
-///
-/// # Errors
-/// The number, unless it is 0.
-pub fn code(number: c_int) -> Result<(), Errno> {
-    match number {
-        0 => Ok(()),
-        number => Err(Errno::from_raw(number)),
-    }
-}

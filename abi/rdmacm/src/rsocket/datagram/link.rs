@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 // UNSAFETY: verbs calls.
 
-use super::super::completions::{Completions, code};
+use super::super::completions::Completions;
 use super::super::memory::{Access, Area, Buffers};
 use super::header::{LEN_MAX, ROUTE_LEN, origin};
 use crate::address;
 use crate::bind::PORT;
 use crate::sys::{AhAttr, Qp, QpAttr, UDP_QKEY};
-use crate::verbs::{self, gid_index};
+use crate::verbs::{self, code, gid_index};
 use ibverbs::sys::*;
 use rkey_kit::Errno;
 use std::ffi::c_uint;
