@@ -3,12 +3,15 @@
 
 use crate::UID;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the system may take to create a namespace. It takes milliseconds, but test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The interface of each host.
+const INTERFACES: [&str; 2] = ["va", "vb"];
 
 /// Two hosts, which exist until this value is dropped. All their ports are free.
 pub struct Hosts {
@@ -54,11 +57,12 @@ impl Hosts {
         second.args(["unshare", "--net"]);
         hosts.keep(second);
         let there = hosts.keepers[1].id();
+        let [ours, theirs] = INTERFACES;
         hosts.ip(
             0,
-            &format!("link add va type veth peer name vb netns {there}"),
+            &format!("link add {ours} type veth peer name {theirs} netns {there}"),
         );
-        for (at, name) in [(0, "va"), (1, "vb")] {
+        for (at, name) in INTERFACES.into_iter().enumerate() {
             let [v4, v6] = addresses[at];
             hosts.ip(at, "link set lo up");
             hosts.ip(at, &format!("link set {name} mtu {mtu} up"));
@@ -100,11 +104,8 @@ impl Hosts {
              udp dport {port} numgen inc mod {every} < 1 counter drop; }}; }}"
         );
         (0..2).all(|at| {
-            let name = ["va", "vb"][at];
-            self.ip(at, &format!("link set {name} gso_max_segs 1"));
-            let mut command = self.enter(at, Command::new("nsenter"));
-            let done = command.args(["nft", &rules]).output();
-            let done = done.expect("util-linux has nsenter");
+            self.ip(at, &format!("link set {} gso_max_segs 1", INTERFACES[at]));
+            let done = self.run(at, &["nft", &rules]);
             let said = String::from_utf8_lossy(&done.stderr);
             let has_program = !said.contains("failed to execute");
             let is_missing = ["not supported", "No such file or directory"];
@@ -124,12 +125,8 @@ impl Hosts {
     #[must_use]
     pub fn lost(&self) -> [u64; 2] {
         [0, 1].map(|at| {
-            let mut command = self.enter(at, Command::new("nsenter"));
-            let done = command
-                .args(["nft", "list", "table", "inet", "loss"])
-                .output();
-            let said = done.expect("util-linux has nsenter").stdout;
-            let said = String::from_utf8_lossy(&said).into_owned();
+            let done = self.run(at, &["nft", "list", "table", "inet", "loss"]);
+            let said = String::from_utf8_lossy(&done.stdout);
             let count = said.split_once("counter packets ").map(|(_, rest)| rest);
             let count = count.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
             count.unwrap_or_else(|| panic!("no count: {said}"))
@@ -165,12 +162,19 @@ impl Hosts {
     }
 
     fn ip(&self, at: usize, words: &str) {
-        let mut command = self.enter(at, Command::new("nsenter"));
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let done = command.arg("ip").args(&words).output();
-        let done = done.expect("util-linux has nsenter");
+        let all: Vec<&str> = std::iter::once("ip")
+            .chain(words.split_whitespace())
+            .collect();
+        let done = self.run(at, &all);
         let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "ip {words:?}: {said}");
+        assert!(done.status.success(), "ip {words}: {said}");
+    }
+
+    /// Runs a program on a host, with the rights of the test.
+    fn run(&self, at: usize, words: &[&str]) -> Output {
+        let mut command = self.enter(at, Command::new("nsenter"));
+        let done = command.args(words).output();
+        done.expect("util-linux has nsenter")
     }
 }
 
