@@ -87,7 +87,7 @@ impl Ia {
         })?;
         config.api = Api::Udapl;
         // Endpoints are identified by their numbers, which are unique on this host only.
-        config.wire = rkey_device::WireSetting::Off;
+        config.wire = rkey_device::WireConfig::OFF;
         let device = Device::open_shared(config)?;
         let address = of_parameters(parameters);
         let channel = device.create_channel()?;

@@ -10,9 +10,11 @@ use std::time::Duration;
 use rkey_core::{Api, Limits};
 use serde::Serialize;
 
+mod faults;
 mod wire;
 
-pub use wire::WireSetting;
+pub use faults::{Faults, Rate};
+pub use wire::{WireConfig, WireSetting};
 
 /// Which processes on this host may connect to this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -79,8 +81,8 @@ pub struct Config {
     pub share: Share,
     /// Which peers learn why their requests were denied.
     pub explain: Explain,
-    /// The addresses on which it accepts packets from other hosts.
-    pub wire: WireSetting,
+    /// How it reaches other hosts.
+    pub wire: WireConfig,
     /// Whether payloads may be copied directly between the two processes.
     pub direct_copy: DirectCopy,
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied directly between the
@@ -134,7 +136,7 @@ impl Default for Config {
             reserved_files: 256,
             share: Share::User,
             explain: Explain::User,
-            wire: WireSetting::Off,
+            wire: WireConfig::OFF,
             direct_copy: DirectCopy::Auto,
             remote_iovec_min: 32 * 1024,
             ring_bytes: 2 * 1024 * 1024,
@@ -337,7 +339,17 @@ pub const VARIABLES: &[Variable] = &[
         allowed: "off, auto, or addresses of this host with commas between them (at most 64, no wildcard, no multicast)",
         meaning: "the addresses on which this device takes packets of other hosts (RoCEv2, UDP port 4791); auto: all but loopback and link-local ones",
         apply: |config, value| {
-            config.wire = WireSetting::parse(value)?;
+            config.wire.addresses = WireSetting::parse(value)?;
+            Some(())
+        },
+    },
+    Variable {
+        name: "RKEY_FAULT",
+        default: "off",
+        allowed: Faults::ALLOWED,
+        meaning: "for tests: lose, repeat, reorder, damage or delay packets that this device sends to other hosts; each side sets its own",
+        apply: |config, value| {
+            config.wire.faults = Faults::parse(value)?;
             Some(())
         },
     },

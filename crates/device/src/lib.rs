@@ -49,7 +49,7 @@ pub mod threads;
 pub mod time;
 pub mod wire;
 
-pub use config::{Config, ConfigError, DirectCopy, Explain, Share, WireSetting};
+pub use config::{Config, ConfigError, DirectCopy, Explain, Share, WireConfig, WireSetting};
 pub use connect::{Accepting, Connecting, Incoming, Listener, Peer, Reservation};
 pub use device::Device;
 pub use error::DeviceError;

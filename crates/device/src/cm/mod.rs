@@ -51,7 +51,7 @@ use rkey_cm::time::{Nanos, Timing};
 use rkey_cm::{ConnectionId, Manager, State};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::config::{Share, WireSetting};
+use crate::config::{Share, WireConfig};
 use crate::peers::names::Scope;
 use crate::progress::reactor::{Reactor, Token};
 use crate::wire::Wire;
@@ -71,8 +71,8 @@ pub struct Settings {
     /// How many descriptors to leave to the program. When no others are left, links to other processes are closed after each
     /// message.
     pub reserved_files: u32,
-    /// The addresses on which messages from other hosts are accepted.
-    pub wire: WireSetting,
+    /// How messages from and to other hosts travel.
+    pub wire: WireConfig,
 }
 
 impl Default for Settings {
@@ -84,7 +84,7 @@ impl Default for Settings {
             timing: Timing::default(),
             listener_wait: Duration::from_millis(500),
             reserved_files: 256,
-            wire: WireSetting::Off,
+            wire: WireConfig::OFF,
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) const SETTINGS: Settings = Settings {
     timing: PATIENT,
     listener_wait: TIMEOUT,
     reserved_files: 256,
-    wire: crate::config::WireSetting::Off,
+    wire: crate::config::WireConfig::OFF,
 };
 const HERE: &str = "127.0.0.1";
 

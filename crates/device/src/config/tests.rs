@@ -79,7 +79,9 @@ fn an_unknown_variable_is_named() {
 fn the_wire_accepts_only_addresses_of_this_host() {
     let set = |value: &str| {
         let mut config = Config::default();
-        config.set("RKEY_WIRE", value).map(|()| config.wire)
+        config
+            .set("RKEY_WIRE", value)
+            .map(|()| config.wire.addresses)
     };
     assert_eq!(set("off"), Ok(WireSetting::Off));
     assert_eq!(set("auto"), Ok(WireSetting::Auto));

@@ -1,6 +1,35 @@
-//! The setting of the wire: `RKEY_WIRE`.
+//! The settings of the wire; its addresses are those of `RKEY_WIRE`.
 
 use std::net::IpAddr;
+
+use super::Faults;
+
+/// How a device reaches other hosts (RoCEv2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WireConfig {
+    /// The addresses on which it accepts packets.
+    pub addresses: WireSetting,
+    /// What happens to the packets that it sends.
+    pub faults: Faults,
+}
+
+impl WireConfig {
+    /// Not at all.
+    pub const OFF: Self = Self {
+        addresses: WireSetting::Off,
+        faults: Faults::NONE,
+    };
+}
+
+impl From<WireSetting> for WireConfig {
+    /// These addresses, without faults.
+    fn from(addresses: WireSetting) -> Self {
+        Self {
+            addresses,
+            ..Self::OFF
+        }
+    }
+}
 
 /// The addresses on which a device accepts packets from other hosts (RoCEv2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -230,7 +230,7 @@ fn a_panic_of_the_engine_in_a_program_thread_wakes_all_waiters() {
 fn a_panic_in_the_thread_of_the_wire() {
     let ip = crate::wire::tests::address();
     let config = Config {
-        wire: crate::config::WireSetting::Addresses(vec![ip]),
+        wire: crate::config::WireSetting::Addresses(vec![ip]).into(),
         ..Config::default()
     };
     all_waiters_get_errors_with(config, |device| {

@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_thread_does_not_send_the_packets_of_others_for_ever() {
         let ip = address();
-        let wire = Wire::of_process(&WireSetting::Addresses(vec![ip])).unwrap();
+        let wire = Wire::of_process(&WireSetting::Addresses(vec![ip]).into()).unwrap();
         let transmitter = Transmitter::new(Arc::clone(&wire));
         let take = || transmitter.take_one(ip);
         let sent = || wire.describe().counts.sent;

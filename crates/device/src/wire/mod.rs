@@ -15,6 +15,7 @@
 //! | `bundle` | datagrams that one process forwards to another in one message |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
+//! | `faults` | faults that are injected on purpose |
 //! | `forward` | forwarding between processes |
 //! | `options` | socket options without a safe wrapper |
 //! | `outgoing` | packets to send |
@@ -29,6 +30,7 @@ mod addresses;
 mod bundle;
 mod counters;
 pub(crate) mod datagram;
+mod faults;
 mod forward;
 mod options;
 pub(crate) mod outgoing;
@@ -56,12 +58,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
 use crate::cm::fork::KeptFromChild;
-use crate::config::WireSetting;
+use crate::config::{WireConfig, WireSetting};
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::WirePath;
 use counters::Counters;
 pub use counters::{Counts, Dropped};
+use faults::{Datagram, Injector};
+pub use faults::{FaultCounts, FaultDescription};
 use forward::Forwarding;
 use outgoing::Outgoing;
 use socket::{Port, Sent};
@@ -69,7 +73,7 @@ use stateless::StatelessReplies;
 use waiting::Waiting;
 
 /// The wires of this process, by their settings.
-static WIRES: Mutex<Vec<(WireSetting, Weak<Wire>)>> = Mutex::new(Vec::new());
+static WIRES: Mutex<Vec<(WireConfig, Weak<Wire>)>> = Mutex::new(Vec::new());
 /// How long to wait while another thread opens a wire. If the process forks meanwhile, nothing unlocks [`WIRES`] in the child.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -108,6 +112,7 @@ struct Core {
     tokens: Vec<Token>,
     refused: Vec<(IpAddr, String)>,
     counters: Counters,
+    faults: Option<Injector>,
     forwarding: Forwarding,
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
     stateless: Mutex<StatelessReplies>,
@@ -132,6 +137,8 @@ pub struct WireDescription {
     pub refused: Vec<(IpAddr, String)>,
     /// The wire's counters.
     pub counts: Counts,
+    /// The faults that it injects; `None` without `RKEY_FAULT`.
+    pub faults: Option<FaultDescription>,
 }
 
 /// An address on which a wire receives packets.
@@ -153,8 +160,8 @@ impl Wire {
     /// The wire of this process for a setting. `None` if the setting is off, or if even a wire without addresses cannot be
     /// opened, which is logged. An address that cannot be used is also logged; the others work.
     #[must_use]
-    pub fn of_process(setting: &WireSetting) -> Option<Arc<Self>> {
-        if *setting == WireSetting::Off {
+    pub fn of_process(setting: &WireConfig) -> Option<Arc<Self>> {
+        if setting.addresses == WireSetting::Off {
             return None;
         }
         let mut wires = WIRES.try_lock_for(OPEN_TIMEOUT)?;
@@ -164,13 +171,13 @@ impl Wire {
         if let Some(wire) = known.into_iter().find(|wire| wire.core.is_usable()) {
             return Some(wire);
         }
-        let chosen = addresses::chosen(setting);
+        let chosen = addresses::chosen(&setting.addresses);
         if chosen.is_empty() {
             tracing::warn!(
                 "RKEY_WIRE=auto: this host has only loopback and link-local addresses, so it cannot reach other hosts"
             );
         }
-        match Self::open(&chosen) {
+        match Self::open(&chosen, setting) {
             Ok(wire) => {
                 let wire = Arc::new(wire);
                 wires.push((setting.clone(), Arc::downgrade(&wire)));
@@ -184,7 +191,7 @@ impl Wire {
     }
 
     /// Opens a socket for each of these addresses and starts the thread.
-    fn open(chosen: &[IpAddr]) -> io::Result<Self> {
+    fn open(chosen: &[IpAddr], setting: &WireConfig) -> io::Result<Self> {
         let mut ports = Vec::new();
         let mut refused = Vec::new();
         for ip in chosen {
@@ -222,6 +229,7 @@ impl Wire {
             tokens,
             refused,
             counters: Counters::default(),
+            faults: Injector::new(setting.faults).map_err(io::Error::other)?,
             forwarding: Forwarding::new(),
             receivers: Mutex::default(),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
@@ -288,6 +296,7 @@ impl Wire {
             addresses,
             refused,
             counts: core.counters.now(),
+            faults: core.faults.as_ref().map(Injector::describe),
         }
     }
 
@@ -326,6 +335,9 @@ impl Wire {
 
     /// Sends packets and empties `outgoing`.
     pub(crate) fn send(&self, outgoing: &mut Outgoing) {
+        if let Some(injector) = &self.core.faults {
+            return self.core.send_with_faults(injector, outgoing);
+        }
         let (sent, lost) = outgoing.send(&self.core.ports);
         self.core.counters.sent(sent);
         self.core.counters.dropped(Dropped::Unsent, lost);
@@ -350,16 +362,26 @@ impl Core {
     fn send_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
         let to = SocketAddr::new(to.to_canonical(), icrc::PORT);
         let port = self.port(from);
-        let flow = port.and_then(|port| Some((port, Flow::new(port.address, to)?)));
-        let sent = flow.map(|(port, flow)| {
-            let psn = self.messages.fetch_add(1, Ordering::Relaxed);
-            let datagram = datagram::write(&flow, mad, psn);
-            port.send(to, &datagram, datagram.len())
-        });
-        match sent {
-            Some(Sent::Yes) => self.counters.sent(1),
-            Some(Sent::Busy | Sent::No) | None => self.counters.dropped(Dropped::Unsent, 1),
+        let Some((port, flow)) = port.and_then(|it| Some((it, Flow::new(it.address, to)?))) else {
+            return self.counters.dropped(Dropped::Unsent, 1);
+        };
+        let psn = self.messages.fetch_add(1, Ordering::Relaxed);
+        let bytes = datagram::write(&flow, mad, psn);
+        match &self.faults {
+            Some(injector) if !self.is_forked() => {
+                self.inject(injector, Datagram { from, to, bytes });
+            }
+            _ => match port.send(to, &bytes, bytes.len()) {
+                Sent::Yes => self.counters.sent(1),
+                Sent::Busy | Sent::No => self.counters.dropped(Dropped::Unsent, 1),
+            },
         }
+    }
+
+    /// Wakes the wire's thread.
+    fn ring(&self) {
+        // The write fails only if the counter overflows.
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 }
 
@@ -387,8 +409,7 @@ impl Drop for Wire {
             return;
         }
         self.core.stops.store(true, Ordering::Release);
-        // The write fails only if the counter overflows.
-        let _ = rustix::io::write(&self.core.doorbell, &1u64.to_ne_bytes());
+        self.core.ring();
         let Some(thread) = thread else { return };
         // A device may drop its wire in the wire's own thread.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {

@@ -67,9 +67,24 @@ impl Outgoing {
             *(if done { &mut sent } else { &mut lost }) += count as u64;
             (packets, bytes) = (more, rest);
         }
+        self.clear();
+        (sent, lost)
+    }
+
+    /// The packets in order, without their checksums: source, destination, bytes.
+    pub(super) fn packets(&self) -> impl Iterator<Item = (IpAddr, IpAddr, &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.packets.iter().map(move |it| {
+            let (bytes, more) = rest.split_at(it.length);
+            rest = more;
+            (it.local, it.remote, &bytes[..it.length - icrc::LEN])
+        })
+    }
+
+    /// Removes all packets.
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
-        (sent, lost)
     }
 }
 
@@ -110,7 +125,7 @@ fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> 
 
 /// Sends, and waits once for room. Packets that still do not fit are lost; like packets that the network loses, they
 /// are sent again.
-fn send_or_wait(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
+pub(super) fn send_or_wait(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
     match port.send(to, datagrams, each) {
         Sent::Busy => {
             port.wait_for_room();

@@ -9,6 +9,7 @@ use rkey_cm::wire::MAD;
 use super::bundle::{self, Bundle};
 use super::counters::Dropped;
 use super::datagram::{self, Content};
+use super::faults::Injector;
 use super::socket::{Buffers, Port};
 use super::{Arrived, Core, Receiver, waiting};
 use crate::cm::remote::{self, Delivery};
@@ -68,7 +69,9 @@ impl Core {
         };
         while !self.stops.load(Ordering::Acquire) {
             let looks_again = !self.waiting.lock().is_empty() || self.forwarding.is_paused();
-            let timeout = looks_again.then_some(waiting::PAUSE);
+            let looks_again = looks_again.then_some(waiting::PAUSE);
+            let sends_again = self.faults.as_ref().and_then(Injector::pause);
+            let timeout = looks_again.into_iter().chain(sends_again).min();
             for token in self.reactor.wait(timeout) {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -80,6 +83,12 @@ impl Core {
             }
             self.retry_requests();
             self.forwarding.resume(&self.reactor);
+            if let Some(injector) = &self.faults {
+                self.send_due(injector);
+            }
+        }
+        if let Some(injector) = &self.faults {
+            self.send_rest(injector);
         }
     }
 

@@ -94,7 +94,7 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
 
 /// Stands for a process: a wire and a device of its own.
 fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
-    let wire = Wire::open(&[ip]).unwrap();
+    let wire = Wire::open(&[ip], &WireConfig::OFF).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
     let recorder = Recorder::new();
     recorder.add_to(&wire);
@@ -225,7 +225,7 @@ fn a_wire_whose_thread_panics_leaves_its_packets_to_other_processes() {
 #[test]
 fn a_process_whose_wire_has_failed_opens_another() {
     let ip = address();
-    let setting = WireSetting::Addresses(vec![ip]);
+    let setting = WireSetting::Addresses(vec![ip]).into();
     let failed = Wire::of_process(&setting).unwrap();
     make_panic(&failed, ip);
     let again = Wire::of_process(&setting).unwrap();
@@ -259,12 +259,12 @@ fn a_child_does_not_touch_its_parents_wire() {
     let packets = recorder.packets.lock();
     assert!(packets.iter().all(|it| it.2 == 2));
     // The block's name is still taken, too.
-    let other = Wire::open(&[ip]).unwrap();
+    let other = Wire::open(&[ip], &WireConfig::OFF).unwrap();
     assert!(other.claim_block(recorder.block()).is_err());
 }
 
 fn wire_of_child_serves(ip: IpAddr) -> bool {
-    Wire::open(&[ip]).is_ok_and(|wire| wire.serves(ip))
+    Wire::open(&[ip], &WireConfig::OFF).is_ok_and(|wire| wire.serves(ip))
 }
 
 #[test]
@@ -327,11 +327,91 @@ fn dropped_packets_are_counted_and_not_answered() {
     assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
+/// A wire whose packets get these faults, and the address that it sends from.
+fn faulty(faults: &str) -> (Wire, IpAddr) {
+    let mut config = crate::Config::default();
+    config.set("RKEY_FAULT", faults).unwrap();
+    let ip = address();
+    (Wire::open(&[ip], &config.wire).unwrap(), ip)
+}
+
+/// Sends 48 packets of two lengths.
+fn send_some(wire: &Wire, from: IpAddr, to: IpAddr, qp: u32) {
+    let mut outgoing = Outgoing::default();
+    for psn in 0..48_u32 {
+        let length = if psn % 16 == 15 { 5 } else { 1024 };
+        outgoing.push(from, to, &packet(qp, psn, &vec![psn as u8; length]));
+    }
+    wire.send(&mut outgoing);
+    assert!(outgoing.is_empty());
+}
+
+#[test]
+fn packets_with_injected_faults_arrive_repeated_and_out_of_order() {
+    let (sender, from) = faulty("duplicate=100%,reorder=50%,delay=2ms,seed=1");
+    let ip = address();
+    let (wire, recorder) = process(ip);
+    send_some(&sender, from, ip, recorder.qp());
+    wait_until(|| recorder.packets.lock().len() == 96);
+    let packets = recorder.packets.lock();
+    let mut order: Vec<u32> = packets.iter().map(|it| it.2).collect();
+    assert!(!order.is_sorted());
+    order.sort_unstable();
+    assert_eq!(order, (0..96).map(|n| n / 2).collect::<Vec<u32>>());
+    for (_, remote, psn, payload) in packets.iter() {
+        assert_eq!(*remote, from);
+        assert!(payload.iter().all(|it| u32::from(*it) == *psn));
+    }
+    assert!(wire.describe().counts.dropped.is_empty());
+    let description = sender.describe();
+    assert_eq!(description.counts.sent, 96);
+    let faults = description.faults.unwrap();
+    assert_eq!(faults.faults, "duplicate=100%,reorder=50%,delay=2ms,seed=1");
+    assert_eq!((faults.counts.duplicated, faults.counts.lost), (48, 0));
+}
+
+#[test]
+fn the_checksum_detects_injected_damage() {
+    let (sender, from) = faulty("corrupt=100%,seed=1");
+    let ip = address();
+    let (wire, recorder) = process(ip);
+    send_some(&sender, from, ip, recorder.qp());
+    let dropped = || wire.describe().counts.dropped;
+    wait_until(|| dropped() == [(Dropped::Checksum, 48)]);
+    assert!(recorder.packets.lock().is_empty());
+    // Messages of the connection manager get faults, too.
+    sender.send_message(from, ip, &[0; MAD]);
+    wait_until(|| dropped() == [(Dropped::Checksum, 49)]);
+}
+
+#[test]
+fn a_wire_that_closes_sends_what_it_has_delayed() {
+    let (sender, from) = faulty("delay=10s,seed=1");
+    let ip = address();
+    let (_wire, recorder) = process(ip);
+    send_some(&sender, from, ip, recorder.qp());
+    assert_eq!(sender.describe().counts.sent, 0);
+    drop(sender);
+    wait_until(|| recorder.packets.lock().len() == 48);
+}
+
+#[test]
+fn a_child_drops_packets_that_would_get_faults() {
+    let (sender, from) = faulty("loss=1%,seed=1");
+    let injector = sender.core.faults.as_ref().unwrap();
+    let sent = crate::cm::fork::tests::succeeds_in_child(|| {
+        send_some(&sender, from, from, 0x1207);
+        sender.send_message(from, from, &[0; MAD]);
+        sender.core.counters.now().sent == 0
+    });
+    assert!(sent && injector.describe().counts == FaultCounts::default());
+}
+
 #[test]
 fn unusable_addresses_are_reported() {
     let foreign = "192.0.2.77".parse().unwrap();
     let ours = address();
-    let wire = Wire::open(&[foreign, ours]).unwrap();
+    let wire = Wire::open(&[foreign, ours], &WireConfig::OFF).unwrap();
     assert!(wire.serves(ours) && !wire.serves(foreign));
     let description = wire.describe();
     assert_eq!(description.refused.len(), 1);
@@ -349,20 +429,20 @@ fn unusable_addresses_are_reported() {
     // A socket that does not share the address, like that of the kernel's RoCE device.
     let taken = address();
     let other = std::net::UdpSocket::bind((taken, icrc::PORT)).unwrap();
-    let wire = Wire::open(&[taken]).unwrap();
+    let wire = Wire::open(&[taken], &WireConfig::OFF).unwrap();
     assert!(wire.describe().refused[0].1.contains("4791 is taken"));
     drop(other);
 }
 
 #[test]
 fn users_of_one_setting_share_a_wire() {
-    assert!(Wire::of_process(&WireSetting::Off).is_none());
+    assert!(Wire::of_process(&WireConfig::OFF).is_none());
     let ours = address();
-    let setting = WireSetting::Addresses(vec![ours]);
+    let setting = WireSetting::Addresses(vec![ours]).into();
     let one = Wire::of_process(&setting).unwrap();
     let again = Wire::of_process(&setting).unwrap();
     assert!(Arc::ptr_eq(&one, &again));
-    let other = WireSetting::Addresses(vec![address()]);
+    let other = WireSetting::Addresses(vec![address()]).into();
     assert!(!Arc::ptr_eq(&one, &Wire::of_process(&other).unwrap()));
     let weak = Arc::downgrade(&one);
     drop((one, again));

@@ -124,7 +124,7 @@ fn the_loopback_is_never_cut() {
 fn the_engine_thread_sends_what_other_threads_leave() {
     let ip = crate::wire::tests::address();
     let config = crate::Config {
-        wire: crate::config::WireSetting::Addresses(vec![ip]),
+        wire: crate::config::WireSetting::Addresses(vec![ip]).into(),
         ..crate::Config::default()
     };
     let device = crate::Device::open(config).unwrap();

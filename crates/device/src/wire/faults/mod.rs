@@ -1,0 +1,147 @@
+//! Injected faults (`RKEY_FAULT`): the packets that a process sends are lost, repeated, reordered, damaged or delayed on purpose.
+//!
+//! Only sending has faults: if both sides set them, each direction has them, and packets of a side without them arrive as on a
+//! good network. Faults follow the checksum, so a damaged packet reaches the peer with a correct UDP checksum and a wrong
+//! invariant one. All packets have them, those of the connection manager included. Each packet is sent alone, by the thread that
+//! sends it or, if it waits, by the wire's thread.
+
+mod machine;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rkey_roce::icrc::{self, Flow};
+use serde::{Deserialize, Serialize};
+
+use super::Core;
+use super::counters::Dropped;
+use super::outgoing::{Outgoing, send_or_wait};
+use crate::config::Faults;
+pub(super) use machine::Datagram;
+pub use machine::FaultCounts;
+use machine::FaultMachine;
+
+/// The faults of a wire.
+#[derive(Debug)]
+pub(super) struct Injector {
+    /// With the seed.
+    faults: Faults,
+    machine: Mutex<FaultMachine>,
+}
+
+/// A description of injected faults for display.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultDescription {
+    /// The faults in the syntax of `RKEY_FAULT`, with the seed.
+    pub faults: String,
+    /// How many packets got each fault.
+    #[serde(flatten)]
+    pub counts: FaultCounts,
+}
+
+impl Injector {
+    /// `None` if there are no faults. Otherwise the log warns, and names the seed.
+    pub(super) fn new(faults: Faults) -> Result<Option<Self>, getrandom::Error> {
+        if faults.is_off() {
+            return Ok(None);
+        }
+        let seed = match faults.seed {
+            Some(seed) => seed,
+            None => getrandom::u32()?.into(),
+        };
+        let faults = Faults {
+            seed: Some(seed),
+            ..faults
+        };
+        tracing::warn!(
+            "RKEY_FAULT is set: packets to other hosts get faults on purpose ({faults})"
+        );
+        Ok(Some(Self {
+            faults,
+            machine: Mutex::new(FaultMachine::new(faults, seed)),
+        }))
+    }
+
+    pub(super) fn describe(&self) -> FaultDescription {
+        FaultDescription {
+            faults: self.faults.to_string(),
+            counts: self.machine.lock().counts(),
+        }
+    }
+
+    /// How long until a packet that waits has to be sent; `None` if none waits.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        let next = self.machine.lock().next()?;
+        Some(next.saturating_duration_since(crate::time::now()))
+    }
+}
+
+impl Core {
+    /// Sends packets with faults, and empties `outgoing`.
+    pub(super) fn send_with_faults(&self, injector: &Injector, outgoing: &mut Outgoing) {
+        // In a forked child, a thread that does not exist there may hold the lock.
+        let is_forked = self.is_forked();
+        for (from, to, packet) in outgoing.packets() {
+            let datagram = (!is_forked).then(|| self.seal(from, to, packet)).flatten();
+            match datagram {
+                Some(datagram) => self.inject(injector, datagram),
+                None => self.counters.dropped(Dropped::Unsent, 1),
+            }
+        }
+        outgoing.clear();
+    }
+
+    /// A packet with its checksum. `None` if it cannot be sent.
+    fn seal(&self, from: IpAddr, to: IpAddr, packet: &[u8]) -> Option<Datagram> {
+        let to = SocketAddr::new(to, icrc::PORT);
+        let flow = Flow::new(self.port(from)?.address, to)?;
+        let mut bytes = packet.to_vec();
+        flow.seal(&mut bytes, 0);
+        Some(Datagram { from, to, bytes })
+    }
+
+    /// Sends a datagram with faults. Wakes the wire's thread if it has to send earlier than it knows.
+    pub(super) fn inject(&self, injector: &Injector, datagram: Datagram) {
+        let mut machine = injector.machine.lock();
+        let known = machine.next();
+        let now = crate::time::now();
+        machine.push(now, datagram);
+        self.send_due_of(&mut machine, now);
+        let next = machine.next();
+        if next.is_some_and(|next| known.is_none_or(|known| next < known)) {
+            self.ring();
+        }
+    }
+
+    /// Sends the packets that have waited long enough.
+    pub(super) fn send_due(&self, injector: &Injector) {
+        let mut machine = injector.machine.lock();
+        self.send_due_of(&mut machine, crate::time::now());
+    }
+
+    /// Sends all packets that wait, because the wire closes.
+    pub(super) fn send_rest(&self, injector: &Injector) {
+        let mut machine = injector.machine.lock();
+        for datagram in machine.take_all() {
+            self.send_datagram(&datagram);
+        }
+        let counts = machine.counts();
+        tracing::info!(?counts, "packets that got faults (RKEY_FAULT)");
+    }
+
+    /// The machine stays locked, so that packets leave in order.
+    fn send_due_of(&self, machine: &mut FaultMachine, now: Instant) {
+        while let Some(datagram) = machine.due(now) {
+            self.send_datagram(&datagram);
+        }
+    }
+
+    fn send_datagram(&self, Datagram { from, to, bytes }: &Datagram) {
+        let port = self.port(*from);
+        match port.is_some_and(|port| send_or_wait(port, *to, bytes, bytes.len())) {
+            true => self.counters.sent(1),
+            false => self.counters.dropped(Dropped::Unsent, 1),
+        }
+    }
+}
