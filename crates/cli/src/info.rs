@@ -202,6 +202,12 @@ fn print_wire(info: &WireInfo, colour: bool) {
     if let Some(why) = info.off {
         println!("unreachable: {why}");
     }
+    if let Some(faults) = &info.wire.faults {
+        println!(
+            "RKEY_FAULT is set: packets that are sent get faults on purpose: {}",
+            faults.faults
+        );
+    }
     if info.wire.addresses.is_empty() && info.wire.refused.is_empty() {
         return;
     }

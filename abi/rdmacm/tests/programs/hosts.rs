@@ -72,6 +72,25 @@ fn rping_runs_between_two_hosts() {
     }
 }
 
+/// `rping` compares what it reads with what it sent. The client exits without waiting until its last packets have arrived, so these may
+/// be repeated but not lost.
+#[test]
+fn rping_runs_with_injected_faults() {
+    let stage = Stage::new("rping-faults");
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
+    let options = format!("-a {} -C 40 -v -V -S 30000 -p {PORT}", ADDRESSES[0][1]);
+    let faults = "loss=1%,duplicate=2%,reorder=5%,corrupt=1%,delay=300us,seed=1";
+    let of_server = format!("env RKEY_FAULT={faults} rping -s {options}");
+    let of_client = format!("env RKEY_FAULT=duplicate=5%,seed=2 rping -c {options}");
+    let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), TCP);
+    for text in said {
+        assert_eq!(text.matches("ping data: rdma-ping").count(), 40);
+        assert!(text.contains("RKEY_FAULT is set"));
+    }
+}
+
 #[test]
 fn ucmatose_and_udaddy_run_between_two_hosts() {
     let stage = Stage::new("stock-hosts");
