@@ -208,6 +208,12 @@ fn print_wire(info: &WireInfo, colour: bool) {
             faults.faults
         );
     }
+    if let Some(file) = &info.wire.capture {
+        println!(
+            "RKEY_CAPTURE is set: packets are captured in {}",
+            file.display()
+        );
+    }
     if info.wire.addresses.is_empty() && info.wire.refused.is_empty() {
         return;
     }

@@ -8,6 +8,7 @@
 #[macro_use]
 mod output;
 
+mod capture;
 mod demo;
 mod environment;
 mod explain;
@@ -47,6 +48,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Run a program that uses verbs, libfabric or uDAPL, unmodified, on the device.
     Run(run::RunArgs),
+    /// Run a program as `rkey run` does, and capture its packets to and from other hosts in a file for Wireshark.
+    Capture(capture::CaptureArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
     Bench(Box<rkey_bench::BenchArgs>),
 }
@@ -88,6 +91,7 @@ fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Ls(args) => ls::run(args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
+        Command::Capture(args) => capture::run(args),
         Command::Bench(args) => benchmark(args),
     }
 }

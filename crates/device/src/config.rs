@@ -11,9 +11,11 @@ use rkey_core::{Api, Limits};
 use serde::Serialize;
 
 mod faults;
+mod values;
 mod wire;
 
 pub use faults::{Faults, Rate};
+use values::{parse_number, path_or_none};
 pub use wire::{WireConfig, WireSetting};
 
 /// Which processes on this host may connect to this device.
@@ -354,6 +356,16 @@ pub const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
+        name: "RKEY_CAPTURE",
+        default: "none",
+        allowed: "none or an absolute path",
+        meaning: "a file in which the packets to and from other hosts are captured (pcap, for Wireshark); %p in its name stands for the process id",
+        apply: |config, value| {
+            config.wire.capture = path_or_none(value)?;
+            Some(())
+        },
+    },
+    Variable {
         name: "RKEY_DIRECT_COPY",
         default: "auto",
         allowed: "auto or off",
@@ -565,11 +577,8 @@ pub const VARIABLES: &[Variable] = &[
         allowed: "none or an absolute path",
         meaning: "an existing file: refused accesses are appended to it instead of to the log",
         apply: |config, value| {
-            config.report = match value {
-                "none" => None,
-                path => Some(PathBuf::from(path)).filter(|path| path.is_absolute()),
-            };
-            (value == "none" || config.report.is_some()).then_some(())
+            config.report = path_or_none(value)?;
+            Some(())
         },
     },
 ];
@@ -577,24 +586,6 @@ pub const VARIABLES: &[Variable] = &[
 fn names_of_variables() -> String {
     let names: Vec<&str> = VARIABLES.iter().map(|v| v.name).collect();
     names.join(", ")
-}
-
-/// A whole number with an optional binary suffix; `unlimited` means 2^63 - 1.
-fn parse_number(text: &str) -> Option<u64> {
-    if text == "unlimited" {
-        return Some(i64::MAX as u64);
-    }
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 10),
-        b'm' | b'M' => (&text[..text.len() - 1], 20),
-        b'g' | b'G' => (&text[..text.len() - 1], 30),
-        b't' | b'T' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use crate::support::{DEVICE, Running, Stage};
 use rkey_harness::hosts;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 /// Any fixed port will do: no other program runs in these namespaces.
 const PORT: u16 = 18515;
@@ -15,6 +17,8 @@ const ADDRESSES: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::
 /// Two hosts, and programs on them.
 struct Hosts {
     hosts: hosts::Hosts,
+    /// The directory in which programs capture their packets.
+    captures: Option<PathBuf>,
     /// The faults of the programs, with a seed each, so that the two sides lose different packets.
     faults: Option<&'static str>,
 }
@@ -25,6 +29,7 @@ impl Hosts {
         let hosts = hosts::Hosts::new(mtu, &ADDRESSES)?;
         Some(Self {
             hosts,
+            captures: None,
             faults: None,
         })
     }
@@ -33,6 +38,9 @@ impl Hosts {
     fn start(&self, stage: &Stage, at: usize, words: &[&str]) -> Running {
         let mut command = self.hosts.enter_unprivileged(at, stage.command("nsenter"));
         command.args(words).env("RKEY_WIRE", "auto");
+        if let Some(folder) = &self.captures {
+            command.env("RKEY_CAPTURE", folder.join(format!("{at}.pcap")));
+        }
         if let Some(faults) = self.faults {
             command.env("RKEY_FAULT", format!("{faults},seed={at}"));
             command.env("RKEY_LOG", "info");
@@ -197,6 +205,48 @@ fn programs_get_through_injected_faults() {
             assert_eq!(count > 0, wanted, "{line}: {kind}: {said:#?}");
         }
         assert!(said.iter().all(|text| text.contains("RKEY_FAULT is set")));
+    }
+}
+
+/// The UDP datagrams in a capture file, by their first byte, the operation. All have the addresses and the port that they should have.
+fn captured(file: &[u8]) -> Vec<u8> {
+    assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes(), "pcap");
+    let mut rest = &file[24..];
+    let mut operations = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
+        let (packet, more) = rest[16..].split_at(length as usize);
+        assert_eq!(packet[0], 0x45, "IPv4");
+        let addresses = [&packet[12..16], &packet[16..20]];
+        assert!(addresses.contains(&&[10, 9, 0, 1][..]) && addresses.contains(&&[10, 9, 0, 2][..]));
+        assert_eq!(packet[22..24], WIRE.to_be_bytes());
+        operations.push(packet[28]);
+        rest = more;
+    }
+    operations
+}
+
+#[test]
+fn a_ping_pong_is_captured_on_both_hosts() {
+    const SEND_ONLY: u8 = 4;
+    let stage = Stage::new("hosts-capture");
+    stage.copy_libraries();
+    let Some(mut hosts) = Hosts::new(1500) else {
+        return;
+    };
+    let folder = stage.file("captures");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+    hosts.captures = Some(folder.clone());
+    let port = PORT.to_string();
+    let line = format!("ibv_rc_pingpong -n 50 -s 100 -g 1 -p {port}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    hosts.pair(&stage, &words, ADDRESSES[0][0]);
+    for name in ["0.pcap", "1.pcap"] {
+        let operations = captured(&std::fs::read(folder.join(name)).unwrap());
+        let sends = operations.iter().filter(|it| **it == SEND_ONLY).count();
+        // Some may have been sent again.
+        assert!(sends >= 100 && operations.len() > sends, "{operations:?}");
     }
 }
 

@@ -66,6 +66,21 @@ pub(crate) fn front_ends() -> anyhow::Result<PathBuf> {
 
 /// Runs `rkey run`. Returns the program's exit status.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    run_with(args, &[])
+}
+
+/// Runs a program with these variables, without the options of `rkey run`. Returns its exit status.
+pub(crate) fn run_words(words: &[OsString], set: &[(&str, &str)]) -> anyhow::Result<ExitCode> {
+    let args = RunArgs {
+        explain: false,
+        own_libfabric: false,
+        sockets: false,
+        words: words.to_vec(),
+    };
+    run_with(&args, set)
+}
+
+fn run_with(args: &RunArgs, set: &[(&str, &str)]) -> anyhow::Result<ExitCode> {
     let (program, words) = args.words.split_first().ok_or_else(|| {
         hinted(
             anyhow::anyhow!("no program to run"),
@@ -89,6 +104,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         sockets::add(&mut variables)?;
     }
     command.envs(variables);
+    command.envs(set.iter().copied());
     let error = if args.explain {
         match watch::run(&mut command)? {
             Ok(code) => return Ok(code),

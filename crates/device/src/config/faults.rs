@@ -23,7 +23,7 @@ pub struct Faults {
     pub loss: Rate,
     /// How many packets are sent twice.
     pub duplicate: Rate,
-    /// How many packets are held back until up to eight later ones have been sent, for a millisecond at most.
+    /// How many packets wait until up to eight later ones have been sent, for a millisecond at most.
     pub reorder: Rate,
     /// How many packets are sent with one bit flipped, which the receiver finds by the invariant checksum.
     pub corrupt: Rate,

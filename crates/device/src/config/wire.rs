@@ -1,6 +1,7 @@
 //! The settings of the wire; its addresses are those of `RKEY_WIRE`.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use super::Faults;
 
@@ -11,6 +12,8 @@ pub struct WireConfig {
     pub addresses: WireSetting,
     /// What happens to the packets that it sends.
     pub faults: Faults,
+    /// The file in which the packets are captured; `%p` in its name stands for the process id.
+    pub capture: Option<PathBuf>,
 }
 
 impl WireConfig {
@@ -18,6 +21,7 @@ impl WireConfig {
     pub const OFF: Self = Self {
         addresses: WireSetting::Off,
         faults: Faults::NONE,
+        capture: None,
     };
 }
 

@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | `addresses` | which addresses to serve, and their path MTU |
 //! | `bundle` | datagrams that one process forwards to another in one message |
+//! | `capture` | capture files |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
 //! | `faults` | faults that are injected on purpose |
@@ -28,6 +29,7 @@
 
 mod addresses;
 mod bundle;
+mod capture;
 mod counters;
 pub(crate) mod datagram;
 mod faults;
@@ -44,6 +46,7 @@ mod waiting;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -62,6 +65,7 @@ use crate::config::{WireConfig, WireSetting};
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::WirePath;
+use capture::Capture;
 use counters::Counters;
 pub use counters::{Counts, Dropped};
 use faults::{Datagram, Injector};
@@ -111,6 +115,7 @@ struct Core {
     ports: Vec<Port>,
     tokens: Vec<Token>,
     refused: Vec<(IpAddr, String)>,
+    capture: Option<Arc<Capture>>,
     counters: Counters,
     faults: Option<Injector>,
     forwarding: Forwarding,
@@ -139,6 +144,8 @@ pub struct WireDescription {
     pub counts: Counts,
     /// The faults that it injects; `None` without `RKEY_FAULT`.
     pub faults: Option<FaultDescription>,
+    /// The file in which packets are captured; `None` without `RKEY_CAPTURE`.
+    pub capture: Option<PathBuf>,
 }
 
 /// An address on which a wire receives packets.
@@ -228,6 +235,7 @@ impl Wire {
             ports,
             tokens,
             refused,
+            capture: setting.capture.as_deref().and_then(Capture::of_process),
             counters: Counters::default(),
             faults: Injector::new(setting.faults).map_err(io::Error::other)?,
             forwarding: Forwarding::new(),
@@ -297,6 +305,7 @@ impl Wire {
             refused,
             counts: core.counters.now(),
             faults: core.faults.as_ref().map(Injector::describe),
+            capture: core.capture.as_ref().map(|it| it.path().to_owned()),
         }
     }
 
@@ -338,7 +347,7 @@ impl Wire {
         if let Some(injector) = &self.core.faults {
             return self.core.send_with_faults(injector, outgoing);
         }
-        let (sent, lost) = outgoing.send(&self.core.ports);
+        let (sent, lost) = outgoing.send(&self.core.ports, self.core.capture.as_ref());
         self.core.counters.sent(sent);
         self.core.counters.dropped(Dropped::Unsent, lost);
     }
@@ -371,10 +380,15 @@ impl Core {
             Some(injector) if !self.is_forked() => {
                 self.inject(injector, Datagram { from, to, bytes });
             }
-            _ => match port.send(to, &bytes, bytes.len()) {
-                Sent::Yes => self.counters.sent(1),
-                Sent::Busy | Sent::No => self.counters.dropped(Dropped::Unsent, 1),
-            },
+            _ => {
+                if let Some(capture) = &self.capture {
+                    capture.add((port.address, to), [(0, &bytes[..])]);
+                }
+                match port.send(to, &bytes, bytes.len()) {
+                    Sent::Yes => self.counters.sent(1),
+                    Sent::Busy | Sent::No => self.counters.dropped(Dropped::Unsent, 1),
+                }
+            }
         }
     }
 
@@ -410,10 +424,15 @@ impl Drop for Wire {
         }
         self.core.stops.store(true, Ordering::Release);
         self.core.ring();
-        let Some(thread) = thread else { return };
         // A device may drop its wire in the wire's own thread.
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
             tracing::error!("the wire's thread panicked");
+        }
+        if let Some(capture) = &self.core.capture {
+            capture.flush();
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Packets to send. Consecutive packets of one length to one host leave in one system call.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use rkey_roce::icrc::{self, Flow};
 
+use super::capture::Capture;
 use super::socket::{Port, Sent};
 
 /// How many bytes one system call may send: slightly fewer than the longest UDP datagram.
@@ -47,9 +49,9 @@ impl Outgoing {
         self.bytes.len() >= FULL
     }
 
-    /// Sends all packets through the sockets of their source addresses. Returns how many were sent, and how many
+    /// Sends all packets through the sockets of their source addresses, and captures them. Returns how many were sent, and how many
     /// were lost.
-    pub(super) fn send(&mut self, ports: &[Port]) -> (u64, u64) {
+    pub(super) fn send(&mut self, ports: &[Port], capture: Option<&Arc<Capture>>) -> (u64, u64) {
         let (mut sent, mut lost) = (0, 0);
         let mut bytes = &mut self.bytes[..];
         let mut packets = &self.packets[..];
@@ -61,8 +63,14 @@ impl Outgoing {
             let (datagrams, rest) = std::mem::take(&mut bytes).split_at_mut(length);
             let to = SocketAddr::new(first.remote, icrc::PORT);
             let done = port.is_some_and(|port| {
-                seal(port.address, to, datagrams, first.length)
-                    && send_or_wait(port, to, datagrams, first.length)
+                if !seal(port.address, to, datagrams, first.length) {
+                    return false;
+                }
+                if let Some(capture) = capture {
+                    let each = (0..).zip(datagrams.chunks(first.length));
+                    capture.add((port.address, to), each);
+                }
+                send_or_wait(port, to, datagrams, first.length)
             });
             *(if done { &mut sent } else { &mut lost }) += count as u64;
             (packets, bytes) = (more, rest);

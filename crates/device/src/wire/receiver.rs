@@ -136,7 +136,13 @@ impl Core {
         let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
         for (from, to, bytes) in datagrams {
-            let content = match datagram::read(from, to, bytes) {
+            let content = datagram::read(from, to, bytes);
+            if let Some(capture) = &self.capture
+                && !is_for_others(content.as_ref(), &receivers)
+            {
+                capture.received(from, to, bytes);
+            }
+            let content = match content {
                 Ok(content) => content,
                 Err(why) => {
                     self.counters.dropped(why, 1);
@@ -251,4 +257,13 @@ impl Core {
             Err(()) => self.counters.dropped(Dropped::TooMany, 1),
         }
     }
+}
+
+/// Whether a datagram is a packet for another process.
+fn is_for_others(content: Result<&Content<'_>, &Dropped>, receivers: &[Arc<dyn Receiver>]) -> bool {
+    let Ok(Content::Packet(packet)) = content else {
+        return false;
+    };
+    let block = names::block_of(packet.headers.destination);
+    !receivers.iter().any(|it| it.owns(block))
 }

@@ -395,6 +395,50 @@ fn a_wire_that_closes_sends_what_it_has_delayed() {
     wait_until(|| recorder.packets.lock().len() == 48);
 }
 
+/// Both sides capture: what one sends, the other receives. The packets in the files are packets of RoCEv2 with valid checksums.
+#[test]
+fn captured_packets_are_those_that_travelled() {
+    let name = |side| format!("rkey-wire-{side}-{}.pcap", std::process::id());
+    let files = ["a", "b"].map(|side| std::env::temp_dir().join(name(side)));
+    let open = |file: &std::path::PathBuf| {
+        let ip = address();
+        let config = WireConfig {
+            capture: Some(file.clone()),
+            ..WireConfig::OFF
+        };
+        let wire = Wire::open(&[ip], &config).unwrap();
+        let recorder = Recorder::new();
+        recorder.add_to(&wire);
+        (ip, wire, recorder)
+    };
+    let [(from, sender, _), (to, receiver, recorder)] = files.each_ref().map(open);
+    send_some(&sender, from, to, recorder.qp());
+    wait_until(|| recorder.packets.lock().len() == 48);
+    // For another process, which does not exist.
+    send_some(&sender, from, to, 0x0000_0007);
+    wait_until(|| !receiver.describe().counts.dropped.is_empty());
+    drop((sender, receiver));
+    let [sent, received] = files
+        .each_ref()
+        .map(|it| capture::read(&std::fs::read(it).unwrap()));
+    assert_eq!((sent.len(), received.len()), (96, 48));
+    for (number, (one, other)) in sent.iter().zip(&received).enumerate() {
+        assert_eq!(one.flow, other.flow);
+        assert_eq!((one.flow.0.ip(), one.flow.1.ip()), (from, to));
+        assert_eq!(one.datagram, other.datagram);
+        assert_eq!(one.identification, other.identification);
+        assert!(one.at <= other.at);
+        let flow = Flow::new(one.flow.0, one.flow.1).unwrap();
+        let opened = flow.open(&one.datagram).unwrap();
+        assert_eq!(opened.identification, Some(one.identification));
+        let packet = Packet::decode(opened.packet).unwrap();
+        assert_eq!(packet.headers.psn.get() as usize, number);
+    }
+    for file in files {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 #[test]
 fn a_child_drops_packets_that_would_get_faults() {
     let (sender, from) = faulty("loss=1%,seed=1");

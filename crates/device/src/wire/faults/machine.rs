@@ -33,7 +33,7 @@ pub struct FaultCounts {
     pub lost: u64,
     /// Packets that were sent twice.
     pub duplicated: u64,
-    /// Packets that were held back.
+    /// Packets that waited for later ones.
     pub reordered: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,

@@ -139,6 +139,9 @@ impl Core {
 
     fn send_datagram(&self, Datagram { from, to, bytes }: &Datagram) {
         let port = self.port(*from);
+        if let (Some(port), Some(capture)) = (port, &self.capture) {
+            capture.add((port.address, *to), [(0, &bytes[..])]);
+        }
         match port.is_some_and(|port| send_or_wait(port, *to, bytes, bytes.len())) {
             true => self.counters.sent(1),
             false => self.counters.dropped(Dropped::Unsent, 1),

@@ -1,0 +1,62 @@
+//! `rkey capture`: runs a program whose device captures its packets to and from other hosts.
+
+use crate::failure::hinted;
+use clap::Args;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Arguments of `rkey capture`.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = HELP)]
+pub(crate) struct CaptureArgs {
+    /// The file, which is overwritten. `%p` in its name stands for the process id: each process then writes a file of its own.
+    file: PathBuf,
+    /// The program and its arguments.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    words: Vec<OsString>,
+}
+
+const HELP: &str = "\
+Examples (put `--` before a program that has options of its own):
+  RKEY_WIRE=auto rkey capture pings.pcap -- rping -c -a 10.0.0.1 -C 5; wireshark pings.pcap
+  RKEY_WIRE=auto rkey capture %p.pcap -- mpirun -n 2 ./program
+
+The program gets RKEY_CAPTURE and the variables of `rkey run`. Only packets to and from other hosts are captured: links between
+processes of one host are shared memory and have no packets. Without %p, only the first process that sends a packet is captured.";
+
+/// Runs `rkey capture`. Returns the program's exit status.
+pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
+    let file = absolute(&args.file)?;
+    let wire = rkey::Config::from_env()?.wire.addresses;
+    if wire == rkey_device::WireSetting::Off {
+        eprintln!(
+            "rkey: warning: RKEY_WIRE is off, so the program exchanges no packets with other hosts, and nothing is captured; \
+             RKEY_WIRE=auto turns it on"
+        );
+    }
+    crate::run::run_words(&args.words, &[("RKEY_CAPTURE", &file)])
+}
+
+/// The absolute path of a file that can be created, as a value of `RKEY_CAPTURE`.
+fn absolute(file: &Path) -> anyhow::Result<String> {
+    let shown = file.display();
+    let path = std::path::absolute(file)
+        .map_err(|error| anyhow::anyhow!("cannot capture to {shown}: {error}"))?;
+    let why = match path.parent() {
+        Some(folder) if folder.is_dir() => path.is_dir().then_some("it is a directory"),
+        _ => Some("its directory does not exist"),
+    };
+    if let Some(why) = why {
+        return Err(hinted(
+            anyhow::anyhow!("cannot capture to {shown}: {why}"),
+            "rkey capture FILE [--] PROGRAM [ARGUMENTS]",
+        ));
+    }
+    path.into_os_string().into_string().map_err(|_| {
+        hinted(
+            anyhow::anyhow!("cannot capture to {shown}: the name is not UTF-8"),
+            "choose another name",
+        )
+    })
+}
