@@ -2,6 +2,9 @@
 
 use crate::support::{DEVICE, Running, Stage};
 use rkey_harness::hosts;
+use rkey_roce::icrc::Flow;
+use rkey_roce::packet::{Body, Headers, Packet};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -208,27 +211,37 @@ fn programs_get_through_injected_faults() {
     }
 }
 
-/// The UDP datagrams in a capture file, by their first byte, the operation. All have the addresses and the port that they should have.
-fn captured(file: &[u8]) -> Vec<u8> {
+/// The packets in a capture file, as far as their headers. All are between the two hosts, with a correct checksum.
+fn captured(file: &[u8]) -> Vec<Headers> {
     assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes(), "pcap");
-    let mut rest = &file[24..];
-    let mut operations = Vec::new();
+    let (mut rest, mut all) = (&file[24..], Vec::new());
+    let hosts = ADDRESSES.map(|it| it[0].parse::<Ipv4Addr>().unwrap());
     while !rest.is_empty() {
         let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
-        let (packet, more) = rest[16..].split_at(length as usize);
-        assert_eq!(packet[0], 0x45, "IPv4");
-        let addresses = [&packet[12..16], &packet[16..20]];
-        assert!(addresses.contains(&&[10, 9, 0, 1][..]) && addresses.contains(&&[10, 9, 0, 2][..]));
-        assert_eq!(packet[22..24], WIRE.to_be_bytes());
-        operations.push(packet[28]);
+        let (bytes, more) = rest[16..].split_at(length as usize);
         rest = more;
+        assert_eq!(bytes[0], 0x45, "IPv4");
+        let address = |ip: usize, port: usize| {
+            let octets: [u8; 4] = bytes[ip..ip + 4].try_into().unwrap();
+            SocketAddrV4::new(
+                octets.into(),
+                u16::from_be_bytes([bytes[port], bytes[port + 1]]),
+            )
+        };
+        let (from, to) = (address(12, 20), address(16, 22));
+        assert!(from.ip() != to.ip() && hosts.contains(from.ip()) && hosts.contains(to.ip()));
+        assert_eq!(to.port(), WIRE);
+        let flow = Flow::new(from.into(), to.into()).unwrap();
+        let opened = flow.open(&bytes[28..]).unwrap();
+        let identification = u16::from_be_bytes([bytes[4], bytes[5]]);
+        assert_eq!(opened.identification, Some(identification));
+        all.push(Packet::decode(opened.packet).unwrap().headers);
     }
-    operations
+    all
 }
 
 #[test]
 fn a_ping_pong_is_captured_on_both_hosts() {
-    const SEND_ONLY: u8 = 4;
     let stage = Stage::new("hosts-capture");
     stage.copy_libraries();
     let Some(mut hosts) = Hosts::new(1500) else {
@@ -243,10 +256,11 @@ fn a_ping_pong_is_captured_on_both_hosts() {
     let words: Vec<&str> = line.split_whitespace().collect();
     hosts.pair(&stage, &words, ADDRESSES[0][0]);
     for name in ["0.pcap", "1.pcap"] {
-        let operations = captured(&std::fs::read(folder.join(name)).unwrap());
-        let sends = operations.iter().filter(|it| **it == SEND_ONLY).count();
+        let all = captured(&std::fs::read(folder.join(name)).unwrap());
+        let is_send = |it: &&Headers| matches!(it.body, Body::Request(..));
+        let sends = all.iter().filter(is_send).count();
         // Some may have been sent again.
-        assert!(sends >= 100 && operations.len() > sends, "{operations:?}");
+        assert!(sends >= 100 && all.len() > sends, "{all:?}");
     }
 }
 
