@@ -25,16 +25,18 @@ use machine::FaultMachine;
 /// The faults of a wire.
 #[derive(Debug)]
 pub(super) struct Injector {
-    /// With the seed.
     faults: Faults,
+    seed: u64,
     machine: Mutex<FaultMachine>,
 }
 
 /// A description of injected faults for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultDescription {
-    /// The faults in the syntax of `RKEY_FAULT`, with the seed.
+    /// The faults as they are set, in the syntax of `RKEY_FAULT`.
     pub faults: String,
+    /// The seed, also if it was not set.
+    pub seed: u64,
     /// How many packets got each fault.
     #[serde(flatten)]
     pub counts: FaultCounts,
@@ -59,6 +61,7 @@ impl Injector {
         );
         Ok(Some(Self {
             faults,
+            seed,
             machine: Mutex::new(FaultMachine::new(faults, seed)),
         }))
     }
@@ -66,6 +69,7 @@ impl Injector {
     pub(super) fn describe(&self) -> FaultDescription {
         FaultDescription {
             faults: self.faults.to_string(),
+            seed: self.seed,
             counts: self.machine.lock().counts(),
         }
     }
