@@ -12,8 +12,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Seconds for each entry, unless `RKEY_FUZZ_SECONDS` is set.
-const SECONDS: u64 = 60;
+/// Seconds for each entry in every run, unless `RKEY_FUZZ_SECONDS` is set. With more, the whole suite would take over 40 minutes.
+const SECONDS: u64 = 40;
+
+/// Seconds for each coverage-guided target, unless `RKEY_FUZZ_SECONDS` is set.
+const GUIDED_SECONDS: u64 = 60;
 
 /// The longest input that a coverage-guided run may try, in bytes.
 const LONGEST: usize = 4096;
@@ -25,9 +28,10 @@ const KEPT: usize = 24 << 10;
 const HEAD: &str = "# Inputs that a coverage-guided run found, one per line, in hexadecimal. Written by \
     `cargo xtask test --only libfuzzer --record`.\n";
 
-fn seconds() -> u64 {
+/// What `RKEY_FUZZ_SECONDS` says, or `default`.
+fn seconds(default: u64) -> u64 {
     let set = std::env::var("RKEY_FUZZ_SECONDS").ok();
-    set.and_then(|text| text.parse().ok()).unwrap_or(SECONDS)
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Runs each entry on mutated samples and seeds, on stable Rust.
@@ -37,7 +41,7 @@ pub(super) fn mutated(session: &Session<'_>) -> Result<Report> {
     command.args(["test", "--release", "-p", "rkey-conformance"]);
     command.args(["--test", "fuzz_smoke", "--", "--test-threads"]);
     command.arg(threads.to_string());
-    let seconds = seconds();
+    let seconds = seconds(SECONDS);
     command.env("RKEY_FUZZ_SECONDS", seconds.to_string());
     let limit = 15 * MINUTE + 8 * Duration::from_secs(seconds);
     let note = format!("{seconds} s for each entry, mutated samples and seeds");
@@ -68,19 +72,20 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
         "cannot write the seeds"
     );
     let list = process::capture(cargo_fuzz().args(["fuzz", "list"]))?;
+    let seconds = seconds(GUIDED_SECONDS);
     let mut report = Report {
         passed: 0,
         failures: Vec::new(),
-        note: format!("{} s for each target", seconds()),
+        note: format!("{seconds} s for each target"),
         skipped: false,
     };
     for target in list.lines() {
         let mut command = cargo_fuzz();
         command.args(["fuzz", "run", target, "--"]);
-        command.arg(format!("-max_total_time={}", seconds()));
+        command.arg(format!("-max_total_time={seconds}"));
         command.arg(format!("-max_len={LONGEST}"));
         // The first run builds the targets.
-        let limit = 30 * MINUTE + Duration::from_secs(seconds());
+        let limit = 30 * MINUTE + Duration::from_secs(seconds);
         report.add(succeeds(command, limit)?);
         if session.record && report.failures.is_empty() {
             record(session, target, &corpus.join(target))?;

@@ -69,7 +69,7 @@ pub(super) const ALL: &[Stage] = &[
     stage("miri", "base, core, engine and rdm under Miri", miri),
     stage(
         "fuzz",
-        "mutated input for everything that reads a peer's bytes, a minute each",
+        "mutated input for everything that reads a peer's bytes, 40 seconds each",
         fuzz::mutated,
     ),
     stage(
