@@ -142,7 +142,7 @@ fn programs_get_through_a_network_that_loses_packets() {
     let lines = [
         "ib_write_bw -F -n 200 -b -x 1",
         "ib_send_bw -F -n 200 -e -x 1",
-        "ib_read_bw -F -n 60 -s 20000 -x 1",
+        "ib_read_bw -F -n 100 -x 1",
         "ib_atomic_bw -F -n 200 -A FETCH_AND_ADD -x 1",
     ];
     let stage = Stage::new("hosts-loss");
