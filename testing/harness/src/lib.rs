@@ -1,5 +1,6 @@
 //! Helpers for the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
-//! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`].
+//! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`] and its
+//! [`temporary_folder`].
 
 pub mod hosts;
 pub mod process;
@@ -7,6 +8,7 @@ pub mod testbin;
 
 use anyhow::Result;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An unprivileged user, without a home, a shell or a capability.
 pub const UID: u32 = 65534;
@@ -73,6 +75,22 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.scratch);
     }
+}
+
+/// Creates an empty directory for temporary files, whose name begins with `name`. Each call creates another one, so tests of one
+/// process that run at the same time share none. The caller removes it.
+///
+/// # Panics
+/// If the directory cannot be created.
+#[must_use]
+pub fn temporary_folder(name: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("{name}-{}-{number}", std::process::id()));
+    // An earlier process with the same id, which was killed, may have left it behind.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
+    folder
 }
 
 /// A subdirectory of the target directory, for builds with other flags and for downloads.

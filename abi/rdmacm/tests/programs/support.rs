@@ -10,7 +10,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a program may run before it counts as hanging. Most take a fraction of a second, but test machines may be busy.
@@ -24,16 +23,9 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(test: &str) -> Self {
-        // Tests with the same name may run at the same time in this process.
-        static STAGES: AtomicU32 = AtomicU32::new(0);
-        let number = STAGES.fetch_add(1, Ordering::Relaxed);
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
-        let name = format!("rkey-cm-{test}-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        // An earlier process with the same id, which was killed, may have left it behind.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
+        let folder = rkey_harness::temporary_folder(&format!("rkey-cm-{test}"));
         for front_end in [VERBS, RDMACM] {
             let library = front_end
                 .find(beside)

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a program may run before it counts as hanging. Most take a fraction of a second, but test machines may be busy, and
@@ -23,19 +22,12 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(test: &str) -> Self {
-        /// Tests that run the same program at the same time must not share a directory.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
         let library = VERBS
             .find(beside)
             .expect("cargo builds the library for its tests");
-        let folder =
-            std::env::temp_dir().join(format!("rkey-{test}-{}-{number}", std::process::id()));
-        // An earlier process with the same id, which was killed, may have left it behind.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
+        let folder = rkey_harness::temporary_folder(&format!("rkey-{test}"));
         VERBS
             .put_into(&folder, &library)
             .expect("links can be made");
