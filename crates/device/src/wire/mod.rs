@@ -370,25 +370,33 @@ impl Core {
 
     fn send_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
         let to = SocketAddr::new(to.to_canonical(), icrc::PORT);
-        let port = self.port(from);
-        let Some((port, flow)) = port.and_then(|it| Some((it, Flow::new(it.address, to)?))) else {
+        let Some(flow) = self.port(from).and_then(|it| Flow::new(it.address, to)) else {
             return self.counters.dropped(Dropped::Unsent, 1);
         };
         let psn = self.messages.fetch_add(1, Ordering::Relaxed);
         let bytes = datagram::write(&flow, mad, psn);
+        let datagram = Datagram { from, to, bytes };
         match &self.faults {
-            Some(injector) if !self.is_forked() => {
-                self.inject(injector, Datagram { from, to, bytes });
-            }
-            _ => {
-                if let Some(capture) = &self.capture {
-                    capture.add((port.address, to), [(0, &bytes[..])]);
-                }
-                match port.send(to, &bytes, bytes.len()) {
-                    Sent::Yes => self.counters.sent(1),
-                    Sent::Busy | Sent::No => self.counters.dropped(Dropped::Unsent, 1),
-                }
-            }
+            Some(injector) if !self.is_forked() => self.inject(injector, datagram),
+            _ => self.send_datagram(&datagram, |port, to, bytes, each| {
+                matches!(port.send(to, bytes, each), Sent::Yes)
+            }),
+        }
+    }
+
+    /// Sends one datagram with `send`, whose last argument is the length of each datagram, and captures it.
+    fn send_datagram(
+        &self,
+        Datagram { from, to, bytes }: &Datagram,
+        send: impl FnOnce(&Port, SocketAddr, &[u8], usize) -> bool,
+    ) {
+        let port = self.port(*from);
+        if let (Some(port), Some(capture)) = (port, &self.capture) {
+            capture.add((port.address, *to), [(0, &bytes[..])]);
+        }
+        match port.is_some_and(|port| send(port, *to, bytes, bytes.len())) {
+            true => self.counters.sent(1),
+            false => self.counters.dropped(Dropped::Unsent, 1),
         }
     }
 

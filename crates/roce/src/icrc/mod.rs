@@ -96,8 +96,8 @@ const IPV6: usize = 40;
 const UDP: usize = 8;
 /// UDP's IP protocol number.
 const PROTOCOL: u8 = 17;
-/// The offset of the packet byte that counts as ones.
-const CONGESTION: usize = 4;
+/// The offset of the byte of a packet that counts as ones: it contains the congestion bits.
+pub const CONGESTION: usize = 4;
 
 impl Flow {
     /// The flow between two addresses; `None` if their IP versions differ. An IPv4-mapped IPv6 address counts as IPv4, since the

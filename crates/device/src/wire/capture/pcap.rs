@@ -6,6 +6,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use rkey_roce::icrc::Flow;
+
 /// Times are in nanoseconds. In the byte order of this machine, like all fields of the format.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const VERSION: (u16, u16) = (2, 4);
@@ -42,22 +44,26 @@ pub(super) fn append(
     let Ok(udp_length) = u16::try_from(UDP + datagram.len()) else {
         return false;
     };
-    let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
-    let (from, to) = (canonical(from), canonical(to));
-    let (ip, pseudo) = match (from, to) {
-        (SocketAddr::V4(from), SocketAddr::V4(to)) => {
-            let Some(header) = ipv4(*from.ip(), *to.ip(), udp_length, identification) else {
+    let (ip, pseudo) = match Flow::new(from, to) {
+        Some(Flow::V4 {
+            source,
+            destination,
+        }) => {
+            let (from, to) = (*source.ip(), *destination.ip());
+            let Some(header) = ipv4(from, to, udp_length, identification) else {
                 return false;
             };
-            let addresses = [from.ip().octets(), to.ip().octets()].concat();
-            (header.to_vec(), addresses)
+            (header.to_vec(), [from.octets(), to.octets()].concat())
         }
-        (SocketAddr::V6(from), SocketAddr::V6(to)) => {
-            let header = ipv6(*from.ip(), *to.ip(), udp_length);
-            let addresses = [from.ip().octets(), to.ip().octets()].concat();
-            (header.to_vec(), addresses)
+        Some(Flow::V6 {
+            source,
+            destination,
+        }) => {
+            let (from, to) = (*source.ip(), *destination.ip());
+            let header = ipv6(from, to, udp_length);
+            (header.to_vec(), [from.octets(), to.octets()].concat())
         }
-        _ => return false,
+        None => return false,
     };
     let mut udp = [0; UDP];
     udp[..2].copy_from_slice(&from.port().to_be_bytes());

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use rkey_roce::icrc;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Faults, Rate};
@@ -15,8 +16,6 @@ const OVERTAKING: u64 = 8;
 const WAIT: Duration = Duration::from_millis(1);
 /// The most bytes that wait. Like those that a full router drops, further packets are lost.
 const MAX_BYTES: usize = 64 << 20;
-/// The offset of the byte that contains a packet's congestion bits, which the checksum does not cover.
-const CONGESTION: usize = 4;
 
 /// A datagram with its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +74,15 @@ impl FaultMachine {
             bytes: 0,
             counts: FaultCounts::default(),
         }
+    }
+
+    /// The faults as they are set.
+    pub(super) fn faults(&self) -> Faults {
+        self.faults
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
     }
 
     pub(super) fn counts(&self) -> FaultCounts {
@@ -171,7 +179,7 @@ fn damage(bytes: &mut [u8], bit: u64) {
     }
     let bit = (bit % bits as u64) as usize;
     let at = match bit / 8 {
-        CONGESTION => 0,
+        icrc::CONGESTION => 0,
         at => at,
     };
     bytes[at] ^= 1 << (bit % 8);
@@ -401,7 +409,7 @@ mod tests {
                 .zip(&original)
                 .map(|(a, b)| (a ^ b).count_ones());
             assert_eq!(changed.sum::<u32>(), 1);
-            assert_eq!(sent[CONGESTION], original[CONGESTION]);
+            assert_eq!(sent[icrc::CONGESTION], original[icrc::CONGESTION]);
         }
         damage(&mut [], 7);
     }

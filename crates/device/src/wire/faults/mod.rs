@@ -25,8 +25,6 @@ use machine::FaultMachine;
 /// The faults of a wire.
 #[derive(Debug)]
 pub(super) struct Injector {
-    faults: Faults,
-    seed: u64,
     machine: Mutex<FaultMachine>,
 }
 
@@ -35,7 +33,7 @@ pub(super) struct Injector {
 pub struct FaultDescription {
     /// The faults as they are set, in the syntax of `RKEY_FAULT`.
     pub faults: String,
-    /// The seed, also if it was not set.
+    /// The seed in use; a random one if none was set.
     pub seed: u64,
     /// How many packets got each fault.
     #[serde(flatten)]
@@ -59,18 +57,16 @@ impl Injector {
         tracing::warn!(
             "RKEY_FAULT is set: packets to other hosts get faults on purpose ({faults})"
         );
-        Ok(Some(Self {
-            faults,
-            seed,
-            machine: Mutex::new(FaultMachine::new(faults, seed)),
-        }))
+        let machine = Mutex::new(FaultMachine::new(faults, seed));
+        Ok(Some(Self { machine }))
     }
 
     pub(super) fn describe(&self) -> FaultDescription {
+        let machine = self.machine.lock();
         FaultDescription {
-            faults: self.faults.to_string(),
-            seed: self.seed,
-            counts: self.machine.lock().counts(),
+            faults: machine.faults().to_string(),
+            seed: machine.seed(),
+            counts: machine.counts(),
         }
     }
 
@@ -128,7 +124,7 @@ impl Core {
     pub(super) fn send_rest(&self, injector: &Injector) {
         let mut machine = injector.machine.lock();
         for datagram in machine.take_all() {
-            self.send_datagram(&datagram);
+            self.send_datagram(&datagram, send_or_wait);
         }
         let counts = machine.counts();
         tracing::info!(?counts, "packets that got faults (RKEY_FAULT)");
@@ -137,18 +133,7 @@ impl Core {
     /// The machine stays locked, so that packets leave in order.
     fn send_due_of(&self, machine: &mut FaultMachine, now: Instant) {
         while let Some(datagram) = machine.due(now) {
-            self.send_datagram(&datagram);
-        }
-    }
-
-    fn send_datagram(&self, Datagram { from, to, bytes }: &Datagram) {
-        let port = self.port(*from);
-        if let (Some(port), Some(capture)) = (port, &self.capture) {
-            capture.add((port.address, *to), [(0, &bytes[..])]);
-        }
-        match port.is_some_and(|port| send_or_wait(port, *to, bytes, bytes.len())) {
-            true => self.counters.sent(1),
-            false => self.counters.dropped(Dropped::Unsent, 1),
+            self.send_datagram(&datagram, send_or_wait);
         }
     }
 }
