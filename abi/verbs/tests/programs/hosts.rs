@@ -172,8 +172,7 @@ fn faults_of(text: &str, kind: &str) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// Over IPv6, the checksum detects each damaged bit; over IPv4, all but one packet in 65,536. Programs that do not agree on their end
-/// cannot lose the last acknowledgement.
+/// Programs that do not agree on their end must not lose the last acknowledgement, so the ping-pongs lose no packets.
 #[test]
 fn programs_get_through_injected_faults() {
     let every = "loss=1%,duplicate=2%,reorder=5%,corrupt=1%,delay=200us";

@@ -19,13 +19,14 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// How many packets are not sent.
+    /// The probability that a packet is not sent.
     pub loss: Rate,
-    /// How many packets are sent twice.
+    /// The probability that a packet is sent twice.
     pub duplicate: Rate,
-    /// How many packets wait until up to eight later ones have been sent, for a millisecond at most.
+    /// The probability that a packet waits until one to eight later packets that do not wait themselves have been sent, for 1 ms
+    /// at most.
     pub reorder: Rate,
-    /// How many packets are sent with one bit flipped, which the receiver finds by the invariant checksum.
+    /// The probability that one bit of a packet is flipped, which the invariant checksum lets the receiver detect.
     pub corrupt: Rate,
     /// How much later each packet is sent.
     pub delay: Duration,

@@ -217,7 +217,7 @@ fn open(path: &Path) -> Result<File, String> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             return Err(
-                "another process writes this file; put %p, which stands for the process id, into its name"
+                "another process is writing this file; add %p (the process id) to the file name"
                     .to_owned(),
             );
         }

@@ -32,8 +32,8 @@ pub(super) fn header() -> Vec<u8> {
     bytes
 }
 
-/// Appends a datagram, sent or received at a time since 1970. `identification` is that of its IPv4 header. Returns whether its
-/// addresses are of one IP version and its length possible; otherwise, nothing is appended.
+/// Appends a datagram; `at` is when it was sent or received, since the Unix epoch. `identification` is that of its IPv4 header.
+/// Returns false, and appends nothing, if the addresses differ in IP version or the datagram is too long.
 pub(super) fn append(
     file: &mut Vec<u8>,
     at: Duration,

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Faults, Rate};
 
-/// How many later packets may overtake a packet.
+/// The most packets for which a packet waits. Only packets that do not wait themselves count.
 const OVERTAKING: u64 = 8;
-/// How long a packet waits for later ones.
+/// The longest time for which a packet waits for others.
 const WAIT: Duration = Duration::from_millis(1);
 /// The most bytes that wait. Like those that a full router drops, further packets are lost.
 const MAX_BYTES: usize = 64 << 20;
@@ -28,7 +28,7 @@ pub(in crate::wire) struct Datagram {
 /// How many packets got each fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCounts {
-    /// Packets that were not sent, also because too many were waiting.
+    /// Packets that were not sent, including those dropped because too many bytes were waiting.
     pub lost: u64,
     /// Packets that were sent twice.
     pub duplicated: u64,
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn reordered_packets_are_overtaken_by_eight_others_at_most() {
+    fn a_reordered_packet_is_overtaken_by_few_others_at_a_low_rate() {
         let (out, machine) = run(
             Faults {
                 reorder: Rate::new(50_000),
