@@ -155,7 +155,6 @@ pub unsafe extern "C" fn raccept(
             // SAFETY: guaranteed by the caller.
             unsafe { write_address(peer, address, len) }?;
         }
-        accepted.waiting.renumber();
         Ok(table::insert(Any::Stream(accepted)))
     })
 }

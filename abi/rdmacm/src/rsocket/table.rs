@@ -35,6 +35,7 @@ static NAMES: RwLock<BTreeMap<IdKey, Weak<Socket>>> = RwLock::new(BTreeMap::new(
 
 /// Adds a socket, so that programs can use it. Returns its number.
 pub fn insert(socket: Any) -> RawFd {
+    socket.waiting().renumber();
     let number = socket.waiting().number();
     NUMBERS.write().insert(number, socket);
     number

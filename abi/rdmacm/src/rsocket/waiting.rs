@@ -6,6 +6,7 @@ use rkey_kit::Errno;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,17 @@ pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 
+/// The highest descriptor above `number` that is open to `/dev/null`, if there is one.
+fn highest_null_above(number: RawFd) -> Option<RawFd> {
+    let null = rustix::fs::makedev(1, 3);
+    let is_null = |fd: &RawFd| {
+        std::fs::metadata(format!("/proc/self/fd/{fd}")).is_ok_and(|it| it.rdev() == null)
+    };
+    let open = std::fs::read_dir("/proc/self/fd").ok()?;
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.filter(|fd| *fd > number).filter(is_null).max()
+}
+
 impl Waiting {
     /// Creates the descriptors.
     ///
@@ -65,12 +77,17 @@ impl Waiting {
         self.watch.read().as_raw_fd()
     }
 
-    /// Gives the socket the lowest number that is free, before the program knows the old one. librspreload of rdma-core 44 opens a
-    /// descriptor before it accepts a connection, and `select` finds only sockets whose numbers are larger than that.
+    /// Gives the socket a larger number than that of every open `/dev/null`, before the program knows the old number. librspreload
+    /// of rdma-core 44 opens `/dev/null` before it creates or accepts a socket, and its `select` finds only sockets whose numbers
+    /// are larger than that. A smaller number is possible if it was free again before the socket was created, or if the socket was
+    /// created before `/dev/null` was opened.
     pub fn renumber(&self) {
         let mut watch = self.watch.write();
+        let Some(highest) = highest_null_above(watch.as_raw_fd()) else {
+            return;
+        };
         // If no descriptor is left, the old one stays.
-        if let Ok(new) = rustix::io::fcntl_dupfd_cloexec(&*watch, 0) {
+        if let Ok(new) = rustix::io::fcntl_dupfd_cloexec(&*watch, highest + 1) {
             *watch = new;
         }
     }
@@ -166,5 +183,27 @@ impl Waiting {
         let mut fds = [PollFd::new(&*watch, PollFlags::IN)];
         poll(&mut fds, Some(&time)).map_err(errno)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_new_number_is_larger_than_those_of_dev_null() {
+        let waiting = Waiting::new(false).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        // Far above, so that other threads do not get the numbers between.
+        let lowest = waiting.number() + 100;
+        let placeholder = rustix::io::fcntl_dupfd_cloexec(null, lowest).unwrap();
+        waiting.renumber();
+        assert!(waiting.number() > placeholder.as_raw_fd());
+        // The new descriptor is as readable as the old one.
+        waiting.wake_fd.signal();
+        let watch = waiting.watch.read();
+        let mut fds = [PollFd::new(&*watch, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(1));
     }
 }
