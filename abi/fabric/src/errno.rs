@@ -144,7 +144,7 @@ pub(crate) fn of_device(error: &DeviceError) -> FiError {
         DeviceError::Post(PostError::QueueFull(_)) => FiError::AGAIN,
         DeviceError::Post(PostError::TooLong(_)) => FiError::MSGSIZE,
         DeviceError::Post(PostError::WrongState(_)) => FiError::NOTCONN,
-        DeviceError::NotThisHost { .. } => FiError::HOSTUNREACH,
+        DeviceError::NotThisHost { .. } | DeviceError::NoRoute { .. } => FiError::HOSTUNREACH,
         DeviceError::NotListening { .. } | DeviceError::Refused { .. } => FiError::CONNREFUSED,
         DeviceError::AddressInUse { .. } => FiError::ADDRINUSE,
         DeviceError::OtherUser { .. } => FiError::PERM,

@@ -126,13 +126,7 @@ fn mtu_between(wire: Option<&Wire>, local: Option<SocketAddr>, peer: Option<Sock
         return MTU;
     };
     let path = wire.path(peer.ip(), local.map(|it| it.ip()));
-    match path.map_or(1024, |path| path.mtu.bytes()) {
-        256 => Mtu::B256,
-        512 => Mtu::B512,
-        1024 => Mtu::B1024,
-        2048 => Mtu::B2048,
-        _ => Mtu::B4096,
-    }
+    path.map_or(Mtu::B1024, |path| path.message_mtu())
 }
 
 /// Builds the path of an identifier.

@@ -120,7 +120,9 @@ fn of_device(error: &DeviceError) -> Fail {
         DeviceError::Bind(error) => of_bind(error),
         DeviceError::Post(error) => of_post(error),
         DeviceError::Busy { .. } => Fail::state(NO_SUBTYPE),
-        DeviceError::NotThisHost { .. } => Fail::new(INVALID_ADDRESS, INVALID_ADDRESS_UNREACHABLE),
+        DeviceError::NotThisHost { .. } | DeviceError::NoRoute { .. } => {
+            Fail::new(INVALID_ADDRESS, INVALID_ADDRESS_UNREACHABLE)
+        }
         DeviceError::AddressInUse { .. } => Fail::new(CONN_QUAL_IN_USE, NO_SUBTYPE),
         DeviceError::TooLong { .. } => Fail::new(INVALID_PARAMETER, NO_SUBTYPE),
         DeviceError::TimedOut { .. } => Fail::TIMEOUT,

@@ -76,10 +76,18 @@ pub enum DeviceError {
     #[error("the device failed: {0}; close it and open a new one")]
     Failed(String),
     /// The address does not belong to this host.
-    #[error("{address} is not an address of this host; rkey reaches only processes on this host")]
+    #[error("{address} is not an address of this host")]
     NotThisHost {
         /// The address.
         address: SocketAddr,
+    },
+    /// The address belongs to another host, which the device cannot reach.
+    #[error("cannot reach {address} on another host: {hint}")]
+    NoRoute {
+        /// The address.
+        address: SocketAddr,
+        /// What is missing, or what to do.
+        hint: &'static str,
     },
     /// No process listens at an address.
     #[error("no process listens at {address} (waited {waited:?}); {hint}")]

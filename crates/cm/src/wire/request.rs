@@ -44,6 +44,12 @@ impl Mtu {
             _ => return None,
         })
     }
+
+    /// The MTU in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        128 << self as u32
+    }
 }
 
 /// A path between two ports. On RoCE, LIDs mean nothing: they are written as 0xffff and ignored when read.

@@ -66,6 +66,15 @@ pub struct WirePath {
     pub mtu: Mtu,
 }
 
+impl WirePath {
+    /// The path MTU in messages of the connection manager.
+    #[must_use]
+    pub fn message_mtu(&self) -> rkey_cm::wire::Mtu {
+        // The codes are the same, so the default does not apply.
+        rkey_cm::wire::Mtu::of(self.mtu.code()).unwrap_or(rkey_cm::wire::Mtu::B1024)
+    }
+}
+
 /// The route to an address, as the routing table has it now; from `local` if given.
 pub(super) fn path(to: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
     let family = match to {

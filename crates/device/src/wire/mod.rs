@@ -21,6 +21,7 @@
 //! | `options` | socket options without a safe wrapper |
 //! | `outgoing` | packets to send |
 //! | `receiver` | the thread |
+//! | `route` | the route from a device to an address |
 //! | `socket` | the socket of an address |
 //! | `stateless` | answers to messages without a receiver |
 //! | `waiting` | requests that wait for a listener |
@@ -37,6 +38,7 @@ mod forward;
 mod options;
 pub(crate) mod outgoing;
 mod receiver;
+mod route;
 mod socket;
 mod stateless;
 #[cfg(test)]

@@ -24,6 +24,7 @@ impl Manager {
         let settings = Settings {
             share: config.share,
             reserved_files: config.reserved_files,
+            wire: config.wire.clone(),
             ..Settings::default()
         };
         let started = Service::start(settings, Hub::default());

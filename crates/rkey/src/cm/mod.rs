@@ -53,6 +53,7 @@ mod inbox;
 mod link;
 mod listener;
 mod request;
+mod route;
 mod setup;
 
 pub use connection::Connection;

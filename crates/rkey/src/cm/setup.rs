@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::inbox::Inbox;
 use super::link::{Link, Manager, gone};
+use super::route::Route;
 use crate::completion::CompletionQueue;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -12,10 +13,8 @@ use crate::queue_pair::{INLINE, QueuePair};
 use crate::results::ResultPlaces;
 use rkey_cm::address::PortSpace;
 use rkey_cm::manager::{self, Accept, ConnectRequest, PathOptions};
-use rkey_cm::wire::{Ece, Mtu, Rep, Req, Transport};
-use rkey_device::DeviceError;
+use rkey_cm::wire::{Ece, Rep, Req, Transport};
 use rkey_device::cm::random;
-use rkey_device::names::is_of_this_host;
 use rkey_engine::{Peer, QpAttributes};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -37,6 +36,7 @@ struct Parts {
 
 /// The parameters that both sides have agreed on.
 struct Agreed {
+    route: Route,
     qpn: u32,
     starting_psn: u32,
     /// How many reads and atomics the peer may have in flight, and how many we may.
@@ -89,6 +89,8 @@ impl Parts {
         };
         self.data.raw().modify(&QpAttributes {
             max_reads_in: Some(agreed.reads.0),
+            wire: agreed.route.wire,
+            path_mtu: Some(agreed.route.mtu.bytes()),
             ..QpAttributes::rtr(peer, self.starting_psn)
         })?;
         self.data.raw().modify(&QpAttributes {
@@ -118,13 +120,14 @@ fn random_number() -> Result<u32> {
 
 /// Connects to an address at which a program listens.
 pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Result<Connection> {
-    let peer = reachable(address)?;
+    let peer = specific(address);
+    let route = Route::to(domain.device(), peer)?;
     let manager = Manager::of(domain.device())?;
     let data = manager.data::<{ Req::DATA }>("the private data of a request", data, peer)?;
     let parts = Parts::new(domain)?;
     let (first, count) = DYNAMIC;
     let port = first + (random_number()? % count) as u16;
-    let local = SocketAddr::new(peer.ip(), port);
+    let local = SocketAddr::new(route.local, port);
     let request = manager::Connect {
         from: local,
         to: peer,
@@ -132,7 +135,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Resu
         transport: Transport::Rc,
         queue_pair: parts.queue_pair((READS, READS)),
         path: PathOptions {
-            mtu: Mtu::B4096,
+            mtu: route.mtu,
             ..PathOptions::default()
         },
         ece: Ece::default(),
@@ -160,6 +163,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Resu
         READS.min(rep.responder_resources),
     );
     parts.make_ready(&Agreed {
+        route,
         qpn: rep.qpn,
         starting_psn: rep.starting_psn,
         reads,
@@ -179,12 +183,14 @@ pub(crate) fn accept(
     let (manager, id) = (link.manager(), link.id());
     let what = "the private data of an answer";
     let data = manager.data::<{ Rep::DATA }>(what, data, link.peer())?;
+    let route = Route::of(domain.device(), request)?;
     let parts = Parts::new(domain)?;
     let reads = (
         READS.min(request.req.initiator_depth),
         READS.min(request.req.responder_resources),
     );
     parts.make_ready(&Agreed {
+        route,
         qpn: request.req.qpn,
         starting_psn: request.req.starting_psn,
         reads,
@@ -210,15 +216,12 @@ pub(crate) fn accept(
     Ok(parts.join(link, request.data.as_bytes().to_vec(), reads.1))
 }
 
-/// The address to connect to. A wildcard address means the loopback address.
-fn reachable(address: SocketAddr) -> Result<SocketAddr> {
+/// The address to connect to: the loopback address instead of a wildcard address.
+fn specific(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip.to_canonical(),
     };
-    match is_of_this_host(ip) {
-        true => Ok(SocketAddr::new(ip, address.port())),
-        false => Err(DeviceError::NotThisHost { address }.into()),
-    }
+    SocketAddr::new(ip, address.port())
 }

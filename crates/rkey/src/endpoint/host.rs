@@ -235,7 +235,7 @@ impl Front for EndpointHost {
             DeviceError::Post(PostError::QueueFull(_)) => Error::Again,
             DeviceError::Post(PostError::TooLong(_)) => Error::TooLong,
             DeviceError::Post(PostError::WrongState(_)) => Error::NotConnected,
-            DeviceError::NotThisHost { .. } => NO_ROUTE,
+            DeviceError::NotThisHost { .. } | DeviceError::NoRoute { .. } => NO_ROUTE,
             DeviceError::NotListening { .. } | DeviceError::Refused { .. } => REFUSED,
             DeviceError::OtherUser { .. } => NOT_PERMITTED,
             DeviceError::TimedOut { .. } => Error::TimedOut,
