@@ -71,6 +71,8 @@ fn dtest_of_the_verbs_provider() {
     let side = |name: &str, more: &[&str]| {
         let mut command = stage.command("dtest");
         command.env("DAT_OVERRIDE", &registry);
+        // By default, it uses the first other interface, and some machines have none.
+        command.env("DAPL_SCM_NETDEV", "lo");
         command
             .args(["-P", "ofa-v2-scm", "-b", "4096", "-B", "20"])
             .args(more);
@@ -78,8 +80,9 @@ fn dtest_of_the_verbs_provider() {
     };
     let mut server = side("server", &[]);
     server.wait_until_it_listens(DTEST_PORT);
-    let client = side("client", &["-h", "127.0.0.1"]).succeed();
-    for text in [client, server.succeed()] {
+    let client = side("client", &["-h", "127.0.0.1"]);
+    // The server's failure is the more likely cause.
+    for text in [server.succeed(), client.succeed()] {
         assert!(text.contains("DAPL Test Complete. PASSED"), "{text}");
     }
 }
