@@ -10,7 +10,7 @@ use crate::id::IdObject;
 use crate::ports::{self, leaves_device_undetermined};
 use crate::sys::*;
 use crate::verbs;
-use ibverbs::sys::{QPT_RC, QPT_UC, QPT_XRC_RECV};
+use ibverbs::sys::{QPT_RC, QPT_UC, QPT_XRC_RECV, QPT_XRC_SEND};
 use rkey_cm::address::ServiceId;
 use rkey_cm::manager::{Kind, ListenOn};
 use rkey_cm::wire::Transport;
@@ -99,9 +99,13 @@ fn kind(entry: &Entry) -> Result<Kind, Errno> {
         QPT_RC => Ok(Kind::Connected(Transport::Rc)),
         QPT_UC => Ok(Kind::Connected(Transport::Uc)),
         QPT_XRC_RECV => Ok(Kind::Connected(Transport::Xrc)),
-        _ => {
+        other => {
+            let name = match other {
+                QPT_XRC_SEND => "IBV_QPT_XRC_SEND".to_owned(),
+                _ => other.to_string(),
+            };
             tracing::info!(
-                "of an extended reliable connection, only the receiving half can listen"
+                "rdma_listen: an identifier with queue pair type {name} cannot listen; use IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD or IBV_QPT_XRC_RECV"
             );
             Err(Errno::INVAL)
         }

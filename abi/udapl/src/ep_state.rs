@@ -189,7 +189,10 @@ mod tests {
     fn the_whole_table_is_as_recorded() {
         let recorded = include_str!("ep_state.snapshot.txt");
         let text = table_text();
-        assert_eq!(text, recorded, "if this is wanted, record it:\n{text}");
+        assert_eq!(
+            text, recorded,
+            "the table changed; if that is intended, update ep_state.snapshot.txt to:\n{text}"
+        );
     }
 
     #[test]

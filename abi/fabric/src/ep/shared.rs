@@ -79,9 +79,15 @@ impl Srx {
         if !Arc::ptr_eq(&self.domain, &ep.domain) {
             return Err(FiError::INVAL);
         }
-        if self.domain.av_keys || self.pd.id != ep.pd.id {
+        if self.domain.av_keys {
             tracing::warn!(
-                "a shared receive context has the authorization key of its domain, but this endpoint has another one"
+                "endpoints of an FI_AV_AUTH_KEY domain cannot use shared receive contexts, because their authorization keys come from their address vectors"
+            );
+            return Err(FiError::INVAL);
+        }
+        if self.pd.id != ep.pd.id {
+            tracing::warn!(
+                "an endpoint with a shared receive context must have its domain's authorization key: open it without auth_key"
             );
             return Err(FiError::INVAL);
         }

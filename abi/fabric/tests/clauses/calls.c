@@ -90,10 +90,10 @@ CHECK(equivalent_calls, "FI-004 FI-019", "the three calls make regions with the 
         wants(calls[call], reg_by(&w->there, call, &part, 1, FI_REMOTE_READ, 0, 0, &area->mr), 0);
         make_usable(w, &w->there, area);
         name_area(w, &w->there, area);
-        wants("a read with the right to read", access_area(w, READ, area, 0, 64), 0);
+        wants("a read with a read-only key", access_area(w, READ, area, 0, 64), 0);
     }
     for (int call = 0; call < 3; call++) {
-        wants_failure("a write with the right to read", access_area(w, WRITE, &areas[call], 0, 64));
+        wants_failure("a write with a read-only key", access_area(w, WRITE, &areas[call], 0, 64));
         wants_that(areas[call].bytes[0] == 0xEE, "nothing is written");
     }
 }

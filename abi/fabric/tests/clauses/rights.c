@@ -5,19 +5,19 @@
 static const struct {
     uint64_t bits;
     const char *name;
-} rights[] = {{REMOTE, "both"}, {FI_REMOTE_WRITE, "write"}, {FI_REMOTE_READ, "read"}, {0, "nothing"}};
+} rights[] = {{REMOTE, "a read-write"}, {FI_REMOTE_WRITE, "a write-only"}, {FI_REMOTE_READ, "a read-only"}, {0, "a no-access"}};
 
-/* An operation on regions with each set of remote rights: it succeeds where they suffice, and then fails where they do
- * not (a refusal may end the connection, so these come last). */
+/* Tries an operation with a key for each set of remote rights. The keys that allow the operation come first, because a
+ * refusal may end the connection. */
 static void rights_of(struct world *w, enum operation operation) {
     char what[64];
     uint64_t needed = rights_for(operation);
     for (int enough = 1; enough >= 0; enough--)
         for (size_t i = 0; i < sizeof rights / sizeof *rights; i++) {
             if (((rights[i].bits & needed) == needed) != enough) continue;
-            /* A local right, so that even a region without remote rights has one. */
+            /* FI_SEND, because a region must have at least one right. */
             struct area area = share(w, rights[i].bits | FI_SEND);
-            snprintf(what, sizeof what, "%s with the right to %s", operation_names[operation], rights[i].name);
+            snprintf(what, sizeof what, "%s with %s key", operation_names[operation], rights[i].name);
             int code = access_area(w, operation, &area, 0, 8);
             if (enough)
                 wants(what, code, 0);
@@ -55,11 +55,12 @@ CHECK(codes_of_refusals, "FI-I36", "a refusal is FI_EACCES, FI_EINVAL, FI_ENOKEY
     struct area area = share(w, FI_REMOTE_READ);
     const int codes[] = {access_area(w, WRITE, &area, 0, 8), remote(w, WRITE, area.base, 8, area.key + 0x5000),
                          access_area(w, READ, &area, PAGE, 8)};
+    const char *const names[] = {"a write with a read-only key", "a write with an unknown key", "a read past the end"};
     for (size_t i = 0; i < 3; i++) {
         /* The call itself refuses an unknown raw key. */
         int code = mode(w) & FI_MR_RAW ? abs(codes[i]) : codes[i];
         if (code != FI_EACCES && code != FI_EINVAL && code != FI_ENOKEY && code != FI_EREMOTEIO)
-            differs("%s: %s", (const char *[]){"wrong right", "wrong key", "out of range"}[i], code_name(code));
+            differs("%s: %s", names[i], code_name(code));
     }
 }
 
@@ -112,10 +113,10 @@ CHECK(virtual_addresses, "FI-053 FI-055 FI-060 FI-I11", "with FI_MR_VIRT_ADDR ev
 CHECK(overlapping_regions, "FI-I40", "regions may overlap; each has its own key and rights") {
     unsigned char *at = pages(1);
     struct area one = share_at(w, at, FI_REMOTE_READ), two = share_at(w, at, REMOTE);
-    wants("a read by the key that may read", access_area(w, READ, &one, 0, 8), 0);
-    wants("a write by the key that may write", access_area(w, WRITE, &two, 0, 8), 0);
+    wants("a read with the read-only key", access_area(w, READ, &one, 0, 8), 0);
+    wants("a write with the read-write key", access_area(w, WRITE, &two, 0, 8), 0);
     memset(at, 0xEE, PAGE);
-    wants_failure("a write by the key that may read", access_area(w, WRITE, &one, 0, 8));
+    wants_failure("a write with the read-only key", access_area(w, WRITE, &one, 0, 8));
     wants_that(at[0] == 0xEE, "nothing is written");
 }
 
@@ -148,7 +149,7 @@ CHECK(region_of_its_domain, "FI-I42", "a region works for every endpoint of its 
 
 CHECK(refusal_and_afterwards, "FI-160", "after a refused access both endpoints keep working") {
     struct area area = share(w, FI_REMOTE_READ);
-    wants_failure("a write without the right", access_area(w, WRITE, &area, 0, 8));
+    wants_failure("a write with a read-only key", access_area(w, WRITE, &area, 0, 8));
     endpoints_work(w);
 }
 
