@@ -49,13 +49,16 @@ pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
         && six.scope_id() == 0
     {
         tracing::info!(
-            "{} is link-local: add the interface, as a scope id",
+            "cannot bind to {}: it is link-local, so sin6_scope_id must be the index of its interface",
             six.ip()
         );
         return Err(Errno::INVAL);
     }
     if !is_any(address.ip()) && !is_ours(address.ip()) {
-        tracing::info!("{} is not an address of this host", address.ip());
+        tracing::info!(
+            "cannot bind to {}: it is not an address of this host",
+            address.ip()
+        );
         return Err(Errno::from_raw(libc::EADDRNOTAVAIL));
     }
     let key = object.key;
@@ -65,7 +68,9 @@ pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
             return Err(Errno::INVAL);
         }
         if own.space == PS_IPOIB {
-            tracing::info!("the port space RDMA_PS_IPOIB exists on InfiniBand only");
+            tracing::info!(
+                "cannot bind an identifier of RDMA_PS_IPOIB, which exists on InfiniBand only: use RDMA_PS_UDP"
+            );
             return Err(Errno::NODEV);
         }
         let bound = ports::bind(parts, key, address)?;
@@ -89,7 +94,7 @@ fn listen_on(entry: &Entry, local: SocketAddr) -> ListenOn {
     }
 }
 
-/// The kind of queue pair that an identifier's listener connects.
+/// The kind of queue pair for which an identifier listens.
 ///
 /// # Errors
 /// `EINVAL`: this type of queue pair cannot listen.
@@ -115,7 +120,7 @@ fn kind(entry: &Entry) -> Result<Kind, Errno> {
 /// Starts listening. An identifier without an address is bound to a free port on all IPv4 addresses.
 ///
 /// # Errors
-/// `EINVAL`: the identifier is in use, or has a type of queue pair that cannot listen. `EADDRINUSE`, `EADDRNOTAVAIL`: another
+/// `EINVAL`: the identifier is in use, or is for a type of queue pair that cannot listen. `EADDRINUSE`, `EADDRNOTAVAIL`: another
 /// identifier has the address.
 pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
     let key = object.key;

@@ -275,7 +275,7 @@ fn no_ud_param() -> UdParam {
 fn datagram(id: &IdObject, rep: &SidrRep) -> Result<Draft, Errno> {
     let status = rep.checked_status();
     if status != SidrStatus::VALID {
-        tracing::info!("the peer did not resolve the service to a datagram queue pair: {status}");
+        tracing::info!("the peer has no datagram queue pair for this service: {status}");
         return Ok(plain(id, CM_EVENT_UNREACHABLE, status.0.into()));
     }
     let param = UdParam {

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn resolve_addrinfo(
             0 | RAI_DNS => {}
             RAI_SA => {
                 tracing::info!(
-                    "RAI_SA is not supported: only InfiniBand has a subnet administrator"
+                    "rdma_resolve_addrinfo: RAI_SA is not supported, because only InfiniBand has a subnet administrator: use RAI_DNS"
                 );
                 return Err(Errno::OPNOTSUPP);
             }

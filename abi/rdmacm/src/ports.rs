@@ -37,7 +37,7 @@ pub fn bind(
     let unprivileged = setting("ipv4/ip_unprivileged_port_start").unwrap_or(UNPRIVILEGED);
     if port < unprivileged && !is_privileged() {
         tracing::info!(
-            "binding port {port} needs CAP_NET_BIND_SERVICE: it is below {unprivileged}"
+            "binding port {port} needs CAP_NET_BIND_SERVICE: the first unprivileged port is {unprivileged}"
         );
         return Err(Errno::ACCES);
     }

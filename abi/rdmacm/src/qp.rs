@@ -63,7 +63,7 @@ unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errn
         or(attr.send_cq, object.send_cq()),
         or(attr.recv_cq, object.recv_cq()),
     );
-    // A queue of depth 0 gets no completion queue of its own, but a queue pair must name two: use the other one twice.
+    // A queue of depth 0 gets no completion queue of its own, but a queue pair must name two, so name the other one twice.
     attr.send_cq = or(send, recv);
     attr.recv_cq = or(recv, send);
     Ok(())

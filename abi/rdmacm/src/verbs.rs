@@ -36,10 +36,10 @@ fn not_null<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     }
 }
 
-/// The error number that a call of verbs returns, as a result.
+/// Converts the error number that a verbs call returns to a `Result`.
 ///
 /// # Errors
-/// The number, unless it is 0.
+/// The error number, unless it is 0.
 pub fn code(number: c_int) -> Result<(), Errno> {
     match number {
         0 => Ok(()),
@@ -202,8 +202,8 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
     if qp.is_null() {
         return;
     }
-    // First complete what the peer has acknowledged, and send our own acknowledgements. Hardware does both without delay, and
-    // libfabric's programs rely on it: they disconnect before they poll.
+    // First complete the requests that the peer has acknowledged, and send our own acknowledgements. Hardware does both without delay,
+    // and programs that use libfabric rely on it: they disconnect before they poll.
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     if let Ok(object) = unsafe { ibverbs::object::find::<ibverbs::qp::QpObject>(qp) }
         && let Err(error) = object.qp.device().drive_until_idle()

@@ -42,13 +42,13 @@ pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
     })
 }
 
-/// Closes a socket whose number is already invalid, once what was sent has reached the peer.
+/// Closes a socket whose number is already invalid, after the data that it has sent has reached the peer.
 fn close(socket: &Arc<Socket>) {
     linger(socket);
     end(socket);
 }
 
-/// Disconnects, and waits until what was sent has reached the peer, as long as the program permits.
+/// Disconnects, and waits until the sent data has reached the peer, or the time for lingering (`SO_LINGER`) has passed.
 fn linger(socket: &Arc<Socket>) {
     let linger = {
         let mut state = socket.state.lock();
@@ -68,7 +68,7 @@ fn linger(socket: &Arc<Socket>) {
     while is_done() == Err(Errno::INTR) {}
 }
 
-/// Ends a socket at once. The peer learns it from the connection manager.
+/// Ends a socket at once. The connection manager tells the peer.
 fn end(socket: &Arc<Socket>) {
     let (id, phase, iomaps) = {
         let mut state = socket.state.lock();

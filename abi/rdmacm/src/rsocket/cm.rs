@@ -24,7 +24,7 @@ use std::ptr::null_mut;
 const TIMEOUT_MS: c_int = 2000;
 /// Streams use no RDMA reads.
 const READS: u8 = 0;
-/// The retry count, and the RNR retry count, for which 7 means without limit.
+/// The retry count and the RNR retry count. For the latter, 7 means that retries are unlimited.
 const RETRIES: u8 = 7;
 /// The backlog of a listening identifier. The event thread handles requests immediately; [`super::open`] limits accepted
 /// connections.

@@ -7,16 +7,18 @@ use std::fmt::Arguments;
 static WRONG: Limit = Limit::new();
 static ENDED: Limit = Limit::new();
 
-/// Logs at level `warn` what a peer did wrong, unless too many such lines were logged just before.
+/// Logs at level `warn` what a peer did wrong, unless too many such lines were logged recently.
 pub fn complain(what: Arguments<'_>) {
-    limited(&WRONG, "complaints about peers of rsockets", || {
+    limited(&WRONG, "warnings about peers of rsockets", || {
         tracing::warn!("{what}");
     });
 }
 
-/// Logs at level `info` how an attempt or a connection ended, unless too many such lines were logged just before.
+/// Logs at level `info` why a connection, or an attempt to connect, failed, unless too many such lines were logged recently.
 pub fn mention(what: Arguments<'_>) {
     if tracing::enabled!(tracing::Level::INFO) {
-        limited(&ENDED, "ends of rsockets", || tracing::info!("{what}"));
+        limited(&ENDED, "messages about failed rsocket connections", || {
+            tracing::info!("{what}");
+        });
     }
 }

@@ -23,7 +23,7 @@ pub struct Completions {
 unsafe impl Send for Completions {}
 
 impl Completions {
-    /// Makes a completion queue for so many requests.
+    /// Creates a completion queue for this many requests.
     ///
     /// # Errors
     /// No memory or descriptor is available.
@@ -65,7 +65,7 @@ impl Completions {
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// Takes up to `N` completions. Returns how many.
+    /// Polls up to `N` completions. Returns how many there were.
     #[must_use]
     pub fn take<const N: usize>(&self) -> ([Wc; N], usize) {
         // SAFETY: all fields are numbers.

@@ -82,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection with an error. Keeps an earlier end, unless the peer violated the protocol.
+    /// Ends the connection with an error. If it has already ended, records the error only if it is a violation of the protocol.
     fn fail(&mut self, error: Errno) {
         if error == PROTOCOL || !self.stream.has_ended() {
             mention(format_args!("the connection of an rsocket failed: {error}"));
@@ -113,7 +113,7 @@ impl Connection {
     /// Sends as many bytes as there is room for. Adds their number to `done`.
     ///
     /// # Errors
-    /// `EFAULT`: the next bytes cannot be read. Nothing of them is sent.
+    /// `EFAULT`: the next bytes cannot be read. None of them are sent.
     pub fn send(&mut self, from: &mut Buffers<'_>, done: &mut usize) -> Result<(), Errno> {
         while !from.is_empty()
             && let Some((at, len)) = self.stream.room(from.len())

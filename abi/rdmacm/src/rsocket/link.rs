@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 
-/// Receives beyond the credits, for the peer's control messages: it never has as many outstanding.
+/// The number of receives for the peer's control messages, which need no credits. The peer never has this many outstanding.
 const SPARE_RECEIVES: u32 = 16;
 /// The maximum length of inline data, which is enough for every record.
 const INLINE: u32 = 32;

@@ -31,13 +31,13 @@ impl Access {
     }
 }
 
-/// Copies between memory of ours and memory of the program or of a peer, which may change meanwhile, or not exist.
+/// Copies between our memory and memory of the program or of a peer, which may change during the copy or not be mapped.
 ///
 /// # Errors
-/// `EFAULT`: it does not exist, or may not be accessed so. Some bytes may have been copied.
+/// `EFAULT`: the memory is not mapped, or does not permit this access. Some bytes may have been copied.
 ///
 /// # Safety
-/// The program allows that the bytes at `to` are overwritten.
+/// The program allows the bytes at `to` to be overwritten.
 unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { rkey_device::base::copy::copy(to, from, len) }.map_err(|_| Errno::FAULT)
@@ -164,13 +164,13 @@ impl Area {
         unsafe { copy(self.at.add(at), from, len) }
     }
 
-    /// Copies bytes of it to a program's memory. A peer may change them meanwhile.
+    /// Copies bytes of the area to a program's memory. A peer may change them during the copy.
     ///
     /// # Errors
     /// `EFAULT`: the program's memory is not writable.
     ///
     /// # Safety
-    /// The program allows that its memory is overwritten.
+    /// The program allows its memory to be overwritten.
     pub unsafe fn read(&self, at: u32, to: *mut u8, len: u32) -> Result<(), Errno> {
         let (at, len) = (at as usize, len as usize);
         assert!(at + len <= self.len, "a copy stays inside its area");
@@ -233,7 +233,7 @@ impl<'a> Buffers<'a> {
     /// `EINVAL`: the total length is too large. `EFAULT`: a buffer is null.
     ///
     /// # Safety
-    /// The buffers may be overwritten, if the call does that. They need not exist.
+    /// If the call writes to the buffers, the program allows them to be overwritten. They need not be mapped.
     pub unsafe fn new(left: &'a [libc::iovec]) -> Result<Self, Errno> {
         let mut total = 0usize;
         for buffer in left {
@@ -261,7 +261,7 @@ impl<'a> Buffers<'a> {
         self.len() == 0
     }
 
-    /// Calls `copy` for the next `len` bytes, piece by piece: with the offset of the piece, its address and its length.
+    /// Calls `copy` for each contiguous part of the next `len` bytes, with the part's offset, address and length.
     fn advance(
         &mut self,
         len: u32,

@@ -128,9 +128,7 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
 
 fn offer(data: &[u8]) -> Result<Offer, Errno> {
     Offer::from_wire(data).map_err(|why| {
-        complain(format_args!(
-            "a peer's private data is not that of an rsocket: {why}"
-        ));
+        complain(format_args!("the peer is not an rsocket, or sent invalid private data: {why}"));
         Errno::from_raw(libc::EPROTO)
     })
 }
@@ -163,7 +161,7 @@ fn accept_request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno
     };
     if listening.ready.len() + listening.pending.len() >= listening.limit {
         mention(format_args!(
-            "the backlog of an rsocket is full: {} connections",
+            "refused a connection: the rsocket's backlog of {} connections is full; call raccept",
             listening.limit
         ));
         return Err(Errno::AGAIN);

@@ -71,13 +71,13 @@ impl Message {
 pub enum Violation {
     /// An undefined immediate value.
     Message(u32),
-    /// A message of no bytes, or of more than it may write.
+    /// A message of 0 bytes, or of more than the peer may write.
     Length(u32),
-    /// More messages than it may send.
+    /// More messages than the peer may send.
     Messages,
-    /// Credits that revoke earlier ones, or that exceed its receive queue.
+    /// Credits that revoke earlier ones, or that exceed the peer's receive queue.
     Credits(u16),
-    /// More targets than fit.
+    /// A target, although all slots for targets are in use.
     Targets,
     /// Data after the end of the stream.
     AfterEnd,
@@ -92,9 +92,9 @@ impl fmt::Display for Violation {
             Self::Length(len) => write!(f, "invalid message length {len}"),
             Self::Messages => f.write_str("more messages than it has credits for"),
             Self::Credits(up_to) => write!(f, "invalid credits, up to sequence number {up_to}"),
-            Self::Targets => f.write_str("more targets than fit"),
+            Self::Targets => f.write_str("a target, although all slots are in use"),
             Self::AfterEnd => f.write_str("data after the end of the stream"),
-            Self::Iomap(index) => write!(f, "mapped area {index} is out of range"),
+            Self::Iomap(index) => write!(f, "index {index} of a mapped area is out of range"),
         }
     }
 }
@@ -185,7 +185,7 @@ impl Iomap {
 pub struct Offer {
     /// How many messages the receiver of the offer may send initially.
     pub credits: u16,
-    /// How many records of mapped areas there is room for.
+    /// The number of records of mapped areas that fit.
     pub iomaps: u16,
     /// Where targets are written; the length is a number of targets. The records of mapped areas follow.
     pub targets: RemoteSge,
@@ -227,7 +227,7 @@ impl Offer {
             return Err("unknown version");
         }
         if (wire[1] & BIG_ENDIAN != 0) != cfg!(target_endian = "big") {
-            return Err("the peer's host has the other byte order");
+            return Err("the peer's host has a different byte order");
         }
         let sge = |at: usize| {
             let part = wire[at..].first_chunk::<{ RemoteSge::SIZE }>();

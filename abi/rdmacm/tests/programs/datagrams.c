@@ -1,7 +1,7 @@
 /* Datagrams through rsockets. */
 #include "sockets.h"
 
-/* A datagram queue pair of ours, and the way to queue pairs of this host. */
+/* A datagram queue pair of ours, and an address handle for queue pairs on this host. */
 struct sender {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -63,7 +63,7 @@ static void end_sender(struct sender *own)
 	GOOD(ibv_close_device(own->context));
 }
 
-/* Only the queue pair that the owner of an address has told over UDP can send from this address. */
+/* Only the queue pair that the owner of an address has announced over UDP can send from this address. */
 static void forged_senders_are_refused(int fd, const struct sockaddr_in *at, const struct sockaddr_in *victim)
 {
 	static struct sender own;
@@ -124,7 +124,7 @@ static void peers_may_be_wildcards(void)
 	GOOD(rclose(fd));
 }
 
-/* Memory that does not exist is refused, as by the kernel; nothing is lost. */
+/* Unmapped memory is refused, as the kernel does; nothing is lost. */
 static void memory_is_checked(int fd, int other, const struct sockaddr_in *at, const struct sockaddr_in *of_other)
 {
 	char *none = no_memory(), back[8];

@@ -1,4 +1,4 @@
-/* Peers that follow the connection manager's protocol, but violate that of rsockets. */
+/* Peers that follow the connection manager's protocol, but violate the protocol of rsockets. */
 #include "sockets.h"
 
 /* The private data of an rsocket. */

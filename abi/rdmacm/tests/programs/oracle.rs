@@ -7,7 +7,7 @@ use crate::support::{Port, Stage, outside};
 const RECORDED: &str = include_str!("../oracle/recorded.txt");
 /// The known differences.
 const DIFFERENCES: &str = include_str!("../oracle/differences.txt");
-/// How the reason of a group begins that applies only to hosts without other addresses.
+/// A group of differences whose reason begins with this text applies only to hosts that have no other addresses.
 const LOOPBACK_ONLY: &str = "On a host with loopback addresses only";
 
 /// The addresses and ports of a run, and their placeholders.

@@ -1,4 +1,4 @@
-/* A listener is closed while clients that are stopped wait for it to accept them. */
+/* A listener is closed while stopped clients wait for it to accept their connections. */
 #include "sockets.h"
 #include <time.h>
 
@@ -41,7 +41,7 @@ int main(void)
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	GOOD(rclose(fd));
 	clock_gettime(CLOCK_MONOTONIC, &after);
-	/* Waiting for one after the other would take ten seconds each. */
+	/* Waiting for the clients one after another would take ten seconds for each. */
 	TRUE(after.tv_sec - before.tv_sec < 60);
 	GOOD(kill(clients, SIGCONT));
 	MUST(waitpid(clients, &status, 0) == clients);

@@ -38,11 +38,11 @@ fn a_closed_listener_does_not_wait_for_its_clients() {
     succeeds("pending", include_str!("pending.c"));
 }
 
-/// Each of the 1000 requests is refused; a few lines a second say so.
+/// All 1000 requests are refused, but only a few lines per second are logged.
 #[test]
 fn complaints_about_peers_are_rate_limited() {
     let said = succeeds("complaints", include_str!("complaints.c"));
-    let lines = said.matches("is not that of an rsocket").count();
+    let lines = said.matches("the peer is not an rsocket").count();
     assert!((1..900).contains(&lines), "{lines} lines");
 }
 
@@ -110,8 +110,8 @@ fn rcopy() {
     assert!(std::fs::read(&copy).expect("the server has made it") == content);
 }
 
-/// How many times `udpong` may lose its way: if an answer takes longer than its timeouts (1 ms, 1 s), it takes a late answer for the
-/// next one, and may wait forever, on ordinary sockets too.
+/// How many times `udpong` may fail: if an answer takes longer than its timeouts (1 ms, 1 s), it mistakes the late answer for the
+/// next one, and may wait forever. That also happens on ordinary sockets.
 const TRIES: usize = 5;
 
 /// Blocking, non-blocking, with `poll`; datagrams in one direction, and there and back. The server never ends.
@@ -140,7 +140,7 @@ fn udpong() {
     }
 }
 
-/// Runs a server and a client of `udpong`. Returns what the client says.
+/// Runs a server and a client of `udpong`. Returns the client's output.
 fn ping_datagrams(server: &str, client: &str) -> String {
     let (stage, port) = (Stage::new("udpong"), Port::new());
     let number = port.number.to_string();
@@ -214,7 +214,7 @@ fn librspreload_moves_ordinary_programs_onto_rdma() {
 
 /// Uses `select`, non-blocking sockets and options of TCP. As above, ordinary sockets would get no answer.
 #[test]
-fn iperf3_is_moved() {
+fn librspreload_moves_iperf3_onto_rdma() {
     for direction in [&[][..], &["-R"], &["-P", "3"]] {
         let (stage, port) = (Stage::new("iperf3"), Port::new());
         let number = port.number.to_string();

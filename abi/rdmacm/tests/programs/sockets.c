@@ -303,7 +303,7 @@ static void children(void)
 	GOOD(rclose(pair[1]));
 }
 
-/* Memory that does not exist is refused, as by the kernel; nothing of the stream is lost. */
+/* Unmapped memory is refused, as the kernel does; no bytes of the stream are lost. */
 static void memory_is_checked(void)
 {
 	char *none = no_memory(), back[16];
@@ -338,7 +338,7 @@ static void accepted_sockets_get_the_lowest_free_number(void)
 	GOOD(rclose(server));
 }
 
-/* iperf3 asks for it. Only the state and the size of a segment have a meaning. */
+/* iperf3 reads TCP_INFO. Only the state and the segment size are meaningful. */
 static void information_of_tcp(void)
 {
 	struct tcp_info info;

@@ -90,10 +90,11 @@ pub fn between(from: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// The length of what the device puts before a datagram.
+/// The length of the header that the device puts before each received datagram.
 pub const ROUTE_LEN: usize = 40;
 
-/// The sender's address in what the device puts before a datagram: a global route header, or 20 bytes and the IPv4 header.
+/// The sender's address, from the header that the device puts before a datagram: a global routing header (GRH), or 20 unused bytes
+/// and an IPv4 header.
 #[must_use]
 pub fn origin(route: &[u8; ROUTE_LEN]) -> IpAddr {
     const IPV4: u8 = 0x45;

@@ -77,9 +77,9 @@ impl Drop for Destination {
 /// A datagram that arrived.
 #[derive(Debug)]
 pub struct Arrived {
-    /// Where it came from, as the device says.
+    /// The sender's address, according to the device.
     pub origin: IpAddr,
-    /// The queue pair that sent it, as the device says.
+    /// The queue pair that sent it, according to the device.
     pub qpn: u32,
     /// The sender's header and the data.
     pub data: Vec<u8>,

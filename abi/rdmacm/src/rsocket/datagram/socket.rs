@@ -25,20 +25,20 @@ const UDP_BATCH: usize = 64;
 /// The maximum number of peers whose queue pairs are remembered. Datagrams to others travel over UDP.
 const PEERS_MAX: usize = 1024;
 
-/// A peer that has told its queue pair over UDP.
+/// A peer that has announced its queue pair over UDP.
 #[derive(Debug)]
 struct Peer {
-    /// Its address, as UDP says it.
+    /// Its address: the source address of its UDP datagrams.
     address: SocketAddr,
     destination: Destination,
 }
 
-/// An address without what does not tell senders apart: an IPv6 socket sees IPv4 addresses in another form.
+/// Converts an IPv4-mapped IPv6 address to IPv4, so that a sender has the same key on IPv4 and IPv6 sockets.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// An address that datagrams can have: a wildcard stands for the loopback address.
+/// The address to send to: the loopback address if `to` is a wildcard.
 fn concrete(to: SocketAddr) -> SocketAddr {
     match is_any(to.ip()) {
         true => SocketAddr::new(crate::address::loopback(to), to.port()),
@@ -162,7 +162,7 @@ impl Datagram {
 }
 
 impl State {
-    /// Names the address that datagrams without one go to, and come from.
+    /// Sets the default destination, which is also the only sender whose datagrams are received.
     pub fn connect(&mut self, to: SocketAddr) {
         self.peer = Some(concrete(to));
     }
@@ -302,8 +302,8 @@ impl State {
         }
     }
 
-    /// A datagram came from a queue pair. Any queue pair of any host can send one, with any address in its header. So it must be
-    /// from this host, and from the queue pair that the owner of the address has told over UDP.
+    /// Handles a datagram from a queue pair. Any queue pair of any host can send one, with any address in its header. So it must be
+    /// from this host, and from the queue pair that the owner of the address has announced over UDP.
     fn between(&mut self, arrived: &Arrived) {
         let Some((claimed, len)) = header::sender(&arrived.data) else {
             return;
@@ -312,7 +312,7 @@ impl State {
         let known = known.filter(|peer| peer.destination.qpn == arrived.qpn);
         let Some(address) = known.map(|peer| peer.address) else {
             complain(format_args!(
-                "a datagram claims to be from {claimed}, but queue pair {:#x} is not known to belong to it; dropped",
+                "dropped a datagram from queue pair {:#x}: it claims to be from {claimed}, which has not announced this queue pair",
                 arrived.qpn
             ));
             return;
@@ -320,7 +320,7 @@ impl State {
         let origin = crate::address::gid((arrived.origin, 0).into());
         if !ibverbs::gid::is_ours(origin) {
             complain(format_args!(
-                "a datagram claims to be from {claimed}, but comes from {}; dropped",
+                "dropped a datagram from {}: it claims to be from {claimed}",
                 arrived.origin
             ));
             return;
@@ -340,7 +340,8 @@ impl State {
         if let Some(data) = datagram.data {
             self.deliver(from, data);
             if !is_known {
-                return; // It stays with UDP: what its queue pair sends would be dropped.
+                // The peer must keep using UDP: datagrams from its queue pair would be dropped.
+                return;
             }
             let answer = OverUdp {
                 qpn: self.qpn,

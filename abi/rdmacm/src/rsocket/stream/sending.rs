@@ -94,7 +94,7 @@ impl Sending {
     /// Reads the next target, if the peer has written one.
     ///
     /// # Errors
-    /// [`Violation::Targets`]: the whole ring of the peer is already granted.
+    /// [`Violation::Targets`]: all slots for targets are in use.
     pub fn read_target(&mut self, read: impl FnOnce(u32) -> RemoteSge) -> Result<(), Violation> {
         let target = read(self.slot);
         if target.len == 0 {
