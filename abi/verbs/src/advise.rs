@@ -66,6 +66,6 @@ fn populate(memory: u64, length: u32, advice: c_int) {
         1 => POPULATE_WRITE,
         _ => libc::MADV_WILLNEED,
     };
-    // SAFETY: none of the three calls changes the contents of the pages.
+    // SAFETY: these calls do not change the contents of the pages.
     unsafe { libc::madvise(start as *mut c_void, len as usize, how) };
 }

@@ -69,7 +69,7 @@ pub fn check(device: &Device, attr: &AhAttr) -> Result<Option<WirePeer>, Errno> 
     let WirePeer { local, remote } = peer;
     let Some(wire) = device.wire() else {
         tracing::warn!(
-            "GID {remote} is not on this host: only processes on the same host can be reached, unless RKEY_WIRE is set"
+            "GID {remote} is not on this host: to reach other hosts, set RKEY_WIRE=auto"
         );
         return Err(Errno::NETUNREACH);
     };
@@ -312,7 +312,7 @@ mod tests {
             dgid: Gid([2; 16]),
         };
         assert!(gids(&six) == (Gid([1; 16]), Gid([2; 16])));
-        // An IPv4 header of 20 bytes at the end of the 40: 12 of them are in the source GID's place or before.
+        // An IPv4 header in the last 20 of the 40 bytes. `rest` is the part from the source GID on; the IPv4 header begins at its byte 12.
         let mut rest = [0; 32];
         rest[12] = 0x45;
         rest[24..28].copy_from_slice(&[192, 0, 2, 1]);

@@ -12,7 +12,7 @@ use rkey_kit::Errno;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-/// Operations, in groups that a service supports as a whole.
+/// Groups of operations. A service supports either all operations of a group or none.
 const SENDS: u64 = QP_EX_WITH_SEND | QP_EX_WITH_SEND_WITH_IMM;
 const WRITES: u64 = QP_EX_WITH_RDMA_WRITE | QP_EX_WITH_RDMA_WRITE_WITH_IMM;
 const WINDOWS: u64 = QP_EX_WITH_LOCAL_INV | QP_EX_WITH_BIND_MW | QP_EX_WITH_SEND_WITH_INV;

@@ -26,8 +26,8 @@ pub struct RegionFlags {
     pub on_demand: bool,
 }
 
-/// Parses the flags of a registration. Optional flags are ignored, as by a device without those features:
-/// memory is always ordered here, and page sizes do not matter.
+/// Parses the flags of a registration. Optional flags are ignored, as on a device without those features: accesses are always
+/// ordered here, and page sizes do not matter.
 ///
 /// # Errors
 /// `EOPNOTSUPP`: `IBV_ACCESS_FLUSH_*`, which this device does not offer; `EINVAL`: an unknown flag.

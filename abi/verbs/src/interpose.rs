@@ -216,7 +216,7 @@ macro_rules! stats {
 const HERE: c_int = libc::AT_FDCWD;
 const LINK: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-// On 64-bit systems `struct stat64` is `struct stat`, also in the versions of the older functions.
+// On 64-bit systems, `struct stat64` is the same as `struct stat`, even for the old functions.
 stats! {
     stat, c"stat", (), (), HERE, 0;
     stat64, c"stat64", (), (), HERE, 0;

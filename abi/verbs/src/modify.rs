@@ -327,7 +327,7 @@ pub(crate) fn check_port_values(
         && flags::mtu_bytes(attr.path_mtu)? as usize > most.bytes()
     {
         tracing::warn!(
-            "ibv_modify_qp: the interface to the peer has room for a path MTU of {} bytes",
+            "ibv_modify_qp: path_mtu is too large: packets of {} bytes are the largest that fit the MTU of the interface to the peer",
             most.bytes()
         );
         return Err(Errno::INVAL);

@@ -190,7 +190,7 @@ pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
         if matches!(object.kind, Kind::Imported) {
             object.users.none().inspect_err(|_| {
                 tracing::warn!(
-                    "ibv_unimport_pd: the protection domain still has users; destroy them first"
+                    "ibv_unimport_pd: the protection domain is still in use: first destroy the objects that were created in it"
                 );
             })?;
             // SAFETY: unused, as the caller guarantees.

@@ -24,7 +24,7 @@ const LINK_UP: u8 = 5;
 /// The attributes of the port.
 ///
 /// Width and speed are those of a 100 Gbit/s port. Programs use them for estimates; the real limit is the host's
-/// memory. The active MTU is 4096, or what fits all interfaces to other hosts.
+/// memory. The active MTU is 4096, or less if an interface to other hosts requires it.
 #[must_use]
 pub fn attributes(device: &Device) -> PortAttr {
     let fits = device.wire().and_then(|wire| {

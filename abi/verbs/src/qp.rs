@@ -346,7 +346,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
     })
 }
 
-/// How long to wait, when a queue pair ends, for a peer that may still touch our memory. After that, its link is closed.
+/// How long to wait, when a queue pair ends, for a peer that may still access our memory. After that time, the link to it is closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still touches memory on behalf of the queue pair's

@@ -37,7 +37,7 @@ fn perftest_completes_on_a_busy_machine() {
     let runs = std::env::var("RKEY_TEST_BUSY_RUNS")
         .map_or(RUNS, |runs| runs.parse().expect("a number of runs"));
     let _spinners = spinners();
-    // The programs run beside each other, which makes the machine busier still.
+    // The programs run concurrently, which makes the machine even busier.
     std::thread::scope(|scope| {
         for program in ["ib_write_bw", "ib_send_bw", "ib_read_bw"] {
             scope.spawn(move || {

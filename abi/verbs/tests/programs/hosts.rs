@@ -163,7 +163,7 @@ fn programs_get_through_a_network_that_loses_packets() {
     assert!(lost.iter().all(|count| *count > 0), "{lost:?}");
 }
 
-/// How many packets of a program got a fault, according to its log.
+/// The number of a program's packets that got a fault, according to its log.
 fn faults_of(text: &str, kind: &str) -> u64 {
     let counts = text.split("packets that got faults").nth(1);
     let count = counts.and_then(|rest| rest.split_once(&format!("{kind}: ")));
@@ -210,7 +210,7 @@ fn programs_get_through_injected_faults() {
     }
 }
 
-/// The packets in a capture file, as far as their headers. All are between the two hosts, with a correct checksum.
+/// The headers of the packets in a capture file. Panics unless all packets are between the two hosts and have a correct checksum.
 fn captured(file: &[u8]) -> Vec<Headers> {
     assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes(), "pcap");
     let (mut rest, mut all) = (&file[24..], Vec::new());
@@ -265,7 +265,7 @@ fn a_ping_pong_is_captured_on_both_hosts() {
 
 /// Without `RKEY_WIRE`, other hosts are unreachable, and the log says what to set.
 #[test]
-fn another_host_is_out_of_reach_by_default() {
+fn other_hosts_are_unreachable_by_default() {
     let stage = Stage::new("hosts-off");
     stage.copy_libraries();
     let Some(hosts) = Hosts::new(1500) else {

@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
 
   int count = 0;
   struct ibv_device **list = get_device_list(&count);
-  if (!list || count != 1) return printf("%d devices\n", count), 1;
+  if (!list || count != 1) return printf("%d devices instead of one\n", count), 1;
   printf("device %s\n", get_device_name(list[0]));
   struct ibv_context *context = open_device(list[0]);
   free_device_list(list);
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
   struct ibv_mr *plain = reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
   struct ibv_mr *relaxed = reg_mr_iova2(pd, memory, sizeof memory, (uintptr_t)memory,
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING);
-  if (!plain || !relaxed) return printf("not registered\n"), 1;
+  if (!plain || !relaxed) return printf("ibv_reg_mr or ibv_reg_mr_iova2 failed\n"), 1;
   if (dereg_mr(plain) || dereg_mr(relaxed) || dealloc_pd(pd) || close_device(context)) return 1;
   printf("done\n");
   return 0;

@@ -1,5 +1,5 @@
-/* Options that this device lacks. Each call returns what its manual page says for such a device, the device's
-   attributes report the lack beforehand, and nothing else changes. */
+/* Options that this device lacks. Each call returns what its manual page says for such a device, the attributes of the
+   device do not offer the option, and nothing else changes. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ static void pointer(const char *call, void *got, int want) {
 static void is_zero(const char *what, const void *at, size_t len) {
   for (size_t i = 0; i < len; i++)
     if (((const char *)at)[i]) {
-      printf("%s: not zero\n", what);
+      printf("%s is not zero\n", what);
       wrong++;
       return;
     }
@@ -53,14 +53,14 @@ int main(void) {
   /* ibv_query_ece(3), ibv_set_ece(3) */
   struct ibv_ece ece = {.vendor_id = 0x15b3, .options = 1};
   number("ibv_query_ece", ibv_query_ece(qp, &ece), EOPNOTSUPP);
-  if (ece.vendor_id != 0x15b3 || ece.options != 1) return printf("ibv_query_ece wrote\n"), 1;
+  if (ece.vendor_id != 0x15b3 || ece.options != 1) return printf("ibv_query_ece failed, but changed its output\n"), 1;
   number("ibv_set_ece", ibv_set_ece(qp, &ece), EOPNOTSUPP);
   ece.vendor_id = ece.options = 0;
-  number("ibv_set_ece of no vendor", ibv_set_ece(qp, &ece), EOPNOTSUPP);
+  number("ibv_set_ece with vendor 0", ibv_set_ece(qp, &ece), EOPNOTSUPP);
   ece.comp_mask = 1;
-  number("ibv_set_ece with more", ibv_set_ece(qp, &ece), EINVAL);
-  number("ibv_query_ece of nothing", ibv_query_ece((struct ibv_qp *)list, &ece), EINVAL);
-  number("ibv_query_ece to nowhere", ibv_query_ece(qp, NULL), EINVAL);
+  number("ibv_set_ece with an unknown field", ibv_set_ece(qp, &ece), EINVAL);
+  number("ibv_query_ece of an invalid queue pair", ibv_query_ece((struct ibv_qp *)list, &ece), EINVAL);
+  number("ibv_query_ece with a null output", ibv_query_ece(qp, NULL), EINVAL);
 
   /* ibv_create_counters(3), ibv_attach_counters_point_flow(3), ibv_read_counters(3) */
   struct ibv_counters_init_attr counters_init = {0};
@@ -73,7 +73,7 @@ int main(void) {
   number("ibv_attach_counters_point_flow", ibv_attach_counters_point_flow(&counters, &attach, &flow), EOPNOTSUPP);
   number("ibv_read_counters", ibv_read_counters(&counters, &value, 1, 0), EOPNOTSUPP);
   number("ibv_destroy_counters", ibv_destroy_counters(&counters), EOPNOTSUPP);
-  if (value != 7) return printf("ibv_read_counters wrote\n"), 1;
+  if (value != 7) return printf("ibv_read_counters failed, but changed its output\n"), 1;
 
   /* ibv_flow_action_esp(3) */
   struct ibv_flow_action_esp_attr esp = {0};
@@ -86,10 +86,10 @@ int main(void) {
   struct ibv_srq_init_attr_ex tm = {.attr = {.max_wr = 4, .max_sge = 1}, .srq_type = IBV_SRQT_TM, .pd = pd, .cq = cq};
   tm.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
   tm.tm_cap = (struct ibv_tm_cap){.max_num_tags = 4, .max_ops = 4};
-  pointer("ibv_create_srq_ex with tags", ibv_create_srq_ex(context, &tm), EOPNOTSUPP);
+  pointer("ibv_create_srq_ex with tag matching", ibv_create_srq_ex(context, &tm), EOPNOTSUPP);
   struct ibv_ops_wr op = {.opcode = IBV_WR_TAG_SYNC}, *bad_op = NULL;
   number("ibv_post_srq_ops", ibv_post_srq_ops(srq, &op, &bad_op), EOPNOTSUPP);
-  if (bad_op != &op) return printf("ibv_post_srq_ops does not say which\n"), 1;
+  if (bad_op != &op) return printf("ibv_post_srq_ops does not return the refused request\n"), 1;
   static const uint64_t fields[] = {IBV_WC_EX_WITH_TM_INFO, IBV_WC_EX_WITH_FLOW_TAG, IBV_WC_EX_WITH_CVLAN, 1ull << 40};
   for (int i = 0; i < 4; i++) {
     struct ibv_cq_init_attr_ex cq_init = {.cqe = 16, .wc_flags = fields[i]};
@@ -97,12 +97,12 @@ int main(void) {
   }
   struct ibv_cq_init_attr_ex overrun = {.cqe = 16, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS};
   overrun.flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-  pointer("ibv_create_cq_ex that forgets", ibv_create_cq_ex(context, &overrun), EOPNOTSUPP);
+  pointer("ibv_create_cq_ex with IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN", ibv_create_cq_ex(context, &overrun), EOPNOTSUPP);
 
   /* ibv_modify_cq(3), ibv_modify_qp_rate_limit(3) */
   struct ibv_modify_cq_attr moderation = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {1, 1}};
   number("ibv_modify_cq", ibv_modify_cq(cq, &moderation), EOPNOTSUPP);
-  number("ibv_modify_cq to nothing", ibv_modify_cq(cq, NULL), EINVAL);
+  number("ibv_modify_cq with null attributes", ibv_modify_cq(cq, NULL), EINVAL);
   struct ibv_qp_rate_limit_attr rate = {.rate_limit = 1000};
   number("ibv_modify_qp_rate_limit", ibv_modify_qp_rate_limit(qp, &rate), EOPNOTSUPP);
 
@@ -117,13 +117,13 @@ int main(void) {
   }
   ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   ex.send_ops_flags = IBV_QP_EX_WITH_TSO;
-  pointer("ibv_create_qp_ex with segmentation", ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+  pointer("ibv_create_qp_ex with IBV_QP_EX_WITH_TSO", ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
   ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
   ex.create_flags = 0;
   ex.qp_type = IBV_QPT_DRIVER;
-  pointer("ibv_create_qp_ex of a vendor's type", ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+  pointer("ibv_create_qp_ex with IBV_QPT_DRIVER", ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
 
-  /* No call has left anything behind. */
+  /* The failed calls have not left any objects behind. */
   number("ibv_destroy_qp", ibv_destroy_qp(qp), 0);
   number("ibv_destroy_srq", ibv_destroy_srq(srq), 0);
   number("ibv_destroy_cq", ibv_destroy_cq(cq), 0);

@@ -71,43 +71,43 @@ int main(void) {
   /* Volatile, so that the compiler does not know the arguments. */
   char *volatile wild = (char *)8;
   struct stat *volatile nowhere = (struct stat *)8;
-  if (stat(path, &found) || !S_ISCHR(found.st_mode)) return printf("there is no %s\n", path), 1;
-  if (access(path, R_OK | W_OK)) return printf("%s may not be opened\n", path), 1;
-  if (!fails(stat(path, nowhere), EFAULT)) return printf("stat wrote to 8\n"), 1;
-  if (!fails(stat(wild, &found), EFAULT)) return printf("stat read from 8\n"), 1;
-  if (!fails(access(wild, R_OK), EFAULT)) return printf("access read from 8\n"), 1;
+  if (stat(path, &found) || !S_ISCHR(found.st_mode)) return printf("stat does not find the device %s\n", path), 1;
+  if (access(path, R_OK | W_OK)) return printf("access says that %s cannot be opened\n", path), 1;
+  if (!fails(stat(path, nowhere), EFAULT)) return printf("stat accepts an invalid buffer\n"), 1;
+  if (!fails(stat(wild, &found), EFAULT)) return printf("stat accepts an invalid path address\n"), 1;
+  if (!fails(access(wild, R_OK), EFAULT)) return printf("access accepts an invalid path address\n"), 1;
   wild = NULL;
-  if (!fails(stat(wild, &found), EFAULT) || !fails(access(wild, R_OK), EFAULT)) return printf("null is a path\n"), 1;
-  if (!fails(stat("/dev/infiniband/none", &found), ENOENT)) return printf("there is a device none\n"), 1;
-  if (stat("/", &found) || !S_ISDIR(found.st_mode) || access("/", R_OK)) return printf("/ is not a directory\n"), 1;
+  if (!fails(stat(wild, &found), EFAULT) || !fails(access(wild, R_OK), EFAULT)) return printf("stat or access accepts a null path\n"), 1;
+  if (!fails(stat("/dev/infiniband/none", &found), ENOENT)) return printf("stat finds /dev/infiniband/none\n"), 1;
+  if (stat("/", &found) || !S_ISDIR(found.st_mode) || access("/", R_OK)) return printf("stat does not find the directory /\n"), 1;
 
   struct stat first;
   if (stat(path, &first)) return 1;
   for (int way = 0; way < WAYS; way++) {
     const char *name = NAMES[way];
-    if (look(way, path, &found)) return printf("%s finds no %s\n", name, path), 1;
-    if (found.st_mode != first.st_mode || found.st_rdev != first.st_rdev) return printf("%s differs\n", name), 1;
-    if (!fails(look(way, "/dev/infiniband/none", &found), ENOENT)) return printf("%s finds a none\n", name), 1;
-    if (look(way, "/", &found) || !S_ISDIR(found.st_mode)) return printf("%s: / is not a directory\n", name), 1;
+    if (look(way, path, &found)) return printf("%s does not find %s\n", name, path), 1;
+    if (found.st_mode != first.st_mode || found.st_rdev != first.st_rdev) return printf("%s returns another mode or device than stat\n", name), 1;
+    if (!fails(look(way, "/dev/infiniband/none", &found), ENOENT)) return printf("%s finds /dev/infiniband/none\n", name), 1;
+    if (look(way, "/", &found) || !S_ISDIR(found.st_mode)) return printf("%s does not find the directory /\n", name), 1;
     char *volatile bad = (char *)8;
-    if (!fails(look(way, bad, &found), EFAULT)) return printf("%s read from 8\n", name), 1;
+    if (!fails(look(way, bad, &found), EFAULT)) return printf("%s accepts an invalid path address\n", name), 1;
   }
-  if (faccessat(AT_FDCWD, path, R_OK | W_OK, 0)) return printf("faccessat finds no %s\n", path), 1;
-  if (!fails(faccessat(AT_FDCWD, "/dev/infiniband/none", F_OK, 0), ENOENT)) return printf("faccessat\n"), 1;
-  if (!fails(access(path, X_OK), EACCES)) return printf("%s may be executed\n", path), 1;
+  if (faccessat(AT_FDCWD, path, R_OK | W_OK, 0)) return printf("faccessat does not find %s\n", path), 1;
+  if (!fails(faccessat(AT_FDCWD, "/dev/infiniband/none", F_OK, 0), ENOENT)) return printf("faccessat finds /dev/infiniband/none\n"), 1;
+  if (!fails(access(path, X_OK), EACCES)) return printf("access says that %s can be executed\n", path), 1;
 
   char room[PATH_MAX], *got = realpath(path, room);
-  if (got != room || strcmp(room, path)) return printf("realpath of %s\n", path), 1;
+  if (got != room || strcmp(room, path)) return printf("realpath of %s is wrong\n", path), 1;
   got = realpath(path, NULL);
-  if (!got || strcmp(got, path)) return printf("realpath without a buffer\n"), 1;
+  if (!got || strcmp(got, path)) return printf("realpath without a buffer is wrong\n"), 1;
   free(got);
   got = canonicalize_file_name(path);
-  if (!got || strcmp(got, path)) return printf("canonicalize_file_name\n"), 1;
+  if (!got || strcmp(got, path)) return printf("canonicalize_file_name is wrong\n"), 1;
   free(got);
   char *(*checked)(const char *, char *, size_t) = dlsym(RTLD_DEFAULT, "__realpath_chk");
-  if (!checked || checked(path, room, sizeof room) != room || strcmp(room, path)) return printf("__realpath_chk\n"), 1;
-  if (realpath("/dev/infiniband/none", room) || errno != ENOENT) return printf("realpath of none\n"), 1;
-  if (!realpath("/proc/self/../self", room) || strstr(room, "self")) return printf("realpath of others\n"), 1;
+  if (!checked || checked(path, room, sizeof room) != room || strcmp(room, path)) return printf("__realpath_chk is missing or wrong\n"), 1;
+  if (realpath("/dev/infiniband/none", room) || errno != ENOENT) return printf("realpath finds /dev/infiniband/none\n"), 1;
+  if (!realpath("/proc/self/../self", room) || strstr(room, "self")) return printf("realpath of /proc/self/../self is wrong\n"), 1;
   /* The links in sysfs lead to the directory of a device without hardware; all calls agree. */
   const char *links[] = {list[0]->ibdev_path, list[0]->dev_path};
   for (int i = 0; i < 2; i++) {
@@ -116,23 +116,23 @@ int main(void) {
     for (int way = 0; way < WAYS; way++) {
       const char *name = NAMES[way];
       int follows = way != 1 && way != 5 && way != 7 && way != 9;
-      if (look(way, link, &found)) return printf("%s finds no %s\n", name, link), 1;
-      if ((found.st_mode & S_IFMT) != (follows ? S_IFDIR : S_IFLNK)) return printf("%s: what is %s\n", name, link), 1;
+      if (look(way, link, &found)) return printf("%s does not find %s\n", name, link), 1;
+      if ((found.st_mode & S_IFMT) != (follows ? S_IFDIR : S_IFLNK)) return printf("%s: %s has the wrong file type\n", name, link), 1;
       snprintf(room, sizeof room, "%s/device", link);
       if (!fails(look(way, room, &found), ENOENT)) return printf("%s finds %s\n", name, room), 1;
     }
     char target[PATH_MAX];
-    if (!realpath(link, target) || strncmp(target, "/sys/devices/virtual/", 21)) return printf("%s leads nowhere\n", link), 1;
+    if (!realpath(link, target) || strncmp(target, "/sys/devices/virtual/", 21)) return printf("realpath of %s is not below /sys/devices/virtual\n", link), 1;
     if (stat(target, &found) || !S_ISDIR(found.st_mode)) return printf("%s is not a directory\n", target), 1;
     snprintf(room, sizeof room, "%s/device", link);
-    if (realpath(room, target) || errno != ENOENT) return printf("realpath of %s\n", room), 1;
+    if (realpath(room, target) || errno != ENOENT) return printf("realpath finds %s\n", room), 1;
     /* Some programs search for the hardware two directories up. */
     snprintf(room, sizeof room, "%s/../..", link);
     got = realpath(room, target);
     if (got ? strcmp(got, "/sys/devices/virtual") != 0 : access("/sys/devices/virtual", F_OK) == 0)
-      return printf("realpath of %s\n", room), 1;
+      return printf("realpath of %s is wrong\n", room), 1;
     if (stat(room, &found) != stat("/sys/devices/virtual", &first) || found.st_ino != first.st_ino)
-      return printf("stat of %s\n", room), 1;
+      return printf("stat of %s is wrong\n", room), 1;
   }
   ibv_free_device_list(list);
   printf("done\n");

@@ -121,7 +121,7 @@ fn extended_reliable_connections() {
     }
 }
 
-/// Sends more datagrams to a group than the link to its member holds, with as many receives.
+/// Sends more datagrams to a group than fit into the link to its member, which has posted enough receives for them.
 #[test]
 fn multicast() {
     perftest(

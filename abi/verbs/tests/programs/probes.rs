@@ -86,7 +86,7 @@ fn nonsense_arguments_are_refused() {
 }
 
 #[test]
-fn only_the_files_of_the_device_are_pretended() {
+fn only_the_files_of_the_device_are_emulated() {
     let stage = Stage::new("paths");
     let program = compile(
         &stage,

@@ -9,7 +9,7 @@ enum { INTS = 300000, ROUNDS = 2 };
 static int value(int rank, int i) { return rank * 1000003 + i; }
 
 static void fail(const char *what) {
-  printf("wrong: %s\n", what);
+  printf("%s is wrong\n", what);
   MPI_Abort(MPI_COMM_WORLD, 3);
 }
 

@@ -232,7 +232,7 @@ fn a_failed_request_names_the_side_at_fault() {
         ("no lkey", write, (0x7777, NEAR), (far.1, FAR), here),
         ("stale lkey", write, (gone.0, NEAR), (far.1, FAR), here),
         (
-            "past its end",
+            "source past the end",
             write,
             (near.0, NEAR + 60),
             (far.1, FAR),
@@ -248,13 +248,19 @@ fn a_failed_request_names_the_side_at_fault() {
         ("no rkey", write, (near.0, NEAR), (0x7777, FAR), there),
         ("stale rkey", write, (near.0, NEAR), (gone.1, FAR), there),
         (
-            "past the end",
+            "target past the end",
             write,
             (near.0, NEAR),
             (far.1, FAR + 60),
             there,
         ),
-        ("before it", write, (near.0, NEAR), (far.1, FAR - 4), there),
+        (
+            "target before the start",
+            write,
+            (near.0, NEAR),
+            (far.1, FAR - 4),
+            there,
+        ),
         (
             "no right",
             write,
@@ -320,7 +326,7 @@ fn a_message_longer_than_its_receive() {
     assert_eq!(next(&world), (EVENT_QP_REQ_ERR, b as usize));
 }
 
-/// The event for a drained send queue is raised only for programs that asked for it.
+/// The event for a drained send queue is raised only for programs that requested it.
 #[test]
 fn a_drained_send_queue() {
     let world = World::new();
