@@ -24,8 +24,7 @@ pub(crate) struct FabricObject {
 object!(FabricObject, FidFabric, 1024);
 
 /// The transport timeout of endpoints, as a value of `RKEY_TIMEOUT`: 13 seconds including retries. libfabric's
-/// API has no timeouts, so endpoints wait for a slow peer. They notice at once that a peer has exited, whatever the
-/// timeout.
+/// API has no timeouts, so endpoints wait for a slow peer. Whatever the timeout, they notice at once when a peer exits.
 const TRANSPORT_TIMEOUT: u8 = 19;
 
 /// The limits that a device must allow for endpoints to work.

@@ -63,7 +63,7 @@ pub(crate) static UNASKED_NAME: Leniency = Leniency::new(
 
 /// A wait for a counter without a wait object.
 pub(crate) static UNWAITABLE: Leniency = Leniency::new(
-    "fi_cntr_wait was called for a counter with FI_WAIT_NONE; it polls",
+    "fi_cntr_wait was called for a counter with FI_WAIT_NONE; the call polls the counter",
     "fi_cntr(3) says that FI_WAIT_NONE is for programs that do not wait for the counter",
     "a provider that follows the page returns -FI_EINVAL or -FI_ENOSYS",
 );

@@ -59,8 +59,8 @@ pub use errno::own_text;
 use std::ffi::CStr;
 pub use tables::open::open;
 
-/// The newest API version that the provider supports. Libfabric skips providers whose version is below what a program
-/// asks for, and accepts one above its own.
+/// The newest API version that the provider supports. Libfabric skips a provider whose version is lower than the one that a
+/// program requests, and accepts a provider whose version is higher than libfabric's own.
 pub const FI_VERSION: u32 = sys::version(2, 6);
 
 /// The name of the provider.

@@ -249,7 +249,7 @@ pub(crate) fn explain_match(asked: &Request, granted: Granted) {
     let offered = REPORTED.lock().offers(granted.mr_mode);
     if offered != 0 {
         tracing::warn!(
-            "match: mr_mode of the hints now has {}; the program must follow it",
+            "match: mr_mode of the hints now has {}; the program must follow the rules of these modes",
             names(offered)
         );
     }

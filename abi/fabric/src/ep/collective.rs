@@ -99,7 +99,7 @@ impl Memory<'_> {
             }
             Self::List(..) => {
                 tracing::warn!(
-                    "a list of a collective operation does not have {elements} elements"
+                    "the buffers in a list of a collective operation must have {elements} elements in total"
                 );
                 Err(FiError::INVAL)
             }
@@ -127,7 +127,7 @@ fn block_size(count: usize, size: usize, blocks: usize, members: Option<usize>) 
     let block = count.checked_mul(size).ok_or(FiError::MSGSIZE)?;
     let most = blocks.max(members.unwrap_or(1)).max(1);
     if block.checked_mul(most).is_none_or(|all| all > BYTES_MAX) {
-        tracing::warn!("a collective operation can move at most {BYTES_MAX} B");
+        tracing::warn!("a collective operation is too large: it can move at most {BYTES_MAX} B");
         return Err(FiError::MSGSIZE);
     }
     Ok(block)
@@ -206,7 +206,9 @@ impl Endpoint {
         let begun = rdm.collective(&live.host, loaded, posted, time::now());
         begun.map_err(|error| match error {
             Error::NotConnected if !rdm.has_joined(it.group) => {
-                tracing::warn!("a collective operation was started before FI_JOIN_COMPLETE");
+                tracing::warn!(
+                    "a collective operation was started too early: first read the FI_JOIN_COMPLETE event of its group"
+                );
                 FiError::OPBADSTATE
             }
             error => error.into(),
@@ -224,7 +226,7 @@ impl Endpoint {
                 let rank = address.and_then(|address| rdm.rank_of(it.group, address));
                 rank.ok_or_else(|| {
                     tracing::warn!(
-                        "the root of a collective operation is not a member of the group"
+                        "root_addr of a collective operation is not a member of the group"
                     );
                     FiError::INVAL
                 })?

@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn join(
         let live = ep.live()?;
         let Some(eq) = &live.host.eq else {
             tracing::warn!(
-                "to join a collective group, bind the endpoint to an event queue (fi_ep_bind)"
+                "fi_join_collective: first bind the endpoint to an event queue (fi_ep_bind), which reports the result"
             );
             return Err(FiError::NOEQ);
         };
@@ -153,7 +153,9 @@ impl Endpoint {
         let own = live.name();
         let av = live.host.av.as_ref();
         if !av.is_some_and(|av| Arc::ptr_eq(av, &set.av)) {
-            tracing::warn!("the set and the endpoint have different address vectors");
+            tracing::warn!(
+                "fi_join_collective: the address vector set must come from the endpoint's address vector"
+            );
             return Err(FiError::INVAL);
         }
         let mut addresses = Vec::new();
@@ -168,13 +170,15 @@ impl Endpoint {
         let mut sorted = addresses.clone();
         sorted.sort_unstable();
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-            tracing::warn!("an endpoint is in the set twice");
+            tracing::warn!("fi_join_collective: an address is in the address vector set twice");
             return Err(FiError::INVAL);
         }
         let rank = addresses.iter().position(|address| *address == own);
         let rank = rank.ok_or_else(|| {
             let own = rkey_rdm::address::to_text(own);
-            tracing::warn!("the endpoint, {own}, is not a member of the set");
+            tracing::warn!(
+                "fi_join_collective: {own}, the endpoint's address, is not in the address vector set"
+            );
             FiError::INVAL
         })?;
         Ok(Members { addresses, rank })

@@ -310,7 +310,9 @@ impl Host for EpHost {
             Note::Violation { .. } | Note::Lost { .. } => rkey_endpoint::complaint::log(note),
             Note::MemberGone(member) => {
                 let member = to_text(member);
-                tracing::warn!("{member}, a member of a collective group, has exited");
+                tracing::warn!(
+                    "the process of {member}, a member of a collective group, has exited"
+                );
             }
             Note::OtherCall(rank) => tracing::warn!(
                 "member {rank} of a collective group called a different operation or passed different arguments"

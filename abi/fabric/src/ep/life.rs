@@ -59,11 +59,15 @@ impl Endpoint {
             return Err(unbound(FiError::NOEQ, "an event queue"));
         }
         if self.shares_tx && setup.stx.is_none() {
-            tracing::warn!("the endpoint must be bound to its shared transmit context");
+            tracing::warn!(
+                "fi_enable: the endpoint needs a shared transmit context, because its tx_ctx_cnt is FI_SHARED_CONTEXT: bind one (fi_ep_bind)"
+            );
             return Err(FiError::OPBADSTATE);
         }
         if self.shares && setup.srx.is_none() {
-            tracing::warn!("the endpoint must be bound to its shared receive context");
+            tracing::warn!(
+                "fi_enable: the endpoint needs a shared receive context, because its rx_ctx_cnt is FI_SHARED_CONTEXT: bind one (fi_ep_bind)"
+            );
             return Err(FiError::NORX);
         }
         Ok(())

@@ -223,10 +223,12 @@ pub(super) unsafe extern "C" fn setopt(
                     let permitted = take::<u8>(value, len)? != 0;
                     let there = has_cuda() || hmem && Kind::Cuda.load().is_ok();
                     if !there {
-                        Err(FiError::INVAL.because(format_args!("this host has no CUDA device")))
+                        Err(FiError::INVAL.because(format_args!(
+                            "FI_OPT_CUDA_API_PERMITTED cannot be set: this host has no CUDA device"
+                        )))
                     } else if hmem && !permitted {
                         Err(FiError::OPNOTSUPP.because(format_args!(
-                            "CUDA memory can be copied only with calls to the CUDA driver"
+                            "FI_OPT_CUDA_API_PERMITTED cannot be false: only the CUDA driver can copy CUDA memory"
                         )))
                     } else {
                         Ok(())
@@ -236,7 +238,7 @@ pub(super) unsafe extern "C" fn setopt(
                     target.endpoint()?;
                     match take::<u8>(value, len)? {
                         0 => Err(FiError::OPNOTSUPP.because(format_args!(
-                            "peers can be reached through shared memory only"
+                            "FI_OPT_SHARED_MEMORY_PERMITTED cannot be false: endpoints reach peers only through shared memory"
                         ))),
                         _ => Ok(()),
                     }

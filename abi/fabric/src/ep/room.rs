@@ -19,7 +19,7 @@ impl Endpoint {
         post(state).inspect_err(|_| Self::free_shared_slots(live, state))
     }
 
-    /// Checks for room, also in a shared transmit context.
+    /// Checks for room, including room in a shared transmit context if the endpoint has one.
     #[inline]
     fn make_room(
         &self,

@@ -89,7 +89,7 @@ fn find(
         let offer = match filter::matches(version, ep_type, hints, required) {
             Ok(offer) => offer,
             Err(why) => {
-                tracing::debug!(ep_type, "no match: {why}");
+                tracing::debug!(ep_type, "the hints do not match this type of endpoint: {why}");
                 continue;
             }
         };
@@ -112,7 +112,7 @@ fn warn_unreachable(address: IpAddr) {
             "no match: {address} is not an address of this host, and rkey reaches only processes on this host"
         );
     } else {
-        tracing::info!("{address} is not an address of this host");
+        tracing::info!("no match: {address} is not an address of this host");
     }
 }
 

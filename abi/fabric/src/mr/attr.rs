@@ -229,7 +229,9 @@ unsafe fn av_keys(
     flags: u64,
 ) -> Result<AvKeys> {
     if !by_attributes {
-        tracing::warn!("register regions of an FI_AV_AUTH_KEY domain with fi_mr_regattr");
+        tracing::warn!(
+            "in an FI_AV_AUTH_KEY domain, register regions with fi_mr_regattr: the other calls cannot pass an address vector"
+        );
         return Err(FiError::NOSYS);
     }
     if attr.auth_key_size != size_of::<MrAuthKey>() {

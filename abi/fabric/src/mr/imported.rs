@@ -169,7 +169,7 @@ pub(crate) unsafe fn import(fid: *mut Fid) -> Result<()> {
     let mut place = program.functions.write();
     if place.is_some() || *caches > 0 {
         return Err(FiError::BUSY.because(format_args!(
-            "a memory monitor is imported, or caches of the previous one are open: close it, and the domains"
+            "a memory monitor is already imported, or domains still use the previous one: first close that monitor and those domains"
         )));
     }
     // SAFETY: the program's monitor, which no function uses yet.

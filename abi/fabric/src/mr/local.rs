@@ -183,7 +183,7 @@ fn described(
         _ => return refuse("the descriptor belongs to no region of this domain"),
     };
     if mr.pd != pd.id && !domain.av_keys {
-        return refuse("the region has another authorization key");
+        return refuse("the region and the endpoint have different authorization keys");
     }
     // A region's addresses may be meaningful only to the runtime that owns its memory.
     let foreign = mr.foreign.as_ref().is_some_and(|it| it.has_copiers());
@@ -193,14 +193,14 @@ fn described(
             // No mode required the descriptor.
             return Ok(None);
         }
-        return refuse("the descriptor's region does not cover it");
+        return refuse("the descriptor's region does not cover the buffer");
     };
     // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
     match table.allows(mr.pd, mr.region.id, inside, u64::from(len), usage) {
         // The region's own entry in the table is not in the endpoint's protection domain.
         Ok(_) if domain.av_keys && foreign && !buffer.foreign => {
-            refuse("its kind of memory is not supported in FI_AV_AUTH_KEY domains")
+            refuse("FI_AV_AUTH_KEY domains do not support accelerator memory or DMA-bufs")
         }
         Ok(_) if domain.av_keys => Ok(None),
         Ok(_) => Ok(Some(Sge {

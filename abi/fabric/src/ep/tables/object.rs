@@ -167,9 +167,15 @@ pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<Protec
         true => unsafe { crate::object::list(attr.auth_key, attr.auth_key_size)? },
         false => &[],
     };
-    if domain.av_keys && (attr.ep_type == FI_EP_MSG || !auth_key.is_empty()) {
+    if domain.av_keys && attr.ep_type == FI_EP_MSG {
         tracing::warn!(
-            "in an FI_AV_AUTH_KEY domain endpoints take their keys from an address vector"
+            "an FI_AV_AUTH_KEY domain has no FI_EP_MSG endpoints, because they have no address vector to take a key from"
+        );
+        return Err(FiError::INVAL);
+    }
+    if domain.av_keys && !auth_key.is_empty() {
+        tracing::warn!(
+            "endpoints of an FI_AV_AUTH_KEY domain take their keys from their address vector: open them without auth_key"
         );
         return Err(FiError::INVAL);
     }
