@@ -84,7 +84,7 @@ fn fi_info_shows_the_three_kinds_of_endpoint() {
 
 /// libfabric's own layer over our connections is available on request.
 #[test]
-fn libfabric_can_put_its_layer_on_top() {
+fn libfabric_can_layer_ofi_rxm_over_the_provider() {
     let Some(mut command) = program("fi_info") else {
         return;
     };
@@ -218,7 +218,7 @@ fn ping_pong_over_connections() {
 
 /// libfabric's layer of reliable datagrams over our connections.
 #[test]
-fn ping_pong_over_the_layer_on_top() {
+fn ping_pong_over_ofi_rxm() {
     for more in [&["-m", "msg"][..], &["-m", "tagged"]] {
         let mut words = vec!["-p", "rkey;ofi_rxm", "-e", "rdm"];
         words.extend(more);

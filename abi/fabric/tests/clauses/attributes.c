@@ -10,14 +10,14 @@ static void usable(struct world *w, struct attributes *attr) {
     wants("a write of a peer", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(what_older_programs_leave, "FI-I43", "before 1.19 nothing past the attributes of that version is read", .below = FI_VERSION(1, 19)) {
+CHECK(fields_of_later_versions, "FI-I43", "before 1.19 the provider reads no attributes of later versions", .below = FI_VERSION(1, 19)) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     memset(&attr.hmem_data, 0xEE, sizeof attr - offsetof(struct attributes, hmem_data));
     usable(w, &attr);
 }
 
-CHECK(size_of_pages, "FI-136 FI-137", "from 1.22 on page_size may be 0 or a size of the system", .from = FI_VERSION(1, 22)) {
+CHECK(supported_page_sizes, "FI-136 FI-137", "from 1.22 on page_size may be 0 or a page size of the system", .from = FI_VERSION(1, 22)) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     usable(w, &attr);
@@ -26,7 +26,7 @@ CHECK(size_of_pages, "FI-136 FI-137", "from 1.22 on page_size may be 0 or a size
     usable(w, &attr);
 }
 
-CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that the system does not have is refused", .from = FI_VERSION(1, 22), .strict = true) {
+CHECK(unsupported_page_size, "FI-138", "from 1.22 on a page_size that the system does not have is refused", .from = FI_VERSION(1, 22), .strict = true) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
     attr.page_size = 12345;
@@ -34,7 +34,7 @@ CHECK(size_of_no_pages, "FI-138", "from 1.22 on a page_size that the system does
     wants_refusal("fi_mr_regattr", regattr(&w->there, &attr, 0, &mr));
 }
 
-CHECK(size_of_no_pages_ignored, "FI-140", "from 1.22 on a page_size that the system does not have is ignored", .from = FI_VERSION(1, 22),
+CHECK(unsupported_page_size_ignored, "FI-140", "from 1.22 on a page_size that the system does not have is ignored", .from = FI_VERSION(1, 22),
       .lenient = true) {
     struct iovec part = {pages(1), PAGE};
     struct attributes attr = attributes(&part, 1, REMOTE);
@@ -77,6 +77,6 @@ CHECK(unknown_interface, "FI-130", "with FI_HMEM an interface that does not exis
 CHECK(buffers_of_the_system, "FI-043 partly FI-084", "with FI_MR_HMEM and without FI_MR_LOCAL buffers of system memory need no registration", .needs = FI_MR_HMEM,
       .without = FI_MR_LOCAL, .caps = FI_HMEM) {
     struct area area = share(w, REMOTE);
-    wants("a write from a buffer as it is", write_from(w, pages(1), 64, NULL, &area), 0);
-    wants("a read into a buffer as it is", read_into(w, pages(1), 64, NULL, &area), 0);
+    wants("a write from an unregistered buffer", write_from(w, pages(1), 64, NULL, &area), 0);
+    wants("a read into an unregistered buffer", read_into(w, pages(1), 64, NULL, &area), 0);
 }

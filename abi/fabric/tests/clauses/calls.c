@@ -3,7 +3,7 @@
 #include "suite.h"
 #include <rdma/fi_ext.h>
 
-CHECK(a_region_at_once, "FI-001 FI-020 FI-200", "fi_mr_reg returns 0 and a region that is ready: registration is synchronous by default") {
+CHECK(synchronous_registration, "FI-001 FI-020 FI-200", "fi_mr_reg returns 0 and a region that is ready: registration is synchronous by default") {
     unsigned char *at = pages(1);
     struct area area = {.bytes = at, .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
@@ -209,7 +209,7 @@ CHECK(context_of_a_synchronous_call, "FI-116", "the context of a synchronous reg
     wants("fi_mr_reg", fi_mr_reg(w->there.domain, at, PAGE, REMOTE, 0, next_key(), 0, &mr, context), 0);
 }
 
-CHECK(interface_without_devices, "FI-123", "without FI_HMEM the attribute iface is ignored: the memory is system memory") {
+CHECK(interface_without_hmem, "FI-123", "without FI_HMEM the attribute iface is ignored: the memory is system memory") {
     if (w->there.info->caps & FI_HMEM) does_not_apply("the provider grants FI_HMEM unasked");
     unsigned char *at = pages(1);
     struct iovec part = {at, PAGE};

@@ -74,7 +74,7 @@ CHECK(closing_with_a_counter, "FI-161 FI-229 FI-267 FI-I06", "a region with a co
     wants("fi_mr_bind", fi_mr_bind(area.mr, &counter->fid, FI_REMOTE_WRITE), 0);
     enable(w, &area);
     wants("fi_close of the region", fi_close(&area.mr->fid), -FI_EBUSY);
-    wants("a write to the region that is still there", access_area(w, WRITE, &area, 0, 8), 0);
+    wants("a write to the region, which is not closed", access_area(w, WRITE, &area, 0, 8), 0);
     wants("fi_close of the counter", fi_close(&counter->fid), 0);
     wants("fi_close of the region afterwards", fi_close(&area.mr->fid), 0);
 }
@@ -89,7 +89,7 @@ CHECK(closing_before_the_counter, "FI-005", "a region may be closed before its c
     wants_that(comes(w, counts_one, counter), "the write is counted");
     wants("fi_close of the region", fi_close(&area.mr->fid), 0);
     wants_failure("a write after fi_close", access_area(w, WRITE, &area, 0, 8));
-    wants_that(counts_one(counter), "the counter is as it was");
+    wants_that(counts_one(counter), "the counter keeps its value");
     wants("fi_close of the counter", fi_close(&counter->fid), 0);
 }
 
@@ -155,7 +155,7 @@ CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0 a region with an en
     close_area(&area);
 }
 
-CHECK(closing_before_the_endpoint_of_old, "FI-005", "before 2.0 a region may be closed before its endpoint", .needs = FI_MR_ENDPOINT,
+CHECK(closing_before_the_endpoint_before_2_0, "FI-005", "before 2.0 a region may be closed before its endpoint", .needs = FI_MR_ENDPOINT,
       .below = FI_VERSION(2, 0), .lenient = true) {
     struct area area = share(w, REMOTE);
     close_area(&area);

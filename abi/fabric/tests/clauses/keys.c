@@ -2,7 +2,7 @@
 
 #include "suite.h"
 
-CHECK(requested_key, "FI-017 FI-034 FI-113 FI-114", "the program chooses the key, and a peer uses it without being told",
+CHECK(requested_key, "FI-017 FI-034 FI-113 FI-114", "the program chooses the key, which a peer can use without exchanging it first",
       .without = CHOSEN_KEYS) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, 0x1234, 0, &area.mr), 0);
@@ -39,27 +39,27 @@ CHECK(key_of_the_provider, "FI-018 FI-057", "the provider chooses keys and ignor
     wants_that(fi_mr_key(one.mr) != fi_mr_key(two.mr), "two regions have two keys");
 }
 
-CHECK(key_of_the_provider_serves, "FI-058 FI-059 FI-214", "a peer reaches the region by the key that fi_mr_key returns", .needs = FI_MR_PROV_KEY,
+CHECK(key_of_the_provider_works, "FI-058 FI-059 FI-214", "a peer reaches the region by the key that fi_mr_key returns", .needs = FI_MR_PROV_KEY,
       .without = FI_MR_RAW) {
     struct area area = share(w, REMOTE);
-    wants_that(area.key != FI_KEY_NOTAVAIL, "there is a key");
+    wants_that(area.key != FI_KEY_NOTAVAIL, "fi_mr_key returns a key");
     wants("a write with it", access_area(w, WRITE, &area, 0, 64), 0);
     wants_pattern(w, area.bytes, 64, "the bytes are written");
 }
 
 CHECK(size_of_keys, "FI-035 FI-051", "keys have at most 8 bytes, unless FI_MR_RAW is set") {
     size_t size = w->there.info->domain_attr->mr_key_size;
-    wants_that(size > 0, "mr_key_size is given");
+    wants_that(size > 0, "mr_key_size is not 0");
     if (!(mode(w) & FI_MR_RAW)) wants_that(size <= 8, "mr_key_size is at most 8");
 }
 
-CHECK(key_that_means_none, "FI-I33", "FI_KEY_NOTAVAIL as the requested key is refused with -FI_EKEYREJECTED", .without = FI_MR_PROV_KEY) {
+CHECK(reserved_key, "FI-I33", "FI_KEY_NOTAVAIL as the requested key is refused with -FI_EKEYREJECTED", .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(1);
     struct fid_mr *mr;
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, FI_KEY_NOTAVAIL, 0, &mr), -FI_EKEYREJECTED);
 }
 
-CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights has a descriptor, but no key, and occupies none",
+CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights has a descriptor, but no key, so others can have its requested key",
       .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(2);
     struct fid_mr *one, *two;
@@ -68,7 +68,7 @@ CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights ha
     wants_that(fi_mr_key(one) == FI_KEY_NOTAVAIL, "fi_mr_key returns FI_KEY_NOTAVAIL");
 }
 
-CHECK(raw_attributes, "FI-008 FI-168 FI-171 FI-216", "fi_mr_raw_attr works for every region and returns as many bytes as mr_key_size says") {
+CHECK(raw_attributes, "FI-008 FI-168 FI-171 FI-216", "fi_mr_raw_attr works for every region and returns mr_key_size bytes") {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
     make_usable(w, &w->there, &area);
@@ -77,7 +77,7 @@ CHECK(raw_attributes, "FI-008 FI-168 FI-171 FI-216", "fi_mr_raw_attr works for e
     uint64_t base = 99;
     wants("fi_mr_raw_attr", fi_mr_raw_attr(area.mr, &base, raw, &size, 0), 0);
     wants_that(size == w->there.info->domain_attr->mr_key_size, "the size is mr_key_size");
-    wants_that(base == (mode(w) & FI_MR_VIRT_ADDR ? (uintptr_t)area.bytes : 0), "the base is where peers count from");
+    wants_that(base == (mode(w) & FI_MR_VIRT_ADDR ? (uintptr_t)area.bytes : 0), "the base is the address of the region's first byte for peers");
 }
 
 CHECK(raw_key_too_long, "FI-169 FI-170 FI-230", "if a raw key does not fit, fi_mr_raw_attr returns -FI_ETOOSMALL and the size") {
@@ -91,10 +91,10 @@ CHECK(raw_key_too_long, "FI-169 FI-170 FI-230", "if a raw key does not fit, fi_m
     wants("fi_mr_raw_attr without room", fi_mr_raw_attr(area.mr, &base, NULL, &size, 0), -FI_ETOOSMALL);
     wants_that(size > 0 && size < sizeof raw, "the size is returned");
     size_t needed = size--;
-    wants("fi_mr_raw_attr with a byte too few", fi_mr_raw_attr(area.mr, &base, raw, &size, 0), -FI_ETOOSMALL);
+    wants("fi_mr_raw_attr with one byte too few", fi_mr_raw_attr(area.mr, &base, raw, &size, 0), -FI_ETOOSMALL);
     wants_that(size == needed && raw[needed - 1] == 0xEE, "the size is returned, and nothing is written past the buffer");
     wants("fi_mr_raw_attr with room", fi_mr_raw_attr(area.mr, &base, raw, &size, 0), 0);
-    wants_that(raw[needed] == 0xEE, "nothing is written behind the key");
+    wants_that(raw[needed] == 0xEE, "nothing is written past the key");
 }
 
 CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode, and the mapped key is valid until it is unmapped") {
@@ -110,7 +110,7 @@ CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode
     wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
 }
 
-CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns none, and its bytes alone are not a key",
+CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns no key, and the bytes of the raw key are not one",
       .needs = FI_MR_RAW) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
@@ -134,7 +134,7 @@ CHECK(unmapped_key, "FI-010 FI-174", "an unmapped key is no longer valid, and ca
     wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
     wants_failure("a write with the unmapped key", access_area(w, WRITE, &area, 0, 8));
     wants_that(area.bytes[0] == 0xEE, "nothing is written");
-    wants_refusal("fi_mr_unmap_key once more", fi_mr_unmap_key(w->here.domain, area.key));
+    wants_refusal("a second fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key));
 }
 
 CHECK(mapped_key_of_a_domain, "FI-176", "a domain with mapped keys is busy: -FI_EBUSY", .needs = FI_MR_RAW, .strict = true) {

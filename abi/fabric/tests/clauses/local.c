@@ -38,12 +38,12 @@ static struct side *owner(struct world *w, enum use use) {
     return use == RECEIVED || use == RECEIVED_TAGGED ? &w->there : &w->here;
 }
 
-CHECK(buffers_as_they_are, "FI-024 FI-036 FI-043 FI-046", "without FI_MR_LOCAL every transfer accepts unregistered buffers",
+CHECK(unregistered_buffers, "FI-024 FI-036 FI-043 FI-046", "without FI_MR_LOCAL every transfer accepts unregistered buffers",
       .without = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), NULL), 0);
 }
 
-CHECK(descriptor_anyway, "FI-006 FI-047 FI-049", "without FI_MR_LOCAL a valid descriptor may be passed too", .without = FI_MR_LOCAL) {
+CHECK(optional_descriptor, "FI-006 FI-047 FI-049", "without FI_MR_LOCAL a valid descriptor may be passed too", .without = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) {
         unsigned char *at = pages(1);
         void *desc = describe(w, owner(w, use), at, PAGE, uses[use].right);
@@ -51,12 +51,12 @@ CHECK(descriptor_anyway, "FI-006 FI-047 FI-049", "without FI_MR_LOCAL a valid de
     }
 }
 
-CHECK(descriptor_of_nothing, "FI-044 FI-256", "without FI_MR_LOCAL, before 1.22, descriptors are ignored, invalid ones too",
+CHECK(invalid_descriptor_before_1_22, "FI-044 FI-256", "without FI_MR_LOCAL, before 1.22, descriptors are ignored, even invalid ones",
       .without = FI_MR_LOCAL | FI_MR_HMEM, .below = FI_VERSION(1, 22)) {
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), (void *)(uintptr_t)0x11), 0);
 }
 
-CHECK(descriptor_of_nothing_today, "FI-045 FI-256", "without FI_MR_LOCAL, from 1.22 on, a descriptor must be valid",
+CHECK(invalid_descriptor_from_1_22_on, "FI-045 FI-256", "without FI_MR_LOCAL, from 1.22 on, a descriptor must be valid",
       .without = FI_MR_LOCAL | FI_MR_HMEM, .from = FI_VERSION(1, 22)) {
     for (int use = 0; use < USES; use++)
         wants_failure(uses[use].name, transfer(w, use, pages(1), (void *)(uintptr_t)0x11));
@@ -94,7 +94,7 @@ CHECK(bytes_of_local_buffers, "FI-093 FI-095 FI-097", "a read changes the initia
     wants_pattern(w, at, 64, "the buffer still has the bytes");
 }
 
-CHECK(program_for_any_mode, "FI-026 FI-040", "a program that does what the set bits require, and no more, can do everything") {
+CHECK(program_for_any_mode, "FI-026 FI-040", "a program that does exactly what the mode bits in force require can use every transfer") {
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < OPERATIONS; operation++)
         wants(operation_names[operation], access_area(w, operation, &area, 0, 8), 0);

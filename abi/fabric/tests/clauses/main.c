@@ -70,10 +70,10 @@ static _Noreturn void carry_out(const struct check *check, const char *provider,
     world.provider = provider;
     world.api = api;
     uint32_t from = check->from ? check->from : FI_VERSION(1, 5);
-    if (api < from || (check->below && api >= check->below)) does_not_apply("it is about other API versions");
+    if (api < from || (check->below && api >= check->below)) does_not_apply("it concerns other API versions");
     bool ours = !strcmp(provider, "rkey");
-    if (check->strict && ours && !strict_mode()) does_not_apply("it is about strict mode");
-    if (check->lenient && (!ours || strict_mode())) does_not_apply("it is about rkey without strict mode");
+    if (check->strict && ours && !strict_mode()) does_not_apply("it concerns strict mode");
+    if (check->lenient && (!ours || strict_mode())) does_not_apply("it concerns rkey without strict mode");
     if (!check->bare) open_world(&world);
     check->run(&world);
     dprintf(results, "ok\t");

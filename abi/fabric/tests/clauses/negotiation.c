@@ -25,7 +25,7 @@ static int needed(struct world *w) {
     return granted(w, ALL_BITS);
 }
 
-CHECK(bits_that_are_needed, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all bits, fi_getinfo returns those that are needed: they suffice, and without any one of them nothing matches",
+CHECK(required_bits, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all offered bits, fi_getinfo returns those that are required: they suffice, and without any one of them nothing matches",
       .bare = true) {
     int bits = needed(w);
     wants_that(!(bits & ~ALL_BITS), "they are among those that were offered");
@@ -33,7 +33,7 @@ CHECK(bits_that_are_needed, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all bits, 
     for (int bit = 1; bit <= FI_MR_COLLECTIVE; bit <<= 1) {
         /* rkey registers the buffers of programs that do not offer FI_MR_LOCAL. */
         bool hidden = bit == FI_MR_LOCAL && !strcmp(w->provider, "rkey") && !strict_mode();
-        if (bits & bit) wants("fi_getinfo without one of them", refused(w, bits & ~bit), hidden ? 0 : -FI_ENODATA);
+        if (bits & bit) wants("fi_getinfo without one of the required bits", refused(w, bits & ~bit), hidden ? 0 : -FI_ENODATA);
     }
 }
 
@@ -70,7 +70,7 @@ CHECK(basic_and_local, "FI-253 FI-261 FI-I18", "from 1.5 on FI_MR_BASIC and FI_M
     wants("fi_getinfo for FI_MR_BASIC and FI_MR_LOCAL", refused(w, FI_MR_BASIC | FI_MR_LOCAL), -FI_ENODATA);
 }
 
-CHECK(basic_and_local_of_old, "FI-252 FI-261", "before 1.5 FI_MR_BASIC may be combined with FI_MR_LOCAL", .bare = true,
+CHECK(basic_and_local_before_1_5, "FI-252 FI-261", "before 1.5 FI_MR_BASIC may be combined with FI_MR_LOCAL", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     if (refused(w, FI_MR_BASIC)) does_not_apply("the provider has no basic registration");
     int bits = granted(w, FI_MR_BASIC | FI_MR_LOCAL);
@@ -93,22 +93,22 @@ CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR has n
     }
 }
 
-CHECK(versions_of_old, "FI-028 FI-I17", "before 1.5 no bits mean basic or scalable registration, and FI_MR_SCALABLE selects the latter", .bare = true,
+CHECK(modes_before_1_5, "FI-028 FI-I17", "before 1.5 hints without bits mean basic or scalable registration, and FI_MR_SCALABLE selects scalable", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     int bits = granted(w, FI_MR_UNSPEC);
     wants_that(bits == FI_MR_BASIC || bits == FI_MR_SCALABLE, "one of the two comes back");
     if (refused(w, FI_MR_SCALABLE) == 0) wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE comes back");
-    else wants_that(bits == FI_MR_BASIC, "a provider without scalable registration says so");
+    else wants_that(bits == FI_MR_BASIC, "a provider without scalable registration returns FI_MR_BASIC");
 }
 
-CHECK(program_of_old, "FI-I17", "before 1.5 a program without bits can do everything", .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
+CHECK(program_before_1_5, "FI-I17", "before 1.5 a program without mode bits can use every transfer", .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     struct area area = share(w, REMOTE);
     wants("a write", access_area(w, WRITE, &area, 0, 64), 0);
     wants_pattern(w, area.bytes, 64, "the bytes are written");
     wants("a read", access_area(w, READ, &area, 0, 64), 0);
 }
 
-CHECK(events_without_targets, "FI-I25", "FI_RMA_EVENT is not granted to a program that asks only for transfers of its own", .bare = true) {
+CHECK(events_without_targets, "FI-I25", "FI_RMA_EVENT is not granted to a program that requests no remote access by peers", .bare = true) {
     struct fi_info *initiator = hints(w, ALL_BITS), *info;
     initiator->caps = FI_RMA | FI_READ | FI_WRITE | FI_RMA_EVENT;
     wants("fi_getinfo", ask(w, w->api, initiator, &info), -FI_ENODATA);

@@ -42,7 +42,7 @@ CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: peers rea
     }
 }
 
-CHECK(refresh_tells_of_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that are mapped later need fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
+CHECK(refresh_reports_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that are mapped later need fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
       .without = FI_MR_ALLOCATED) {
     struct area area = share_at(w, nothing(), REMOTE);
     put_pages_at(area.bytes);
@@ -57,7 +57,7 @@ CHECK(pages_that_are_there, "FI-196 FI-260", "pages that exist at registration n
     wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(range_has_to_have_pages, "FI-061", "with FI_MR_ALLOCATED a range without memory is refused", .needs = FI_MR_ALLOCATED) {
+CHECK(range_must_have_pages, "FI-061", "with FI_MR_ALLOCATED a range without memory is refused", .needs = FI_MR_ALLOCATED) {
     struct fid_mr *mr;
     wants_refusal("fi_mr_reg", reg(&w->there, nothing(), PAGE, REMOTE, next_key(), 0, &mr));
 }

@@ -24,7 +24,7 @@ static void rights_of(struct world *w, enum operation operation) {
             else
                 wants_failure(what, code);
             if (enough && operation != READ)
-                wants_pattern(w, area.bytes, 8, "the bytes of the target are what the operation makes of them");
+                wants_pattern(w, area.bytes, 8, "the target has the result of the operation");
             else
                 wants_that(area.bytes[0] == 0xEE, "the target is not changed");
         }
@@ -39,7 +39,7 @@ CHECK(right_to_compare, "FI-I49", "a comparing atomic operation needs both remot
 CHECK(result_of_a_comparison, "FI-099 FI-I11", "a comparing atomic operation changes its target when the values are equal") {
     struct area area = share(w, REMOTE);
     wants("comparing atomic", access_area(w, COMPARE, &area, 16, 8), 0);
-    wants_pattern(w, area.bytes + 16, 8, "it changed what it names");
+    wants_pattern(w, area.bytes + 16, 8, "the 8 bytes at offset 16 have the new value");
         wants_that(area.bytes[15] == 0xEE && area.bytes[24] == 0xEE, "no others are written");
 }
 
@@ -120,7 +120,7 @@ CHECK(overlapping_regions, "FI-I40", "regions may overlap; each has its own key 
     wants_that(at[0] == 0xEE, "nothing is written");
 }
 
-CHECK(nothing_to_write, "FI-I12", "a transfer of no bytes needs neither buffer nor descriptor") {
+CHECK(empty_transfer, "FI-I12", "a transfer of no bytes needs neither buffer nor descriptor") {
     struct area area = share(w, REMOTE);
     wants("a write of no bytes", write_from(w, NULL, 0, NULL, &area), 0);
     wants_that(area.bytes[0] == 0xEE, "nothing is written");

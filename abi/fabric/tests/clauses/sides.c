@@ -88,7 +88,7 @@ void open_world(struct world *w) {
     w->here.peer = name_of(&w->here, w->there.ep);
     w->there.peer = name_of(&w->there, w->here.ep);
     int needs = w->check->needs;
-    if ((mode(w) & needs) != needs || mode(w) & w->check->without) does_not_apply("it is about other mode bits");
+    if ((mode(w) & needs) != needs || mode(w) & w->check->without) does_not_apply("it concerns other mode bits");
 }
 
 void close_endpoint(struct side *side) {

@@ -74,5 +74,5 @@ void wants_failure(const char *transfer, long came) {
 }
 
 void wants_that(bool so, const char *what) {
-    if (!so) differs("not so: %s", what);
+    if (!so) differs("not true: %s", what);
 }

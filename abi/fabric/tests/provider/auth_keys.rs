@@ -178,7 +178,7 @@ fn a_region_serves_the_endpoints_of_every_key_in_its_vector() {
 
 /// Proves: FI-121, FI-122, FI-207, FI-208
 #[test]
-fn such_regions_need_regattr_and_an_address_vector() {
+fn regions_with_keys_need_regattr_and_an_address_vector() {
     let keyed = Keyed::open(0);
     let (av, _) = keyed.av(&[b"key"]);
     let mut buffer = [0u8; 16];
@@ -394,7 +394,7 @@ fn a_region_and_its_endpoint_need_the_same_vector() {
 
 /// Proves: FI-I22
 #[test]
-fn numbers_of_keys_are_not_numbers_of_addresses() {
+fn numbers_of_keys_are_not_accepted_as_numbers_of_addresses() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
     assert_eq!(insert_key(av, b"key"), Ok(numbers[0]), "a known key");
@@ -461,7 +461,7 @@ fn a_key_of_an_enabled_endpoint_cannot_be_removed() {
 
 /// Proves: FI-I20
 #[test]
-fn the_size_stands_for_the_keys() {
+fn hints_request_authorization_keys_by_size_only() {
     let provider = rkey_fi::fi_prov_ini();
     let mut byte = 0u8;
     let mut ask = |version: u32, ep_type: c_int, with_key: bool| {

@@ -54,7 +54,7 @@ fn a_peer_that_answers_without_the_key_is_refused() {
 
 /// A peer of another protocol version learns our version, and our log names its version.
 #[test]
-fn a_peer_of_another_version_is_named_as_such() {
+fn a_peer_of_another_protocol_version_is_refused_with_our_version() {
     let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());
     let there = address_of(&name_of(side.ep));
     let refused = outsider.connect(there, b"fi2 and what version 2 says", 0);

@@ -83,7 +83,7 @@ fn unanswered_requests_are_bounded() {
         drop(say(&words, address));
     }
     // This is more than the kernel's queue holds, so most of them have reached the endpoint.
-    until("the end of most sockets", || {
+    until("most sockets to be closed", || {
         descriptors() <= before + 2 * BOUND
     });
     let (ep, theirs) = ask(pep);

@@ -184,14 +184,14 @@ fn a_peers_connection_also_serves_our_sends() {
     // The endpoint has usually registered this connection by then; otherwise the test shows less.
     std::thread::sleep(Duration::from_millis(200));
     asked.reject("later");
-    until("the message goes", || {
+    until("the message to be sent", || {
         // It may request one more before it registers ours.
         if let Some(asked) = outsider.caller(Duration::from_millis(1)) {
             asked.reject("later");
         }
         inject() == 0
     });
-    until("the message comes", || line.has_heard());
+    until("the message", || line.has_heard());
 }
 
 /// The program gets no completion for an injected message that arrives, but one for a message that does not

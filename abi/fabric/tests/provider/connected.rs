@@ -221,7 +221,7 @@ fn assert_flushed(flushed: Result<CqTaggedEntry, CqErrEntry>, context: usize) ->
 
 /// Without requests in progress, only polling the queue detects the end.
 #[test]
-fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
+fn the_end_of_a_process_is_noticed_by_a_peer_that_only_polls() {
     if is_peer() {
         let hex = hear().unwrap();
         let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -232,7 +232,7 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
         while hear().is_some() {}
         return;
     }
-    let test = "connected::the_end_of_a_process_is_noticed_by_a_peer_that_only_looks";
+    let test = "connected::the_end_of_a_process_is_noticed_by_a_peer_that_only_polls";
     let mut peer = Peer::start(test, &[]);
     let (fabric, _) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
@@ -258,8 +258,8 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_looks() {
     assert_eq!((close(here.cast()), close(pep.cast())), (0, 0));
 }
 
-/// Events that a program writes into its queue are only bytes, whatever they look like: later requests are reported as
-/// well, and those of clients that have ended are removed.
+/// Events that a program writes into its queue are only bytes, even if they look like connection requests: later requests are
+/// still reported, and those of clients that have exited are removed.
 #[test]
 fn a_programs_own_events_are_not_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());

@@ -268,7 +268,7 @@ fn an_alias_has_flags_of_its_own() {
 
 /// An alias made before the endpoint is enabled works afterwards; receives posted through it belong to the endpoint.
 #[test]
-fn an_alias_may_come_first() {
+fn an_alias_may_be_made_before_the_endpoint_is_enabled() {
     let (a, wish) = (Side::open(&Wish::default()), Wish::default());
     let b = Side::waiting(open_domain(wish.version, wish.info()), wish.info());
     let other = alias(b.ep, FI_RECV | FI_COMPLETION).unwrap();

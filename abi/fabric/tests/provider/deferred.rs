@@ -362,7 +362,7 @@ fn deferred_receives_count_and_complete_if_requested() {
 }
 
 #[test]
-fn writes_of_peers_start_work_and_work_starts_work() {
+fn writes_of_peers_and_other_work_start_deferred_work() {
     let (a, b, to_b) = pair(&Wish::default());
     let to_a = b.peer(&a);
     let (mut inbox, mut back) = ([0u8; 4], [0u8; 4]);

@@ -89,7 +89,7 @@ fn transfers() {
     let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
     let on = caches().iter().all(|cache| cache.off.is_none());
     for len in LENGTHS {
-        // In pages of their own, so that no other call changes them.
+        // Each in its own pages, so that no other allocation changes them.
         let (bytes, into, number) = (mapped(len), mapped(len), mapped(8));
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = (at % 251) as u8;
@@ -191,7 +191,7 @@ fn in_strict_mode_the_bit_is_required() {
     assert!(log.contains("requires FI_MR_LOCAL"), "{log}");
 }
 
-/// Memory that changes between transfers: under a monitor that was named, the entries of memory that is gone end.
+/// Memory that changes between transfers: if the environment names a monitor, the entries of unmapped memory are removed.
 fn changes() {
     let sides = pair(&Wish::default());
     let (mut into, len) = (vec![0u8; 1 << 16], 1 << 16);
@@ -234,7 +234,7 @@ fn limits_hold_except_for_buffers_in_use() {
         let (entries, bytes) = (sum(|it| it.entries), sum(|it| it.bytes));
         match limited_by("COUNT") {
             true => assert_eq!(entries, 2),
-            // Each is in use, so the limit of bytes does not end it.
+            // Each is in use, so the limit of bytes does not remove it.
             false => assert!(entries == 6 && bytes > 24_576, "{entries} {bytes}"),
         }
         let mut bytes = vec![9u8; 8192];
@@ -275,7 +275,7 @@ fn by_default_there_are_at_most_1024_entries_of_any_size() {
     );
 }
 
-/// Lets no system call of this thread, and of threads that it starts, open a userfaultfd.
+/// Prevents this thread, and threads that it starts, from opening a userfaultfd.
 fn forbid_userfaultfd() {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -369,7 +369,7 @@ fn of_device(runtime: Runtime, enabled: bool) {
     }
     let again = addresses.iter().all(|at| *at == addresses[0]);
     assert!(again, "the fake runtime gives out {addresses:x?}");
-    // One registration of each allocation, and hits: never one for memory that was freed.
+    // There is one registration for each allocation, and the cache never returns a registration of freed memory.
     let (hits, misses) = devices();
     match enabled {
         true => assert!(hits >= 3 && misses == 3, "{hits} {misses}"),
@@ -449,7 +449,7 @@ fn messages_travel_between_two_processes_under_every_monitor() {
     }
 }
 
-/// A buffer that is not mapped, or not at all an address, is an error of the transfer.
+/// A transfer with a buffer that is not mapped, or whose address is invalid, completes with an error.
 #[test]
 fn a_buffer_that_is_not_mapped_is_an_error() {
     if is_peer() {

@@ -181,7 +181,7 @@ fn closed_handles_are_refused() {
 
 /// Proves: FI-I30
 #[test]
-fn regions_come_and_go_in_many_threads() {
+fn regions_are_registered_and_closed_in_many_threads() {
     let (a, b, peer) = pair(&Wish::default());
     let domain = b.domain as usize;
     let mut kept = vec![0u8; 8];

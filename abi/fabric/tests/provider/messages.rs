@@ -91,7 +91,7 @@ fn messages_of_all_lengths_arrive_expected_or_not() {
 }
 
 #[test]
-fn tags_select_and_order_is_kept() {
+fn tags_select_messages_and_order_is_kept() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffers = [[0u8; 4]; 3];
     for (index, buffer) in buffers.iter_mut().enumerate() {
@@ -386,7 +386,7 @@ fn one_buffer_takes_many_messages() {
 }
 
 #[test]
-fn data_comes_with_messages_and_after_writes() {
+fn completion_data_arrives_with_messages_and_after_writes() {
     let (a, b, peer) = pair(&Wish::default());
     let mut into = [0u8; 4];
     trecv(&b, FI_ADDR_UNSPEC, &mut into, 1, 0, 0);

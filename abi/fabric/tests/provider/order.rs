@@ -33,7 +33,7 @@ fn a_short_message_does_not_complete_before_a_long_one() {
             let entry = here.completion(&[&there]).unwrap();
             assert_eq!((entry.op_context as usize, entry.len), (context, len));
         }
-        // The short one is sent at once; the long one completes when the peer has read it.
+        // The short message is sent at once; the long one completes when the peer has read it.
         for len in [long.len(), 8] {
             let entry = there.completion(&[&here]).unwrap();
             assert_eq!(entry.op_context as usize, len, "at the sender");

@@ -475,8 +475,8 @@ fn absurd_buffers(b: &Side, memfd: c_int) {
 
 /// Proves: FI-123, FI-124, FI-130, FI-146
 #[test]
-fn interfaces_count_only_with_hmem() {
-    let test = "pages::interfaces_count_only_with_hmem";
+fn interfaces_matter_only_with_hmem() {
+    let test = "pages::interfaces_matter_only_with_hmem";
     // In a process of its own, because other tests load fake runtimes.
     apart(test, ("FI_HMEM_DISABLE_P2P", "0"), refused_without_runtimes);
 }

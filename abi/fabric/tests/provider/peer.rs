@@ -32,7 +32,7 @@ pub(crate) fn word_of_name(side: &Side) -> String {
     word_of(&name_of(side.ep))
 }
 
-/// A name in hexadecimal.
+/// Encodes a name in hexadecimal.
 pub(crate) fn word_of(name: &[u8]) -> String {
     name.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -135,7 +135,7 @@ impl Peer {
     /// Stops it, and waits until all of its threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        until("the stop", || has_stopped(self.pid()));
+        until("the peer to stop", || has_stopped(self.pid()));
     }
 
     pub(crate) fn goes_on(&self) {
@@ -181,7 +181,7 @@ fn has_stopped(pid: u32) -> bool {
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -148,7 +148,7 @@ fn with_virtual_addresses_offsets_are_not_addresses() {
 
 /// Proves: FI-018, FI-057, FI-058, FI-214, FI-264
 #[test]
-fn where_the_provider_chooses_keys_requested_keys_are_ignored() {
+fn requested_keys_are_ignored_where_the_provider_chooses_keys() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_PROV_KEY));
     let (mut one, mut two) = (vec![0u8; 16], vec![0u8; 16]);
     let first = b.reg(&mut one, REMOTE, 7, 0).unwrap();

@@ -226,7 +226,7 @@ fn one_multi_receive_buffer_serves_several_endpoints() {
 }
 
 #[test]
-fn a_context_is_cancelled_and_closed_like_an_endpoint() {
+fn a_shared_context_supports_cancel_and_close() {
     let wish = Wish::default();
     let b = Sharing::open(&wish);
     let mut buffer = [0u8; 8];
@@ -261,7 +261,7 @@ fn a_context_is_cancelled_and_closed_like_an_endpoint() {
 }
 
 #[test]
-fn only_matching_endpoints_share_a_context() {
+fn a_shared_context_refuses_endpoints_that_do_not_match_it() {
     let wish = Wish::default();
     let info = shared_info(&wish);
     let (_, domain) = open_domain(wish.version, info);

@@ -57,7 +57,7 @@ fn heard_from(client: OwnedFd) -> Vec<u8> {
     words
 }
 
-/// A side connects to a silent listener: the other end, the side's number for it, and the port.
+/// Makes a side connect to a silent listener. Returns the listener's end, the side's number for it, and the port.
 pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     // It is below the ports that endpoints choose, and different for each test and run.

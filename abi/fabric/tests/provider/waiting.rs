@@ -99,7 +99,7 @@ pub(crate) fn sread(cq: *mut FidCq) -> (isize, Duration) {
 
 /// Waits until a thread of this process sleeps.
 pub(crate) fn until_asleep(thread: &AtomicI32) {
-    until("the sleep of a thread", || {
+    until("the thread to sleep", || {
         let path = format!("/proc/self/task/{}/stat", thread.load(Ordering::Acquire));
         let stat = std::fs::read_to_string(path).unwrap_or_default();
         stat.rsplit(')')
@@ -356,7 +356,7 @@ fn a_counter_is_waited_for_by_its_descriptor() {
 
 /// The `fi_control` commands of counters in fi_cntr(3).
 #[test]
-fn counters_have_their_controls() {
+fn counters_support_the_documented_commands() {
     let b = Side::open(&Wish::default());
     for (wished, told) in [
         (FI_WAIT_FD, FI_WAIT_FD),

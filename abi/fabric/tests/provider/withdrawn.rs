@@ -29,8 +29,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Queues work that is due and cannot start, because the endpoint's completion queue is full, and withdraws it while
-/// another thread polls a queue of the domain repeatedly. `end` returns whether the endpoint is closed.
+/// Queues work that is due and cannot start, because the endpoint's completion queue is full, and cancels it with `end` while
+/// another thread polls a queue of the domain repeatedly. `end` returns whether it has closed the endpoint.
 fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
     let wish = Wish {
         queue: 1,
@@ -83,7 +83,7 @@ fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
                 assert_eq!(work.queue(domain), 0);
             }
             add(go, 1);
-            until("the looks", || looks.load(Ordering::Relaxed) > 20);
+            until("20 polls", || looks.load(Ordering::Relaxed) > 20);
             let closed = end(&side, &works, go);
             assert_eq!(
                 close(go.cast()),

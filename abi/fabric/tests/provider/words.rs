@@ -101,7 +101,7 @@ fn a_misspelt_level_does_not_silence_refusals() {
 }
 
 #[test]
-fn a_use_against_the_mode_is_explained() {
+fn a_use_that_the_mode_forbids_is_explained() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
         let bytes = [1u8; 8];
@@ -113,7 +113,7 @@ fn a_use_against_the_mode_is_explained() {
         assert_eq!(code, -(libc::EINVAL as isize));
         return wait_for_test();
     }
-    let [line] = log_of("words::a_use_against_the_mode_is_explained", "");
+    let [line] = log_of("words::a_use_that_the_mode_forbids_is_explained", "");
     assert!(line.contains(" send of 8 B at 0x"), "{line}");
 }
 
@@ -420,7 +420,7 @@ fn the_queue_explains_its_errors() {
 /// A call that a page forbids and other providers accept is reported once for each kind, with the page; in strict mode
 /// it is reported as a refusal.
 #[test]
-fn a_leniency_is_reported_once_and_cites_the_page() {
+fn a_tolerated_violation_is_reported_once_and_cites_the_page() {
     if is_peer() {
         let b = Side::open(&Wish::default());
         for _ in 0..2 {
@@ -434,7 +434,7 @@ fn a_leniency_is_reported_once_and_cites_the_page() {
         }
         return wait_for_test();
     }
-    let test = "words::a_leniency_is_reported_once_and_cites_the_page";
+    let test = "words::a_tolerated_violation_is_reported_once_and_cites_the_page";
     for (strict, verdict) in [("", "allowed"), ("0", "allowed"), ("1", "refused")] {
         let [line] = log_with(test, &[("RKEY_LOG", "warn"), ("FI_RKEY_STRICT", strict)]);
         let told = format!("closed while a counter was bound to it ({verdict}): fi_mr(3) says");

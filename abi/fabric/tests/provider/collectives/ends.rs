@@ -141,7 +141,7 @@ fn members_must_call_the_same_operation() {
 
 /// Closing an endpoint ends its groups; their handles can be closed afterwards.
 #[test]
-fn groups_go_with_their_endpoint() {
+fn closing_an_endpoint_ends_its_groups() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let mut words = vec![1u64; 20_000];

@@ -149,7 +149,7 @@ fn invalid_joins_are_refused() {
 
 /// A group that the program has arranged exists at once; a subgroup is created with the address of its group.
 #[test]
-fn groups_are_joined_at_once_or_from_others() {
+fn groups_are_joined_at_once_or_as_subgroups_of_others() {
     let team = Team::open(3, &wish());
     let all = team.join_all();
     let members = [2, 0];

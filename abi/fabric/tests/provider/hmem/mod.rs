@@ -15,7 +15,7 @@ const CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_HMEM;
 const LOCAL: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
 const ALL: u64 = LOCAL | REMOTE;
 const EINVAL: c_int = -libc::EINVAL;
-/// Longer than one fragment, whichever way the message takes.
+/// Longer than one fragment, whichever path the message takes.
 const LEN: usize = 3 << 20;
 const TAG: u64 = 5;
 
@@ -169,7 +169,7 @@ fn fetch_add(side: &Side, other: &[&Side], it: [Buffer; 2], peer: u64, addr: u64
     end(side, other, code)
 }
 
-/// The peer: copies what it is told between its accelerator memory and the test's.
+/// The peer: copies between its accelerator memory and the test's, as the test requests.
 fn target(mode: c_int) {
     let fake = CUDA.load().unwrap();
     let side = Side::open(&wish(mode));

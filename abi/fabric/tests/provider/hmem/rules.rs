@@ -1,4 +1,4 @@
-//! What a program must say about accelerator memory, and what is refused.
+//! What a program must specify about accelerator memory, and what is refused.
 
 use super::*;
 use crate::peer::{rerun, strictly};
@@ -79,7 +79,7 @@ fn system_memory_beside_device_memory_needs_pages_as_well() {
     assert_eq!(b.regattr(&attr, 0).err(), Some(-libc::EFAULT));
     map_at(page, 4096, RW);
     assert_eq!(b.regattr(&attr, 0).unwrap().close(), 0);
-    // With notification it waits for a refresh, which finds the page missing as well.
+    // With notification, the region waits for a refresh, which also finds that the page is missing.
     map_at(page, 4096, libc::PROT_NONE);
     let (a, b, peer) = pair(&wish(FI_MR_MMU_NOTIFY));
     let mr = b.regattr(&attr, 0).unwrap();
@@ -233,7 +233,7 @@ fn in_strict_mode_the_device_must_be_that_of_the_memory() {
     );
 }
 
-/// Without `FI_HMEM` the program has promised system memory. The processor finds out that it cannot touch it.
+/// Without `FI_HMEM`, the program has promised system memory. When the processor accesses the memory, it gets a fault.
 #[test]
 fn device_memory_in_a_domain_without_hmem_is_an_error_of_the_operation() {
     let Some(fake) = CUDA.load() else { return };

@@ -6,7 +6,7 @@ use crate::peer::strictly;
 /// `FI_NAMED_RX_CTX` is granted only to programs that request it or several contexts. Some programs, such as MPICH, take it as
 /// advice to use several contexts.
 #[test]
-fn naming_contexts_is_offered_to_those_who_have_some() {
+fn named_contexts_are_offered_to_programs_with_several_contexts() {
     let wish = Wish::default();
     // SAFETY: the provider's `fi_info`.
     let caps = |info: *mut Info| unsafe { ((*info).caps, (*(*info).tx_attr).caps) };
@@ -54,7 +54,7 @@ fn ask(
 }
 
 #[test]
-fn the_announced_limits_can_be_had_and_no_more() {
+fn as_many_contexts_as_announced_can_be_opened_but_no_more() {
     let none = Err(-libc::ENODATA);
     let [.., most, most_rx] = ask(FI_EP_RDM, 0, (0, 0), 0).unwrap();
     assert!(most == most_rx && most > 1);
@@ -98,7 +98,7 @@ fn the_announced_limits_can_be_had_and_no_more() {
 }
 
 #[test]
-fn what_cannot_be_scalable_is_refused() {
+fn endpoints_that_cannot_be_scalable_are_refused() {
     let wish = Wish::default();
     let (_, domain) = open_domain(wish.version, wish.info());
     let info = wish.info();
@@ -265,13 +265,13 @@ impl Side {
 
 /// Open MPI names contexts without requesting the capability.
 #[test]
-fn naming_a_context_does_not_need_the_capability() {
+fn naming_a_receive_context_does_not_need_the_capability() {
     assert_eq!(send_to_unasked_context(), 0);
 }
 
 #[test]
-fn in_strict_mode_naming_a_context_needs_the_capability() {
-    let test = "scalable::limits::in_strict_mode_naming_a_context_needs_the_capability";
+fn in_strict_mode_naming_a_receive_context_needs_the_capability() {
+    let test = "scalable::limits::in_strict_mode_naming_a_receive_context_needs_the_capability";
     strictly(test, || {
         assert_eq!(send_to_unasked_context(), -(libc::EOPNOTSUPP as isize));
     });

@@ -71,7 +71,7 @@ fn a_closed_context_can_be_replaced() {
         through_other(&b, tx, to, &a);
         assert_eq!(b.rx[0].enable(), 0);
         // The sender notices that the old context is closed when it reads its queue.
-        until("the sender notices the end", || {
+        until("the sender to notice the end", || {
             poll(tx.cq);
             match try_send(tx, to) {
                 0 => true,
@@ -135,7 +135,7 @@ fn a_context_comes_and_goes_while_a_peer_connects() {
     });
     let rx = b.receiver(0);
     assert_eq!(rx.enable(), 0);
-    until("a message arrives", || {
+    until("a message", || {
         poll(a.tx[0].cq);
         try_send(&a.tx[0], to) == 0
     });

@@ -45,9 +45,9 @@ fn each_context_is_enabled_by_itself() {
     assert_eq!([one, rx, sep].map(name_of), [0; 3].map(|_| name_of(sep)));
 }
 
-/// Objects are bound to the scalable endpoint or to a context, and contexts have one direction.
+/// Address vectors and event queues are bound to the scalable endpoint, the other objects to a context. Contexts have one direction.
 #[test]
-fn bindings_go_where_they_belong() {
+fn objects_are_bound_to_the_endpoint_or_to_its_contexts() {
     let wish = Wish::default();
     let a = Scalable::disabled(&wish, 1, 1);
     let (tx, rx) = (a.tx[0].ep, a.rx[0].ep);

@@ -60,7 +60,7 @@ fn each_pair_of_contexts_keeps_its_order() {
 
 /// A tag matches only in the context that the message was sent to.
 #[test]
-fn contexts_match_apart() {
+fn each_context_matches_tags_separately() {
     let wish = Wish::default();
     let (a, b) = (Scalable::open(&wish, 1, 1), Scalable::open(&wish, 1, 3));
     let to = a.peer(&b);
@@ -197,7 +197,7 @@ impl Scalable {
 /// Ordinary endpoints and scalable ones send to each other. Messages to the address of a scalable endpoint reach a receive
 /// context, even if a transmit context has connected before.
 #[test]
-fn ordinary_endpoints_reach_contexts_and_are_reached() {
+fn ordinary_endpoints_and_contexts_exchange_messages() {
     for ep_type in [FI_EP_RDM, FI_EP_DGRAM] {
         let wish = Wish {
             ep_type,
@@ -258,7 +258,7 @@ fn a_scalable_endpoint_reaches_itself() {
 
 /// Each context has its own thread.
 #[test]
-fn threads_use_contexts_at_the_same_time() {
+fn each_context_can_be_used_by_its_own_thread() {
     const CONTEXTS: usize = 3;
     const MESSAGES: usize = 300;
     /// A side for a thread.
