@@ -129,7 +129,7 @@ mod tests {
     use crate::layouts::NULL;
 
     #[test]
-    fn what_is_no_handle_is_refused() {
+    fn values_that_cannot_be_handles_are_refused() {
         for bad in [NULL, 1 as Handle, 4095 as Handle, 0x1001 as Handle] {
             // SAFETY: none of these is read.
             let codes = unsafe { [dat_ep_free(bad), dat_cr_reject(bad), dat_evd_free(bad)] };

@@ -59,7 +59,7 @@ pub const LOG: Setting = Setting {
     name: "RKEY_LOG",
     default: "warn",
     allowed: "off, error, warn, info, debug, trace (or 0 to 5), or a filter such as rkey_fi=debug,warn",
-    meaning: "what programs on the device write to standard error: warn explains refused accesses, info also failed calls, off nothing",
+    meaning: "what programs on the device log to standard error: warn logs refused accesses, info also failed calls, and off nothing",
     accepts: |value| crate::log::filter(value).is_some(),
 };
 
@@ -68,7 +68,7 @@ pub const LOCAL_ROUTES: Setting = Setting {
     name: "RKEY_LOCAL_ROUTES",
     default: "0",
     allowed: "0 or 1",
-    meaning: "verbs: 1 accepts address handles without a global route (qperf makes them) for peers on this host",
+    meaning: "verbs: 1 accepts address handles without a global route (as qperf creates them) for peers on this host",
     accepts: |value| matches!(value, "0" | "1"),
 };
 

@@ -12,7 +12,7 @@ use rkey_kit::argument::{input, store};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// # Safety
-/// As for [`fabric`].
+/// Same as for [`fabric`].
 unsafe fn open(
     attr: *mut FabricAttr,
     fabric: *mut *mut FidFabric,

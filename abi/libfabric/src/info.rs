@@ -31,7 +31,7 @@ unsafe fn copied(from: *const c_void, len: usize, room: usize) -> Result<*mut c_
     Ok(into)
 }
 
-/// A copy of a structure of which the program has `len` bytes; null for null.
+/// Copies a structure, which has `len` bytes in the program's version. Returns null for null.
 ///
 /// # Safety
 /// If `from` is not null, it has `len` bytes.
@@ -43,7 +43,7 @@ unsafe fn structure<T>(from: *const T, len: usize) -> Result<*mut T> {
     Ok(unsafe { copied(from.cast(), len, size_of::<T>())? }.cast())
 }
 
-/// A copy of a list of bytes; null for null.
+/// Copies a list of bytes. Returns null for null.
 ///
 /// # Safety
 /// If `from` is not null, it has `len` bytes.
@@ -67,7 +67,7 @@ unsafe fn string(from: *const c_char) -> Result<*mut c_char> {
     unsafe { bytes(from, len) }
 }
 
-/// A list under construction, freed unless it is passed on.
+/// A list under construction, freed unless it is returned to the program.
 struct Owned(*mut Info);
 
 impl Owned {
@@ -100,7 +100,7 @@ fn empty() -> Result<Owned> {
     Ok(owned)
 }
 
-/// A copy of one entry of a list, with structures of full length.
+/// Copies one entry of a list. The structures of the copy have their full length.
 ///
 /// # Safety
 /// The entry and what it points to are valid as described in fi_getinfo(3), with these lengths.
@@ -206,7 +206,7 @@ unsafe fn fabric(from: *const FabricAttr, len: usize) -> Result<*mut FabricAttr>
     Ok(new)
 }
 
-/// A copy of the object that describes a network interface (fi_nic(3)), made by its owner. Our provider has none.
+/// Copies the object that describes a network interface (fi_nic(3)) by calling its provider. Our provider has no such objects.
 ///
 /// # Safety
 /// If it is not null, it begins with a `fid`.
@@ -290,13 +290,13 @@ unsafe fn name(mut list: *mut Info, version: u32) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what this version of libfabric does not know.
+/// Refuses what this version of libfabric does not support.
 fn check_version(version: u32) -> Result<()> {
     if version > FI_VERSION {
         rkey_kit::log::start();
         let numbers = |version: u32| format!("{}.{}", version >> 16, version & 0xffff);
         tracing::warn!(
-            "the program asks for version {} of libfabric's interface, and this libfabric.so.1 has {}",
+            "the program requests version {} of libfabric's API, but this libfabric.so.1 supports only versions up to {}",
             numbers(version),
             numbers(FI_VERSION)
         );
@@ -352,7 +352,7 @@ unsafe fn find(
     Ok(())
 }
 
-/// A copy of one entry, or an empty one for null; null if there is no memory.
+/// Copies one entry, or creates an empty one for null. Returns null if there is no memory.
 ///
 /// # Safety
 /// The argument must be valid as described in fi_getinfo(3), with these lengths.

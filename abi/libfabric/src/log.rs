@@ -53,7 +53,7 @@ pub unsafe extern "C" fn log_ready(
     }
 }
 
-/// What follows the arguments of `fi_log`: writes the message to standard error.
+/// The body of `fi_log`, which gets the variable arguments as a list: writes the message to standard error.
 ///
 /// # Safety
 /// The arguments must be those of `fi_log`, and `list` those of its format.

@@ -55,7 +55,7 @@ unsafe fn variable(provider: *const Provider, parameter: *const c_char) -> Resul
     CString::new(name.to_uppercase()).map_err(|_| Failed::INVAL)
 }
 
-/// What follows the arguments of `fi_param_define`: adds a variable, or replaces one.
+/// The body of `fi_param_define`, which gets the variable arguments as a list: adds a variable, or replaces one.
 ///
 /// # Safety
 /// The arguments must be those of `fi_param_define`, and `list` those of its format.
@@ -154,11 +154,11 @@ fn own() -> impl Iterator<Item = (&'static str, &'static str)> {
     const LIBRARY: [(&str, &str); 2] = [
         (
             "FI_PROVIDER",
-            "the provider rkey is offered only if this list of names contains it (^ before the list: only if it does not)",
+            "names of providers, separated by commas: rkey is offered only if the list contains it (if the list begins with ^: only if it does not)",
         ),
         (
             "FI_LOG_LEVEL",
-            "warn, trace, info or debug: the level of what programs log with fi_log; RKEY_LOG sets the provider's",
+            "warn, trace, info or debug: the level of messages that programs log with fi_log; RKEY_LOG sets the level of the provider",
         ),
     ];
     let settings = SETTINGS.iter().map(|it| (it.name, it.meaning));

@@ -65,7 +65,7 @@ fn is_ours(name: &str) -> bool {
         .is_ok_and(|own| name.trim().eq_ignore_ascii_case(own))
 }
 
-/// Whether `FI_PROVIDER` allows the provider: a list of names, or `^` and a list of names to leave out.
+/// Whether `FI_PROVIDER` allows the provider: a list of names, or `^` and a list of names to exclude.
 fn allowed(filter: &str) -> bool {
     let filter = filter.trim();
     match filter.strip_prefix('^') {
@@ -74,8 +74,8 @@ fn allowed(filter: &str) -> bool {
     }
 }
 
-/// Whether the provider's name in the hints is ours: `rkey`, or names to leave out (`^tcp`), or both. Names of layers over a
-/// provider follow it, separated by `;`: there are none here.
+/// Whether the provider name in the hints matches ours: `rkey`, names to exclude (`^tcp`), or both. The names of layers over a
+/// provider would follow it, separated by `;`, but this library has no layers.
 fn is_meant(hint: &str) -> bool {
     let (without, with): (Vec<&str>, Vec<&str>) = hint
         .split(';')
@@ -95,14 +95,14 @@ pub(crate) fn is_wanted(hint: Option<&CStr>) -> bool {
     if !allowed(&filter) {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| tracing::warn!(
-            "FI_PROVIDER={filter} leaves nothing: this libfabric.so.1 has only the provider rkey, and no layers"
+            "FI_PROVIDER={filter} excludes every provider: this libfabric.so.1 has only rkey, and no layers; add rkey to the list"
         ));
         return false;
     }
     let hint = hint.map(CStr::to_string_lossy).unwrap_or_default();
     if !is_meant(&hint) {
         tracing::info!(
-            "no match: the program asks for the provider {hint}, and this libfabric.so.1 has only rkey, and no layers"
+            "no match: the program requests the provider {hint}, but this libfabric.so.1 has only rkey, and no layers"
         );
         return false;
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_filter_of_the_environment_names_or_leaves_out_providers() {
+    fn the_environment_includes_or_excludes_providers() {
         for filter in [
             "",
             " ",

@@ -110,7 +110,7 @@ fn a_program_for_libfabric_sends_messages() {
         .output()
         .expect("it can be started");
     let log = String::from_utf8_lossy(&without.stderr).into_owned();
-    assert!(log.contains("FI_PROVIDER=tcp leaves nothing"), "{log}");
+    assert!(log.contains("FI_PROVIDER=tcp excludes every provider"), "{log}");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn shorter_structures_of_older_programs_are_not_read_beyond_their_end() {
     folder.run("versions", include_str!("programs/versions.c"), &[], &[]);
 }
 
-/// A monitor of the program's is asked to watch what is cached, and its notifications end cached registrations.
+/// The cache asks the program's monitor to watch cached memory, and the monitor's notifications invalidate registrations.
 ///
 /// Proves: FI-247, FI-248, FI-I44, FI-I45
 /// Proves partly: FI-231 (regions without remote rights in the libfabric provider)
@@ -187,7 +187,7 @@ fn names_are_those_of_the_systems_libfabric() {
     let theirs = lines(&mut Command::new(&program));
     let mut rest = ours.iter();
     for line in &theirs {
-        assert!(rest.any(|own| own == line), "not in its place: {line}");
+        assert!(rest.any(|own| own == line), "missing or out of order: {line}");
     }
     assert!(theirs.len() > 700 && ours.len() < theirs.len() + 40);
 }

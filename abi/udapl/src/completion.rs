@@ -29,7 +29,7 @@ pub const fn status(status: Status) -> dat_dto_completion_status {
     }
 }
 
-/// The event for a completion; `None` if the program wants none.
+/// The event for a completion; `None` if the program wants no event.
 #[inline]
 pub fn translate(ep: &Ep, completion: &Completion) -> Option<Queued> {
     if completion.opcode.is_recv() {

@@ -111,7 +111,7 @@ impl Control {
 pub fn check_data(number: u32, data: &[u8]) -> Result {
     if data.len() > MAX_PRIVATE_DATA {
         tracing::info!(
-            "{} B of private data; the maximum is {MAX_PRIVATE_DATA}",
+            "{} B of private data are too long: the maximum is {MAX_PRIVATE_DATA} B",
             data.len()
         );
         return Err(Fail::argument(number));
@@ -219,7 +219,7 @@ impl Ep {
         }
         let Some(hello) = Hello::decode(&peer.private_data) else {
             tracing::warn!(
-                "process {} answered a connection request but is not a uDAPL program",
+                "process {} answered a connection request but is not a uDAPL program; connection refused",
                 peer.pid
             );
             return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a peer may take to answer requests of an EP that is being freed, before its link is cut.
+/// How long a peer may take to answer requests of an EP that is being freed. After that time, the link to it is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An endpoint.

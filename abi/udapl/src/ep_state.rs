@@ -29,7 +29,7 @@ pub enum State {
 }
 
 impl State {
-    /// Its name, as in dat.h but in words.
+    /// Its name in dat.h, in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -306,7 +306,7 @@ impl Evd {
         None
     }
 
-    /// The event for a completion; `None` if the program wants none or the EP no longer exists.
+    /// The event for a completion; `None` if the program wants no event or the EP no longer exists.
     #[inline]
     fn translate(
         &self,

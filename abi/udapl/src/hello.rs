@@ -113,7 +113,7 @@ pub fn from_text(text: &str) -> Vec<u8> {
     decode_text(text).unwrap_or_default()
 }
 
-/// Why a connection failed, for the log: the text of a rejection is private data, and not for people.
+/// Why a connection failed, for the log. The text of a rejection contains private data, which the log must not show.
 #[must_use]
 pub fn why(error: &DeviceError) -> String {
     let data = match error {

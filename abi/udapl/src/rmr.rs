@@ -151,7 +151,7 @@ fn post_bind(
         return Err(Fail::state(ep.state().subtype()));
     }
     if !ep.is_in(&rmr.pz) {
-        refused("the EP is in another PZ than the RMR");
+        refused("the EP and the RMR are in different PZs");
         return Err(Fail::PROTECTION);
     }
     let device = &rmr.pz.ia().device;
@@ -162,7 +162,7 @@ fn post_bind(
     } else {
         let lmr = lmr.ok_or(Fail::handle(INVALID_HANDLE_LMR))?;
         if !Arc::ptr_eq(&lmr.pz, &rmr.pz) {
-            refused("the LMR is in another PZ than the RMR");
+            refused("the LMR and the RMR are in different PZs");
             return Err(Fail::PROTECTION);
         }
         let range = check(lmr, triplet, access)?;

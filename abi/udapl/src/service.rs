@@ -127,7 +127,7 @@ impl Service {
     pub fn in_words(&self) -> String {
         let unanswered = Arc::strong_count(&self.unanswered) - 1;
         let (qualifier, evd) = (self.conn_qual, self.evd.handle);
-        let requests = format!("{unanswered} requests unanswered");
+        let requests = format!("unanswered requests: {unanswered}");
         let requests = match self.used.load(Ordering::Acquire) {
             true => "its only request has arrived",
             false => requests.as_str(),

@@ -22,7 +22,7 @@ thread_local! {
     static TEXT: UnsafeCell<[u8; ROOM]> = const { UnsafeCell::new([0; ROOM]) };
 }
 
-/// `%p`.
+/// Formats an address like `%p`.
 fn pointer(address: *const c_void) -> String {
     match address.is_null() {
         true => "(nil)".to_owned(),
@@ -30,7 +30,7 @@ fn pointer(address: *const c_void) -> String {
     }
 }
 
-/// What an object says of itself, or its address.
+/// The description that an object gives of itself, or its address.
 ///
 /// # Safety
 /// The handle of an object.

@@ -56,7 +56,7 @@ fn version(number: u32) -> String {
     format!("{}.{}", number >> 16, number & 0xffff)
 }
 
-/// How many contexts an endpoint has.
+/// The number of contexts of an endpoint, or `FI_SHARED_CONTEXT`.
 fn contexts(count: usize) -> String {
     match count {
         FI_SHARED_CONTEXT => "FI_SHARED_CONTEXT".to_owned(),
@@ -64,7 +64,7 @@ fn contexts(count: usize) -> String {
     }
 }
 
-/// The order of completions, of which only the strict one has a name.
+/// The order of completions. Only `FI_ORDER_NONE` and `FI_ORDER_STRICT` have names.
 fn completion_order(order: u64) -> String {
     let strict = match order & FI_ORDER_STRICT {
         0 => Some("FI_ORDER_NONE"),
@@ -142,7 +142,7 @@ pub(super) unsafe fn ep_attr(attr: *const EpAttr, indent: &str) -> String {
         .text
 }
 
-/// The fields of 1.17: whether a program's structure has more of them is not known here.
+/// The fields of 1.17 only, because this function cannot know whether the program's structure is longer.
 ///
 /// # Safety
 /// Null or attributes.

@@ -8,7 +8,7 @@
 
 enum { LEN = 4096 };
 
-/* What the cache has asked of the monitor, and the last range. */
+/* The number of the cache's calls of each function of the monitor, and the range of the last call. */
 static struct {
 	atomic_int start, stop, subscribe, unsubscribe, valid;
 	const void *addr;
@@ -116,7 +116,7 @@ static void importing(void)
 	RETURNS(fi_close(&monitor.fid), 0);
 	RETURNS(monitor.fid.ops->close(&monitor.fid), -FI_EINVAL);
 	RETURNS(fi_import_fid(cache, &monitor.fid, 0), 0);
-	/* The object is not needed any more. */
+	/* The object is no longer needed. */
 	RETURNS(fi_close(cache), 0);
 	/* Nothing is cached yet. */
 	monitor.import_ops->notify(&monitor, buffer, sizeof buffer);
@@ -155,7 +155,7 @@ static void lookups(struct fid_domain *domain)
 	CHECK(anew(domain, buffer + LEN, LEN, local));
 	CHECK(anew(domain, buffer + LEN - 1, 2, local));
 
-	/* A notification ends what has a byte in its pages, and nothing else. */
+	/* A notification invalidates the registrations that share a page with its range, and no others. */
 	unsubscribed = asked.unsubscribe;
 	monitor.import_ops->notify(&monitor, buffer + LEN + 17, 1);
 	CHECK(!anew(domain, buffer, LEN, local));
@@ -166,7 +166,7 @@ static void lookups(struct fid_domain *domain)
 	monitor.import_ops->notify(&monitor, buffer + 2 * LEN, (size_t)-1);
 	CHECK(!anew(domain, buffer, LEN, local));
 
-	/* The monitor may say itself that memory has changed, or refuse it. */
+	/* The monitor may report that memory has changed when the cache asks, or refuse to watch memory. */
 	asked.is_invalid = true;
 	CHECK(anew(domain, buffer, LEN, local));
 	asked.is_invalid = false;
@@ -178,7 +178,7 @@ static void lookups(struct fid_domain *domain)
 	CHECK(!anew(domain, other, LEN, FI_SEND | FI_REMOTE_READ));
 }
 
-/* Messages from and into cached regions, which allow no more than what the program registered. */
+/* Messages from and into cached regions, which allow access only to the range that the program registered. */
 static void messages(struct fid_domain *domain, struct fi_info *info)
 {
 	struct side a, b;
@@ -232,7 +232,7 @@ static void *register_parts(void *domain)
 	return NULL;
 }
 
-/* Notifications at any time, while other threads register. Every subscription ends. */
+/* Notifications arrive while other threads register. Every subscription is ended. */
 static void threads(struct fid_fabric *fabric, struct fi_info *info)
 {
 	struct fid_domain *domain;

@@ -1,4 +1,4 @@
-/* Prints names of flags, values and structures: a line of ours must be that of the system's libfabric. */
+/* Prints the names of flags, values and structures. The test compares the output of our library with that of the system's libfabric. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <rdma/fabric.h>

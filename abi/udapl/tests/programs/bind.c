@@ -22,7 +22,7 @@ static void begin_with(DAT_COMPLETION_FLAGS request) {
 
 static void begin(void) { begin_with(DEFAULT); }
 
-static void covers_its_part_only(void) {
+static void covers_only_its_part(void) {
   begin();
   DAT_RMR_CONTEXT context = window(owner, rmr, &memory, 128, 64, R | W);
   ALLOWED(&world, WRITE, &buffer, 64, context, memory.bytes + 128);
@@ -544,7 +544,7 @@ static void a_refusal_breaks_the_connection(void) {
 
 #define C(name) {#name, name}
 static const struct check checks[] = {
-    C(covers_its_part_only),
+    C(covers_only_its_part),
     C(privileges_limit_peers),
     C(completes_with_its_cookie),
     C(suppressed_when_it_succeeds),

@@ -20,11 +20,11 @@ fn refused_binds_are_explained() {
         ),
         (
             "zones_must_match",
-            "dat_rmr_bind refused: the EP is in another PZ than the RMR",
+            "dat_rmr_bind refused: the EP and the RMR are in different PZs",
         ),
         (
             "zones_must_match",
-            "dat_rmr_bind refused: the LMR is in another PZ than the RMR",
+            "dat_rmr_bind refused: the LMR and the RMR are in different PZs",
         ),
         ("errors_have_their_codes", " are not inside the LMR ("),
     ] {
@@ -37,8 +37,8 @@ fn refused_binds_are_explained() {
 
 /// Proves: DA-001, DA-003, DA-018, DA-021, DA-053, DA-I18
 #[test]
-fn covers_its_part_only() {
-    check("covers_its_part_only");
+fn covers_only_its_part() {
+    check("covers_only_its_part");
 }
 
 /// Proves: DA-004, DA-005, DA-006, DA-007, DA-008, DA-027, DA-065

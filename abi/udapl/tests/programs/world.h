@@ -106,7 +106,7 @@ static DAT_EVENT next_event(DAT_EVD_HANDLE evd, int line) {
   DAT_COUNT more;
   memset(&event, 0xee, sizeof event);
   DAT_RETURN code = dat_evd_wait(evd, LONG, 1, &event, &more);
-  if (code != DAT_SUCCESS) fail(line, "an event", name_of(code));
+  if (code != DAT_SUCCESS) fail(line, "dat_evd_wait for an event", name_of(code));
   return event;
 }
 
@@ -126,7 +126,7 @@ static void nothing_on(DAT_EVD_HANDLE evd, int line) {
   DAT_EVENT event;
   DAT_COUNT more;
   DAT_RETURN code = dat_evd_wait(evd, 50000, 1, &event, &more);
-  if (DAT_GET_TYPE(code) != DAT_TIMEOUT_EXPIRED) fail(line, "no event", code ? name_of(code) : "an event");
+  if (DAT_GET_TYPE(code) != DAT_TIMEOUT_EXPIRED) fail(line, "no event is expected", code ? name_of(code) : "an event came");
 }
 #define NOTHING(evd) nothing_on(evd, __LINE__)
 
@@ -241,8 +241,8 @@ static DAT_RETURN bind_part(struct side *side, DAT_RMR_HANDLE rmr, const struct 
 static void bound(struct side *side, DAT_RMR_HANDLE rmr, DAT_UINT64 number, DAT_DTO_COMPLETION_STATUS status, int line) {
   DAT_EVENT event = event_of(side->request, DAT_RMR_BIND_COMPLETION_EVENT, line);
   DAT_RMR_BIND_COMPLETION_EVENT_DATA *data = &event.event_data.rmr_completion_event_data;
-  if (data->rmr_handle != rmr) fail(line, "the RMR of a bind", "another");
-  if (data->user_cookie.as_64 != number) fail(line, "the cookie of a bind", "another");
+  if (data->rmr_handle != rmr) fail(line, "the RMR of a bind", "wrong");
+  if (data->user_cookie.as_64 != number) fail(line, "the cookie of a bind", "wrong");
   if (data->status != status) {
     char text[80];
     snprintf(text, sizeof text, "%d instead of %d", data->status, status);
@@ -270,7 +270,7 @@ static void unbind(struct side *side, DAT_RMR_HANDLE rmr, const struct memory *m
 static DAT_DTO_COMPLETION_STATUS done(DAT_EVD_HANDLE evd, DAT_UINT64 number, int line) {
   DAT_EVENT event = event_of(evd, DAT_DTO_COMPLETION_EVENT, line);
   DAT_DTO_COMPLETION_EVENT_DATA *data = &event.event_data.dto_completion_event_data;
-  if (data->user_cookie.as_64 != number) fail(line, "the cookie of a DTO", "another");
+  if (data->user_cookie.as_64 != number) fail(line, "the cookie of a DTO", "wrong");
   return data->status;
 }
 #define DONE(evd, number, wanted) CHECK(done(evd, number, __LINE__) == (wanted))
@@ -298,7 +298,7 @@ static DAT_DTO_COMPLETION_STATUS rdma(struct world *world, enum direction direct
 
 static void allowed_at(struct world *world, enum direction direction, const struct memory *local, DAT_COUNT len,
                        DAT_RMR_CONTEXT context, const void *at, int line) {
-  if (rdma(world, direction, local, len, context, at) != DAT_DTO_SUCCESS) fail(line, "an access", "refused");
+  if (rdma(world, direction, local, len, context, at) != DAT_DTO_SUCCESS) fail(line, "an access that must succeed", "refused");
 }
 #define ALLOWED(...) allowed_at(__VA_ARGS__, __LINE__)
 
@@ -387,6 +387,6 @@ static int run_check(const struct check *checks, int argc, char **argv) {
       return 0;
     }
   }
-  printf("no such check\n");
+  printf("usage: %s CHECK, with the name of a check in this program\n", argv[0]);
   return 2;
 }

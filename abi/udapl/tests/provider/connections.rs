@@ -464,8 +464,8 @@ fn a_closed_ia_leaves_no_threads_and_no_descriptors() {
 
 /// Freeing an EP while its request is unanswered leaves nothing that uses its PZ, and no descriptor.
 #[test]
-fn a_withdrawn_request_leaves_nothing() {
-    if !runs_alone("connections::a_withdrawn_request_leaves_nothing") {
+fn a_withdrawn_request_leaves_no_resources() {
+    if !runs_alone("connections::a_withdrawn_request_leaves_no_resources") {
         return;
     }
     let (one, two) = (World::open(), World::open());

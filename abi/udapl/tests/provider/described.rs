@@ -31,13 +31,13 @@ fn an_inspection_shows_eps_evds_and_service_points_with_their_states() {
     assert!(ep(passive.ep).starts_with("unconnected; queue pair 0x"));
     let service = state(&near, "PSP", psp).unwrap();
     let place = format!("qualifier {qualifier:#x}; EVD {:#x}; ", evd as usize);
-    assert_eq!(service, place.clone() + "0 requests unanswered");
+    assert_eq!(service, place.clone() + "unanswered requests: 0");
     one.connect(&active, qualifier, b"");
     let cr = two.request(evd);
     let active_ep = state(&far, "EP", active.ep).unwrap();
     assert!(active_ep.starts_with("active connection pending; queue pair 0x"));
     let service = state(&near, "PSP", psp).unwrap();
-    assert_eq!(service, place + "1 requests unanswered");
+    assert_eq!(service, place + "unanswered requests: 1");
     ok!(cr_accept_func(cr, passive.ep, 0, null_mut()));
     expect(active.connect, CONNECTION_EVENT_ESTABLISHED);
     expect(passive.connect, CONNECTION_EVENT_ESTABLISHED);
