@@ -93,7 +93,7 @@ const UNLESS_SET: &[(&str, &str)] = &[
 pub const FRONT_ENDS: &[FrontEnd] = &[VERBS, RDMACM, FABRIC, UDAPL, DAT1];
 
 /// The directories that may contain the libraries, relative to the `rkey` program's, in search order: cargo's `deps`
-/// directory, which has what it built last; the program's own directory; and the directory of an installed package.
+/// directory, which has the most recent build; the program's own directory; and the directory of an installed package.
 pub const PLACES: &[&str] = &["deps", ".", "../lib/rkey"];
 
 impl FrontEnd {

@@ -34,7 +34,7 @@ unsafe fn open(
     // SAFETY: guaranteed by the caller.
     unsafe {
         passed((provider.fabric)(attr, fabric, context))?;
-        // The provider gates what it reads of the program's structures on this version.
+        // This version determines which fields of the program's structures the provider reads.
         (**fabric).api_version = known.api_version;
     }
     Ok(())

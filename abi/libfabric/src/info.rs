@@ -1,4 +1,5 @@
-//! `fi_getinfo`, `fi_dupinfo` and `fi_freeinfo`. Programs change and free what they get with the C library's functions.
+//! `fi_getinfo`, `fi_dupinfo` and `fi_freeinfo`. Programs may change the returned lists, and may free and replace their parts with
+//! the C library's functions.
 
 #![allow(unsafe_code)]
 // UNSAFETY: copies and frees structures of C programs.
@@ -223,7 +224,7 @@ unsafe fn interface(nic: *mut c_void) -> Result<*mut c_void> {
 /// Frees a list.
 ///
 /// # Safety
-/// It came from this library or its provider, or the program made it as fi_getinfo(3) says, and nothing uses it.
+/// The list came from this library or its provider, or the program made it as fi_getinfo(3) describes. Nothing uses it afterwards.
 unsafe fn release(mut list: *mut Info) {
     // SAFETY: guaranteed by the caller, for this entry and its successors.
     while let Some(info) = unsafe { list.as_mut() } {

@@ -103,7 +103,7 @@ fn truth(text: &str) -> Result<c_int> {
     }
 }
 
-/// `fi_param_get`: the value of a defined variable, as its type says. `-FI_ENOENT`: not defined; `-FI_ENODATA`: not set;
+/// `fi_param_get`: the value of a defined variable, converted to its type. `-FI_ENOENT`: not defined; `-FI_ENODATA`: not set;
 /// `-FI_EINVAL`: not of this type.
 ///
 /// # Safety

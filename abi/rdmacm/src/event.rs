@@ -46,11 +46,11 @@ rkey_kit::object!(EventObject, c: CmEvent, MAX);
 pub enum Param {
     /// No parameters.
     None,
-    /// Those of a connection.
+    /// The parameters of a connection.
     Connection(ConnParam),
-    /// Those of a datagram queue pair.
+    /// The parameters of a datagram queue pair.
     Datagram(UdParam),
-    /// Those of a multicast group. The private data is the context pointer that the program passed when it joined.
+    /// The parameters of a multicast group. The private data is the context pointer that the program passed when it joined.
     Group(UdParam),
     /// The argument of the program's own event.
     User(u64),
@@ -76,7 +76,7 @@ pub struct Draft {
     pub group: Option<GroupKey>,
 }
 
-/// Copies the fields one by one: copying the whole structure would expose what is in its padding.
+/// Copies the fields one by one: copying the whole structure would expose the contents of its padding.
 fn fill_connection(param: &mut EventParam, from: &ConnParam) {
     // SAFETY: the union is all zeros, which is a value of each member.
     let conn = unsafe { &mut param.conn };

@@ -129,7 +129,7 @@ pub unsafe fn create_cq(
     }
 }
 
-/// Destroys what [`create_cq`] made, except what the program has already destroyed.
+/// Destroys a completion queue and its channel. Null handles are skipped, and so are those that the program has already destroyed.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.

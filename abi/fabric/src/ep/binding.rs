@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64)
     })
 }
 
-/// Binds an object of a kind of which an endpoint has at most one. Returns `FI_EBUSY` if there is already one.
+/// Binds an object of a kind that an endpoint can have only once. Returns `FI_EBUSY` if the endpoint already has one.
 fn place<T>(
     place: &mut Option<Arc<T>>,
     object: &Arc<T>,

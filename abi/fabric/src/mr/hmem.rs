@@ -163,8 +163,8 @@ pub(super) fn copiers(
     Ok(Foreign::new(copiers, None))
 }
 
-/// Who copies ranges that the program calls system memory, or about which it says nothing. With `FI_MR_HMEM` the
-/// program must name foreign memory (FI-081); otherwise the runtimes are asked (FI-082).
+/// Who copies ranges for which the program names `FI_HMEM_SYSTEM` or no interface. With `FI_MR_HMEM` the program must name the
+/// interface of foreign memory (FI-081); otherwise the provider asks the runtimes (FI-082).
 fn found(domain: &Domain, ranges: &Ranges) -> Result<Option<Box<Foreign>>> {
     let one = |range: &VaRange| {
         let found = discover(range.start()).map_err(|refusal| refuse(&refusal))?;

@@ -76,7 +76,7 @@ pub(super) unsafe fn refresh(object: &MrObject, arg: *const MrModify) -> Result<
 }
 
 /// The refresh of `FI_MR_MMU_NOTIFY`: access ends and begins again (FI-191, FI-195). The region stays bound to its
-/// counters and endpoint: the lock of its state prevents changes meanwhile.
+/// counters and endpoint: the lock of its state prevents changes during the refresh.
 fn renew(mr: &Mr) -> Result<()> {
     let mut state = mr.state.lock();
     if state.unbacked {

@@ -52,7 +52,7 @@ fn a_peer_that_answers_without_the_key_is_refused() {
     }
 }
 
-/// A peer of another protocol version learns our version, and our log names its version.
+/// A peer of another protocol version gets our version in the refusal, and our log names the peer's version.
 #[test]
 fn a_peer_of_another_protocol_version_is_refused_with_our_version() {
     let (side, outsider) = (Side::open(&Wish::default()), Outsider::open());

@@ -82,7 +82,7 @@ fn unanswered_requests_are_bounded() {
     for _ in 0..MANY {
         drop(say(&words, address));
     }
-    // This is more than the kernel's queue holds, so most of them have reached the endpoint.
+    // There are more clients than the kernel's queue holds, so the endpoint has accepted most of them.
     until("most sockets to be closed", || {
         descriptors() <= before + 2 * BOUND
     });

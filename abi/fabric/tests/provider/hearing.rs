@@ -1,4 +1,4 @@
-//! A program learns of a peer's end through any single method of waiting or polling.
+//! A program notices that a peer has ended, whichever one method of waiting or polling it uses.
 
 use crate::connected::{listen, name_of_pep, wish};
 use crate::harness::*;
@@ -120,7 +120,7 @@ fn connect(name: &[u8]) -> *mut FidEp {
     ep
 }
 
-/// The methods with which a program learns of the end.
+/// The methods with which a program notices the end of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Method {
     EventsRead,
@@ -141,7 +141,7 @@ const METHODS: [Method; 6] = [
     Method::ByItself,
 ];
 
-/// Learns of the end of a connection without using the other queue.
+/// Notices the end of a connection without using the other queue.
 fn hear_of_the_end(method: Method, end: End) {
     let (fabric, cq, eq) = (end.fabric.get(), end.cq.get(), end.eq.get());
     let started = Instant::now();
@@ -218,7 +218,7 @@ fn end_connections() {
     }
 }
 
-/// A peer makes a connection for each method to learn of its end. When all threads sleep, it ends the connections.
+/// A peer makes one connection for each method of noticing its end. When all threads sleep, the peer ends the connections.
 fn every_method_reports_it(test: &str, end: impl FnOnce(&mut Peer)) {
     let mut peer = Peer::start(test, &[]);
     let server = Server::open();

@@ -135,7 +135,7 @@ pub unsafe extern "C" fn tostr_r(
 /// # Safety
 /// The data must be null or of this type.
 pub unsafe extern "C" fn tostr(data: *const c_void, kind: c_int) -> *mut c_char {
-    // The memory is gone while the thread ends.
+    // Thread-local memory no longer exists while the thread exits.
     let buffer = TEXT.try_with(|text| text.get().cast::<c_char>());
     let Ok(buffer) = buffer else {
         return std::ptr::null_mut();

@@ -45,7 +45,7 @@ impl Connection {
         &self.link
     }
 
-    /// Processes what has arrived, and sends what is due.
+    /// Processes the completions that have arrived, and posts the control messages that are due.
     pub fn progress(&mut self) {
         let (mut receives, mut failure) = (0, None);
         let (link, stream) = (&self.link, &mut self.stream);

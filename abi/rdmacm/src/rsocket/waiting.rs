@@ -17,7 +17,7 @@ pub const TICK: Duration = Duration::from_millis(100);
 
 /// The state that threads wait on.
 pub trait Progress {
-    /// Processes what has arrived, and sends what is due.
+    /// Processes the completions and datagrams that have arrived, and sends the control messages that are due.
     fn progress(&mut self);
 
     /// Makes the socket's descriptors unreadable until something happens.
@@ -169,7 +169,7 @@ impl Waiting {
                 return Err(Errno::AGAIN);
             }
             self.sleep(left.min(TICK))?;
-            // What woke this thread may be for another one: let it check next.
+            // The event that woke this thread may be for another thread: let that thread check next.
             MutexGuard::unlock_fair(sleep_lock);
         }
     }

@@ -215,7 +215,7 @@ impl Offer {
         wire
     }
 
-    /// Decodes private data. Ignores what follows the first 40 bytes.
+    /// Decodes private data. Ignores all bytes after the first 40.
     ///
     /// # Errors
     /// Why it is not the private data of an rsocket on this host.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const TCP: u16 = 0x0106;
 
-/// Compiles and runs one of our programs. Returns what it and the library print.
+/// Compiles and runs one of our programs. Returns the output of the program and of the library.
 fn succeeds(name: &str, source: &str) -> String {
     let stage = Stage::new(name);
     stage.write("common.h", include_str!("common.h"));

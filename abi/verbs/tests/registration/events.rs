@@ -116,7 +116,7 @@ fn overrun(world: &World, events: u32) -> *mut Cq {
     small
 }
 
-/// A completion queue remains until the event that a thread is taking is acknowledged.
+/// A completion queue is not destroyed until the event that a thread is fetching is acknowledged.
 #[test]
 fn a_completion_queue_waits_for_events_in_delivery() {
     const ROUNDS: usize = 300;

@@ -256,7 +256,7 @@ impl Maker {
         }
         let end = Instant::now() + Duration::from_secs(60);
         while query(pair).qp_state == QPS_RTS {
-            assert!(Instant::now() < end, "it stays in RTS");
+            assert!(Instant::now() < end, "the queue pair stays in RTS");
         }
     }
 }

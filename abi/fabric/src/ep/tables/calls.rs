@@ -204,7 +204,7 @@ impl Filter {
         }
     }
 
-    /// The arguments of a call with flags, of which `known` are allowed.
+    /// The arguments of a call with flags. Fails with `FI_EBADFLAGS` if a flag other than `known` and `FI_TRIGGER` is set.
     pub(super) fn with_flags(self, flags: u64, known: u64) -> Result<Self> {
         if flags & !(known | FI_TRIGGER) != 0 {
             return Err(FiError::BADFLAGS);

@@ -127,7 +127,7 @@ fn members_must_call_the_same_operation() {
             let (side, reduction) = (&team.sides[me], (FI_UINT64, FI_SUM));
             codes[me] = call(side, &group[me], coll, it, None, reduction);
         }
-        // The last member may learn before its call that the others disagree.
+        // The last member may get the error of the others before its own call.
         assert_eq!(codes[..2], [0; 2]);
         assert!([0, -libc::EINVAL].contains(&codes[2]), "{}", codes[2]);
         for me in (0..3).filter(|&me| codes[me] == 0) {
