@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_have_the_numbers_of_the_older_version() {
+    fn codes_have_the_numbers_of_dat_1_2() {
         assert_eq!(to_dat1_code(sys::SUCCESS), sys::SUCCESS);
         assert_eq!(
             error(sys::INVALID_HANDLE, sys::INVALID_HANDLE_SRQ),

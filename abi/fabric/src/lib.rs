@@ -129,7 +129,7 @@ mod tests {
     use super::requests_layer;
 
     #[test]
-    fn a_layer_counts_only_together_with_the_provider() {
+    fn a_layer_is_recognized_only_together_with_the_provider() {
         for filter in ["rkey;ofi_rxm", "tcp,rkey;ofi_rxm", "ofi_rxm;rkey"] {
             assert!(requests_layer(filter), "{filter}");
         }

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_parsed_to_bits() {
+    fn names_of_mode_bits_are_parsed() {
         assert_eq!(
             parse("local,FI_MR_VIRT_ADDR | prov_key"),
             Some(FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)
@@ -381,7 +381,7 @@ mod tests {
 
     /// Proves: FI-251, FI-253, FI-I18
     #[test]
-    fn basic_stays_basic_and_stands_alone() {
+    fn basic_is_granted_unchanged_and_only_alone() {
         for version in [V14, V15, V122] {
             assert_eq!(bits(0, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
             assert_eq!(bits(BASIC, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));

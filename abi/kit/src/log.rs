@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_levels_and_directives_are_filters() {
+    fn only_levels_and_directives_are_accepted_as_filters() {
         for good in [
             "off",
             "WARN",

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_names() {
+    fn log_levels_are_parsed_by_name() {
         assert_eq!(level(None), -1);
         assert_eq!(level(Some("loud")), -1);
         assert_eq!(level(Some("WARN")), 0);

@@ -186,7 +186,7 @@ mod tests {
 
     /// A snapshot of the whole table: changing a rule takes two edits.
     #[test]
-    fn the_whole_table_is_as_recorded() {
+    fn the_table_matches_the_snapshot() {
         let recorded = include_str!("ep_state.snapshot.txt");
         let text = table_text();
         assert_eq!(

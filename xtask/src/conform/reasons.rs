@@ -13,7 +13,7 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     (
         "FI-032",
         "an unused permission: the transfer ends with an error, as \
-        `buffers_that_are_not_mapped_are_an_error` shows",
+        `a_transfer_with_an_unmapped_buffer_fails` shows",
     ),
     (
         "FI-063",

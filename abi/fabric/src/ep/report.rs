@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_elsewhere_is_not_plain() {
+    fn operations_with_other_counters_are_not_plain() {
         let plain = Plain {
             context: 1,
             form: Form::Tagged,

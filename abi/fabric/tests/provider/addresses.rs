@@ -145,7 +145,7 @@ fn a_name_is_reserved_when_it_is_set() {
 }
 
 #[test]
-fn a_name_stays_when_the_endpoint_listens_or_connects() {
+fn a_name_does_not_change_when_the_endpoint_listens_or_connects() {
     let (fabric, domain) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
     let pep = passive(fabric, eq, &own_name(0));

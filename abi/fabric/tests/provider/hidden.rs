@@ -212,11 +212,11 @@ fn changes() {
 
 /// Proves: FI-241, FI-242, FI-243
 #[test]
-fn the_monitor_that_is_named_ends_entries() {
+fn a_monitor_named_in_the_environment_removes_entries() {
     if is_peer() {
         return changes();
     }
-    let test = "hidden::the_monitor_that_is_named_ends_entries";
+    let test = "hidden::a_monitor_named_in_the_environment_removes_entries";
     for monitor in ["", "userfaultfd", "memhooks", "disabled"] {
         run(test, &[LOCAL, (MONITOR, monitor)]);
     }
@@ -451,7 +451,7 @@ fn messages_travel_between_two_processes_under_every_monitor() {
 
 /// A transfer with a buffer that is not mapped, or whose address is invalid, completes with an error.
 #[test]
-fn a_buffer_that_is_not_mapped_is_an_error() {
+fn a_message_in_an_unmapped_buffer_fails() {
     if is_peer() {
         let (a, b, peer) = pair(&Wish::default());
         let mut target = vec![0u8; 4096];
@@ -474,7 +474,7 @@ fn a_buffer_that_is_not_mapped_is_an_error() {
     }
     for monitor in ["", "userfaultfd", "memhooks"] {
         run(
-            "hidden::a_buffer_that_is_not_mapped_is_an_error",
+            "hidden::a_message_in_an_unmapped_buffer_fails",
             &[LOCAL, (MONITOR, monitor)],
         );
     }

@@ -47,7 +47,7 @@ const ALL: c_int = FI_MR_LOCAL
 
 /// Proves: FI-025, FI-027, FI-038, FI-255
 #[test]
-fn by_default_no_bit_is_needed() {
+fn by_default_no_mode_bit_is_required() {
     for version in [version(1, 5), V1_17, V1_22, version(2, 5)] {
         for offered in [0, FI_MR_LOCAL, ALL] {
             assert_eq!(ask(version, offered, 0, 0), Ok((0, 0)));
@@ -97,7 +97,7 @@ fn the_old_mode_bit_changes_nothing_for_newer_programs() {
 ///
 /// Proves: FI-I15
 #[test]
-fn the_number_of_regions_is_no_limit() {
+fn the_reported_number_of_regions_is_not_a_limit() {
     for mr_cnt in [0, 1, usize::MAX] {
         let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
         assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");

@@ -208,7 +208,7 @@ fn regions_are_registered_and_closed_in_many_threads() {
 
 /// Proves: FI-I24
 #[test]
-fn counters_of_an_endpoint_count_what_peers_do_through_it() {
+fn counters_of_an_endpoint_count_accesses_by_peers() {
     let wish = Wish::default();
     let a = Side::open(&wish);
     let (fabric, domain) = open_domain(wish.version, wish.info());

@@ -143,7 +143,7 @@ fn invalid_descriptors_were_ignored_before_1_22() {
 
 /// Unmapped memory makes the operation fail, but does not crash the program.
 #[test]
-fn buffers_that_are_not_mapped_are_an_error() {
+fn a_transfer_with_an_unmapped_buffer_fails() {
     let (a, b, peer) = pair(&Wish::default());
     let mut target = vec![0u8; 8192];
     let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();

@@ -327,7 +327,7 @@ fn messages_claimed_with_one_context_are_all_received() {
 
 /// A buffer at the end of the address space, which no process can map, causes an error for each message received there.
 #[test]
-fn impossible_buffers_are_errors_of_their_messages() {
+fn a_message_to_an_impossible_buffer_completes_with_an_error() {
     let (a, b, peer) = pair(&Wish::default());
     let iov = [libc::iovec {
         iov_base: (usize::MAX - 100) as *mut c_void,
@@ -437,7 +437,7 @@ fn an_endpoint_can_send_to_itself() {
 }
 
 #[test]
-fn an_unknown_peer_is_an_error_of_the_call() {
+fn a_call_that_names_an_unknown_peer_fails() {
     let a = Side::open(&Wish::default());
     let peer = a.insert(&name_at(1));
     assert_eq!(a.write(peer, &[1], 0, 1), -libc::ECONNREFUSED);

@@ -144,7 +144,7 @@ fn modes() -> impl Iterator<Item = c_int> {
 
 /// Proves: FI-026, FI-040, FI-041, FI-055, FI-059
 #[test]
-fn the_steps_of_the_bits_that_are_set_are_enough() {
+fn the_steps_that_the_mode_bits_require_are_enough() {
     for mode in modes() {
         program(V1_22, mode, Keys::Plain);
     }

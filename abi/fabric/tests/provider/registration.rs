@@ -257,7 +257,7 @@ fn unsupported_flags_are_refused_by_all_calls() {
 
 /// Proves: FI-117, FI-120, FI-I20
 #[test]
-fn regions_and_endpoints_without_a_key_have_the_domains() {
+fn regions_and_endpoints_without_a_key_have_the_key_of_the_domain() {
     let wish = Wish {
         domain_key: b"domain",
         ..Wish::default()

@@ -127,7 +127,7 @@ impl Drop for Ends<'_> {
 
 /// The device counts a peer's writes: they wake the sleeping thread when there are enough of them, and not before.
 #[test]
-fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
+fn a_peers_write_that_makes_work_due_wakes_the_program() {
     const WRITES: u64 = 3000;
     for by_descriptor in [false, true] {
         let (mut inbox, mut place) = ([0u8; 4], [0u8; 4]);
@@ -164,7 +164,7 @@ fn a_write_of_a_peer_wakes_when_it_makes_work_due() {
 
 /// Another thread's call takes the message that makes work due, but does not start the work.
 #[test]
-fn counts_of_another_thread_wake_a_waiting_one() {
+fn a_count_by_one_thread_wakes_another_thread_that_waits() {
     const ROUNDS: u64 = 200;
     let (mut hits, mut place) = (null_mut(), [0u8; 4]);
     let mut both = Both::open(&mut place, FI_SELECTIVE_COMPLETION, |side| {
@@ -262,7 +262,7 @@ fn work_of_an_unpolled_endpoint_is_started() {
 
 /// Work is due at once, and the queue of its endpoint is full. New room wakes no thread.
 #[test]
-fn work_that_finds_no_room_is_retried() {
+fn work_that_does_not_fit_into_the_queue_is_retried() {
     let mut place = [0u8; 4];
     let at = &raw const place;
     let both = Both::open(&mut place, 0, |_| {});

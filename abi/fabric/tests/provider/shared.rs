@@ -463,7 +463,7 @@ fn connected_side(
 }
 
 #[test]
-fn connections_share_receives_and_leave_them_to_the_others_when_they_end() {
+fn receives_of_a_shared_context_outlive_a_connection_that_ends() {
     let wish = Wish {
         ep_type: FI_EP_MSG,
         ..Wish::default()

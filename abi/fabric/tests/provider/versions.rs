@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 ///
 /// Proves: FI-265, FI-135, FI-I43
 #[test]
-fn attributes_are_as_long_as_the_version_says() {
+fn only_the_attributes_of_the_requested_version_are_read() {
     let mut buffer = [0u8; 8];
     let iov = [iovec(&mut buffer)];
     let poisoned = LongMrAttr {
@@ -55,7 +55,7 @@ fn attributes_are_as_long_as_the_version_says() {
 
 /// An error entry from before 1.20 has no source address; nothing is written past its end.
 #[test]
-fn error_entries_are_as_long_as_the_version_says() {
+fn only_the_error_fields_of_the_requested_version_are_written() {
     for (version, written) in [(V1_17, false), (version(1, 20), true)] {
         let (a, _b, peer) = crate::registration::pair(&Wish {
             version,

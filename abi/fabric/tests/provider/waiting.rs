@@ -161,7 +161,7 @@ pub(crate) fn recv(ep: *mut FidEp, into: &mut [u8; 8]) {
 
 /// Another thread locks the endpoint occasionally; events that arrive meanwhile are not missed.
 #[test]
-fn nothing_is_missed_while_other_calls_are_in_progress() {
+fn no_event_is_missed_while_other_calls_are_in_progress() {
     const ROUNDS: usize = 1000;
     let wish = Wish::default();
     let (a, b) = (waitable(&wish), waitable(&wish));

@@ -270,7 +270,7 @@ fn a_refusal_within_a_process_is_reported_once() {
 
 /// A watcher gets not only refused accesses but also calls that the mode in force forbids.
 #[test]
-fn refusals_by_the_mode_are_reported() {
+fn calls_that_the_mode_forbids_are_reported() {
     if is_peer() {
         let wish = Wish::mode(FI_MR_LOCAL | FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_ALLOCATED);
         let (a, _b, peer) = pair(&wish);
@@ -293,7 +293,7 @@ fn refusals_by_the_mode_are_reported() {
         assert_eq!(a.reg_at(gone, 64, REMOTE, 2, 0).unwrap_err(), -libc::EFAULT);
         return;
     }
-    let text = reported("words::refusals_by_the_mode_are_reported");
+    let text = reported("words::calls_that_the_mode_forbids_are_reported");
     for (words, bit) in [
         ("send of 8 B at 0x", "FI_MR_LOCAL"),
         ("before enabling it", "FI_MR_ENDPOINT"),

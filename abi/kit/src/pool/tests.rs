@@ -172,7 +172,7 @@ fn spare_slots_are_reused_and_returned() {
 }
 
 #[test]
-fn a_pool_grows_beyond_its_first_step() {
+fn a_pool_grows_beyond_its_first_allocation() {
     static BLOCKS: Pool<[u64; 16]> = Pool::new(10_000);
     let all: Vec<_> = (0..10_000)
         .map(|n| BLOCKS.put([n; 16]).unwrap().as_ptr())

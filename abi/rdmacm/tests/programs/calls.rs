@@ -32,7 +32,7 @@ fn a_stopped_server_connects_after_it_continues() {
 }
 
 #[test]
-fn ten_thousand_connections_leave_nothing_behind() {
+fn ten_thousand_connections_leak_nothing() {
     succeeds("many", include_str!("many.c"));
 }
 

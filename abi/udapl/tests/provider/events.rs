@@ -417,7 +417,7 @@ fn an_evd_that_another_ia_reports_errors_to_is_in_use() {
 }
 
 #[test]
-fn contexts_and_types_belong_to_handles() {
+fn every_handle_has_a_context_and_a_type() {
     let world = World::open();
     let evd = world.evd(8, EVD_SOFTWARE_FLAG);
     for (handle, expected) in [

@@ -167,7 +167,7 @@ fn a_peer_that_exits_silently_breaks_the_connection() {
 }
 
 #[test]
-fn a_denied_peer_cannot_keep_the_ep() {
+fn a_denied_access_breaks_the_connection_on_both_sides() {
     let (world, peer) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), peer.qp());
     peer.connect_properly(&world, &end, &qp);

@@ -82,7 +82,7 @@ fn xsrq_ping_pong() {
 
 /// A process cannot reach a peer of another user, and its log says why.
 #[test]
-fn a_peer_of_another_user_is_named() {
+fn the_log_names_the_user_of_an_unreachable_peer() {
     const OTHER_UID: u32 = 65534;
     if !is_root() {
         eprintln!("SKIP: not root, so this test cannot become another user");

@@ -138,7 +138,7 @@ fn perftest_between_two_hosts() {
 /// One packet in a hundred is lost, in each direction. Both sides of perftest agree over TCP before they end. The ping-pongs do not: if
 /// the last acknowledgement is lost, no queue pair is left to repeat it, as with any RDMA device.
 #[test]
-fn programs_get_through_a_network_that_loses_packets() {
+fn programs_succeed_on_a_network_that_loses_packets() {
     let lines = [
         "ib_write_bw -F -n 200 -b -x 1",
         "ib_send_bw -F -n 200 -e -x 1",
@@ -174,7 +174,7 @@ fn faults_of(text: &str, kind: &str) -> u64 {
 
 /// Programs that do not agree on their end must not lose the last acknowledgement, so the ping-pongs lose no packets.
 #[test]
-fn programs_get_through_injected_faults() {
+fn programs_succeed_with_injected_faults() {
     let every = "loss=1%,duplicate=2%,reorder=5%,corrupt=1%,delay=200us";
     let lines = [
         (every, "ib_write_bw -F -n 100 -b -s 20000 -x 1"),

@@ -96,7 +96,7 @@ fn an_imported_domain_with_users_stays() {
 
 /// A query reports the limit in force: 0 once the event of the limit has been raised.
 #[test]
-fn the_limit_of_a_shared_receive_queue_ends_with_its_event() {
+fn the_limit_of_a_shared_receive_queue_is_cleared_by_its_event() {
     let world = World::new();
     let queue = shared_queue(world.pd);
     let mut attr = SrqAttr {
@@ -143,7 +143,7 @@ fn a_work_queue_in_error_names_the_refused_receive() {
 
 /// Flags that the mask does not include are ignored.
 #[test]
-fn an_rss_queue_pair_without_flags() {
+fn creation_flags_that_the_mask_omits_are_ignored() {
     let world = World::new();
     let mut key = [7u8; 40];
     // SAFETY: the objects are live; all zeros is valid.
@@ -166,7 +166,7 @@ fn an_rss_queue_pair_without_flags() {
 
 /// Advice for a region with an IOVA applies to the region's memory, not to what the process has mapped at that address.
 #[test]
-fn advice_is_about_the_memory_of_the_region() {
+fn advice_applies_to_the_memory_of_the_region() {
     const PAGES: usize = 2;
     const BYTES: usize = PAGES * 4096;
     let world = World::new();

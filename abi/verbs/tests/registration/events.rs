@@ -375,7 +375,7 @@ fn a_message_before_the_receiver_is_ready_to_send() {
 }
 
 #[test]
-fn shared_receives_run_low_and_end() {
+fn shared_receives_raise_an_event_when_few_are_left() {
     let world = World::new();
     let queue = shared_queue(&world);
     let (a, b) = (

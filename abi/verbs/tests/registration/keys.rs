@@ -116,7 +116,7 @@ fn a_request_carries_the_remote_key() {
 
 /// Proves: VB-019, VB-020
 #[test]
-fn deregistration_ends_both_keys() {
+fn deregistration_invalidates_both_keys() {
     let world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
     // SAFETY: live regions, unused after their deregistration.
@@ -234,7 +234,7 @@ fn can_be_registered(buffer: OwnedFd, pages: &File) {
 
 /// A region that is only read has a mapping that can only be read.
 #[test]
-fn re_registration_lets_a_file_be_written_if_its_descriptor_does() {
+fn re_registration_can_allow_writes_if_the_descriptor_of_the_file_does() {
     let mut world = World::new();
     world.set(0, 5);
     let near = world.register(0, 64, ALL);

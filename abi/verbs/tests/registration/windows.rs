@@ -231,7 +231,7 @@ fn a_window_cannot_have_rights_that_its_region_lacks() {
 
 /// Proves: VB-I16, VB-021, VB-I19
 #[test]
-fn each_way_to_unbind_ends_the_key() {
+fn every_kind_of_unbind_invalidates_the_key() {
     let world = World::new();
     let near = world.register(0, 64, ALL);
     let unbind_1 = |a: *mut Qp, window| {

@@ -132,7 +132,7 @@ fn without_the_mode_bit_a_descriptor_is_optional() {
 ///
 /// Proves: FI-100, FI-042
 #[test]
-fn sources_are_sent_and_results_received() {
+fn sources_need_the_right_to_send_and_results_the_right_to_receive() {
     let team = Team::open(
         2,
         &Wish {

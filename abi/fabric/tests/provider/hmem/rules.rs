@@ -65,7 +65,7 @@ fn get_option(side: &Side, option: c_int) -> c_int {
 
 /// FI-061 for a list of accelerator memory and system memory: the provider looks for the pages of the latter.
 #[test]
-fn system_memory_beside_device_memory_needs_pages_as_well() {
+fn system_memory_in_a_list_with_device_memory_needs_pages() {
     let Some(fake) = CUDA.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     let page = map_at(0, 4096, libc::PROT_NONE);
@@ -134,7 +134,7 @@ fn a_dma_buf_of_a_device_is_copied_by_its_runtime() {
 
 /// Proves: FI-080, FI-084, FI-085, FI-083, FI-279
 #[test]
-fn each_mode_bit_is_about_its_own_buffers() {
+fn each_mode_bit_concerns_its_own_kind_of_buffer() {
     let Some(fake) = CUDA.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     let mut bytes = vec![0u8; 4096];
@@ -235,7 +235,7 @@ fn in_strict_mode_the_device_must_be_that_of_the_memory() {
 
 /// Without `FI_HMEM`, the program has promised system memory. When the processor accesses the memory, it gets a fault.
 #[test]
-fn device_memory_in_a_domain_without_hmem_is_an_error_of_the_operation() {
+fn an_operation_on_device_memory_fails_in_a_domain_without_hmem() {
     let Some(fake) = CUDA.load() else { return };
     let (a, b, peer) = pair(&Wish::default());
     let at = fake.alloc(Place::Device, 0, 4096);

@@ -210,7 +210,7 @@ fn two_processes_exchange_messages_through_all_contexts() {
 /// A hostile peer that requests arbitrary contexts, or connects as if it only sent, gets only contexts that exist and
 /// does no harm.
 #[test]
-fn a_hostile_peer_gets_only_what_exists() {
+fn a_hostile_peer_gets_only_contexts_that_exist() {
     let wish = Wish::default();
     let (a, b) = (Scalable::open(&wish, 1, 1), Scalable::open(&wish, 1, 2));
     let hostile = Outsider::open();

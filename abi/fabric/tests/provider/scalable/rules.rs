@@ -12,7 +12,7 @@ fn try_send(ep: *mut FidEp, to: u64) -> isize {
 
 /// Contexts are enabled one at a time, each when it is bound to everything that it needs.
 #[test]
-fn each_context_is_enabled_by_itself() {
+fn each_context_is_enabled_separately() {
     let wish = Wish::default();
     let info = info_for(&wish, 2, 1);
     let (_, domain) = open_domain(wish.version, info);

@@ -130,7 +130,7 @@ fn all_contexts_of_a_sender_have_its_address() {
 
 /// Reads, writes and atomics work through any pair of contexts. Data and counts appear at the named context.
 #[test]
-fn one_sided_operations_name_a_context_too() {
+fn one_sided_operations_can_name_a_context() {
     let wish = Wish {
         caps: FI_MSG | FI_RMA | FI_ATOMIC | FI_RMA_EVENT | FI_NAMED_RX_CTX,
         ..Wish::default()

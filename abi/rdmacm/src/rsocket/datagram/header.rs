@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_tells_where_a_datagram_came_from() {
+    fn the_device_reports_the_sender_of_a_datagram() {
         let mut route = [0; ROUTE_LEN];
         route[0] = 0x60;
         let (v4, v6): (IpAddr, Ipv6Addr) =
