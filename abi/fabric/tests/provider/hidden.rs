@@ -451,7 +451,7 @@ fn messages_travel_between_two_processes_under_every_monitor() {
 
 /// A transfer with a buffer that is not mapped, or whose address is invalid, completes with an error.
 #[test]
-fn a_message_in_an_unmapped_buffer_fails() {
+fn a_write_from_an_unmapped_buffer_fails() {
     if is_peer() {
         let (a, b, peer) = pair(&Wish::default());
         let mut target = vec![0u8; 4096];
@@ -474,7 +474,7 @@ fn a_message_in_an_unmapped_buffer_fails() {
     }
     for monitor in ["", "userfaultfd", "memhooks"] {
         run(
-            "hidden::a_message_in_an_unmapped_buffer_fails",
+            "hidden::a_write_from_an_unmapped_buffer_fails",
             &[LOCAL, (MONITOR, monitor)],
         );
     }
