@@ -3,7 +3,7 @@
 
 usage: suite.py TESTS-FOLDER RESULTS-FILE REGULAR-EXPRESSION LEFT-OUT
 
-The expression says which modules run; tests with LEFT-OUT in their names do not.
+Runs the modules whose names match the expression, without the tests whose names contain LEFT-OUT.
 """
 import sys
 import unittest

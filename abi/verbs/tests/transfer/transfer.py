@@ -47,15 +47,15 @@ def initiator(port, remote):
     ctypes.memset(address, 0, SIZE)
     assert made.transfer_sync_read(peer, address, remote, SIZE) == 0
     assert buffer.raw == content, "the read returned other bytes"
-    # In parts, each to another place.
+    # In parts, whose order is reversed in the target.
     part, count = 4096, SIZE // 4096
     here = [address + part * n for n in range(count)]
     there = [remote + part * (count - 1 - n) for n in range(count)]
     assert made.batch_transfer_sync_write(peer, here, there, [part] * count) == 0
     assert made.transfer_sync_read(peer, address, remote, SIZE) == 0
     turned = b"".join(content[part * n : part * (n + 1)] for n in reversed(range(count)))
-    assert buffer.raw == turned, "the batch wrote to the wrong places"
-    # Outside of what the target has registered.
+    assert buffer.raw == turned, "the batch wrote to the wrong addresses"
+    # Outside the memory that the target has registered.
     assert made.transfer_sync_write(peer, address, remote + SIZE, 4096) != 0
     print("sum", sum(content), flush=True)
 

@@ -34,7 +34,7 @@ const MODULES: &str = concat!(
 );
 
 const HEAD: &str = "\
-# mpi4py's tests over the libfabric provider, four ranks: the MPI, a test that does not pass, and why; or how many pass.
+# mpi4py's tests over the libfabric provider with four ranks. For each MPI: the number of tests that pass, or a test that does not and the reason.
 # Compared by `cargo xtask test --only mpi`; renewed with `--record`.
 ";
 
