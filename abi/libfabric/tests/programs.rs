@@ -110,7 +110,7 @@ fn a_program_for_libfabric_sends_messages() {
         .output()
         .expect("it can be started");
     let log = String::from_utf8_lossy(&without.stderr).into_owned();
-    assert!(log.contains("FI_PROVIDER=tcp excludes every provider"), "{log}");
+    assert!(log.contains("FI_PROVIDER=tcp excludes"), "{log}");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn names_are_those_of_the_systems_libfabric() {
     let theirs = lines(&mut Command::new(&program));
     let mut rest = ours.iter();
     for line in &theirs {
-        assert!(rest.any(|own| own == line), "missing or out of order: {line}");
+        assert!(rest.any(|own| own == line), "missing or misplaced: {line}");
     }
     assert!(theirs.len() > 700 && ours.len() < theirs.len() + 40);
 }

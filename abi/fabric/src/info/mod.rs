@@ -89,7 +89,7 @@ fn find(
         let offer = match filter::matches(version, ep_type, hints, required) {
             Ok(offer) => offer,
             Err(why) => {
-                tracing::debug!(ep_type, "the hints do not match this type of endpoint: {why}");
+                tracing::debug!(ep_type, "the hints do not match this endpoint type: {why}");
                 continue;
             }
         };

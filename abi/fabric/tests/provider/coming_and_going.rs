@@ -210,7 +210,7 @@ fn an_injected_message_that_fails_is_reported() {
     // The peer receives nothing, and exits.
     let line = outsider.accept(asked, &answer, 0).unwrap();
     assert_eq!(again(inject), 0);
-    assert!(poll(side.cq).is_none(), "it is on its way");
+    assert!(poll(side.cq).is_none(), "still in transit");
     drop(line);
     drop(outsider);
     let error = side.completion(&[]).unwrap_err();

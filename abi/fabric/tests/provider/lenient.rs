@@ -44,7 +44,7 @@ fn a_region_may_be_closed_before_its_counter() {
         assert_eq!(mr.close(), 0);
         assert_ne!(a.write(peer, &[8; 4], 0, key), 0, "closed");
     }
-    assert_eq!(count(counted), 2, "the count stays");
+    assert_eq!(count(counted), 2, "the count is kept");
     assert_eq!(buffer[..4], [9; 4]);
     assert_eq!((close(counted.cast()), close(a.ep.cast())), (0, 0));
     assert_eq!(close(b.ep.cast()), 0);
@@ -66,8 +66,8 @@ fn in_strict_mode_a_counter_keeps_its_region_busy() {
             let counted = counter(b.domain);
             assert_eq!(mr.bind(counted, FI_REMOTE_WRITE), 0);
             assert_eq!((mr.close(), mr.close()), (BUSY, BUSY));
-            assert_eq!(a.write(peer, &[9; 4], 0, 1), 0, "it still exists");
-            assert_eq!(wait_count(counted, 1), 1, "and counts");
+            assert_eq!(a.write(peer, &[9; 4], 0, 1), 0, "still open");
+            assert_eq!(wait_count(counted, 1), 1, "counted");
             assert_eq!((close(counted.cast()), mr.close()), (0, 0));
         }
     });
@@ -97,7 +97,7 @@ fn in_strict_mode_an_endpoint_keeps_its_region_busy_before_2_0() {
         let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
         assert_eq!((mr.bind(b.ep, 0), mr.enable()), (0, 0));
         assert_eq!(mr.close(), BUSY);
-        assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "it still exists");
+        assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "still open");
         assert_eq!((close(b.ep.cast()), mr.close()), (0, 0));
     });
 }
@@ -226,7 +226,7 @@ fn a_counter_that_is_bound_late_counts_from_then_on() {
     assert_eq!(close(sends.cast()), BUSY);
     assert_eq!(mr.close(), 0);
     assert_eq!((close(a.ep.cast()), close(b.ep.cast())), (0, 0));
-    assert_eq!(all.map(count), [2; 6], "the counts stay");
+    assert_eq!(all.map(count), [2; 6], "counts are kept");
     assert_eq!(all.map(|counter| close(counter.cast())), [0; 6]);
     for side in [a, b] {
         side.close_rest();

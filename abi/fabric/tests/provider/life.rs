@@ -75,7 +75,7 @@ fn with_rma_events_a_region_is_bound_and_then_enabled() {
     let counted = counter(b.domain);
     let without = b.reg(&mut plain, REMOTE, 1, 0).unwrap();
     assert_eq!(without.bind(counted, FI_REMOTE_WRITE), -libc::EINVAL);
-    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "it needs no enabling");
+    assert_eq!(a.write(peer, &[1; 8], 0, 1), 0, "enabled at once");
     let mr = b.reg(&mut buffer, REMOTE, 2, FI_RMA_EVENT).unwrap();
     assert_eq!(mr.key(), FI_KEY_NOTAVAIL);
     assert_eq!(mr.raw(64).0, -258, "no raw key either");
@@ -291,7 +291,7 @@ fn counters_of_an_endpoint_count_accesses_by_peers() {
     assert_eq!(values(), (3, 3));
     assert_eq!(close(reads.cast()), -libc::EBUSY);
     assert_eq!(close(counted.ep.cast()), 0);
-    assert_eq!(values(), (3, 3), "the counts stay");
+    assert_eq!(values(), (3, 3), "counts are kept");
     assert_eq!((close(reads.cast()), close(writes.cast())), (0, 0));
     assert_eq!(
         (first.close(), close(of_region.cast()), second.close()),

@@ -93,7 +93,7 @@ impl Sleeper {
         if !by_descriptor {
             let (code, took) = sread(cq);
             assert_eq!(code, 1);
-            return assert!(took < 2 * PATIENCE, "only the timeout ended it");
+            return assert!(took < 2 * PATIENCE, "the wait timed out");
         }
         let mut looks = 0;
         loop {
@@ -103,7 +103,7 @@ impl Sleeper {
             }
             looks = match trywait(fabric, cq.cast()) {
                 0 => {
-                    assert!(readable(descriptor(cq.cast())), "nothing woke it");
+                    assert!(readable(descriptor(cq.cast())), "the thread was not woken");
                     0
                 }
                 code => {

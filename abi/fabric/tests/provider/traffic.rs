@@ -345,6 +345,6 @@ fn a_refused_write_delivers_no_completion_data() {
         told.push((entry.data, entry.len));
     }
     assert_eq!(told, [(6, 4), (u64::MAX - 6, 4), (7, 8)]);
-    assert!(poll(b.cq).is_none(), "nothing more");
+    assert!(poll(b.cq).is_none(), "no completion");
     assert_eq!(mr.close(), 0);
 }

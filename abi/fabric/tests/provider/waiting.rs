@@ -227,7 +227,7 @@ fn a_thread_is_woken_to_repeat_a_call() {
     assert_eq!(inject(c.ep, peer), AGAIN);
     let (code, took) = sread(c.cq);
     assert_eq!(code, AGAIN);
-    assert!(took < 2 * PATIENCE, "only the timeout ended it");
+    assert!(took < 2 * PATIENCE, "the wait timed out");
     assert_eq!(inject(c.ep, peer), 0);
 }
 
@@ -244,10 +244,10 @@ fn every_thread_with_a_call_to_repeat_is_woken() {
             if !by_descriptor {
                 let (code, took) = sread(cq);
                 assert_eq!(code, AGAIN);
-                return assert!(took < 2 * PATIENCE, "only the timeout ended it");
+                return assert!(took < 2 * PATIENCE, "the wait timed out");
             }
             while trywait(fabric, cq.cast()) == 0 {
-                assert!(readable(descriptor(cq.cast())), "nothing woke");
+                assert!(readable(descriptor(cq.cast())), "the thread was not woken");
             }
         };
         let threads = [(); SLEEP].map(|()| AtomicI32::new(0));
@@ -301,7 +301,7 @@ fn a_signal_is_for_a_thread_that_waits_in_a_call() {
             trywait(a.fabric, a.cq.cast());
             let (code, took) = waits.join().unwrap();
             assert_eq!(code, AGAIN);
-            assert!(took < 2 * PATIENCE, "only the timeout ended it");
+            assert!(took < 2 * PATIENCE, "the wait timed out");
         });
     }
     // No thread waits in a call, so the signal is reported here, once.

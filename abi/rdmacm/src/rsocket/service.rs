@@ -128,7 +128,9 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
 
 fn offer(data: &[u8]) -> Result<Offer, Errno> {
     Offer::from_wire(data).map_err(|why| {
-        complain(format_args!("the peer is not an rsocket, or sent invalid private data: {why}"));
+        complain(format_args!(
+            "the peer is not an rsocket, or sent invalid private data: {why}"
+        ));
         Errno::from_raw(libc::EPROTO)
     })
 }

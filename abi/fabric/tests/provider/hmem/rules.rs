@@ -244,7 +244,7 @@ fn an_operation_on_device_memory_fails_in_a_domain_without_hmem() {
     let mut target = vec![0u8; 64];
     let other = b.reg(&mut target, REMOTE, 2, 0).unwrap();
     assert_eq!(write(&a, Buffer::plain((at, 8)), peer, 0, 2), libc::EFAULT);
-    assert_eq!(a.write(peer, &[1; 8], 0, 2), 0, "also afterwards");
+    assert_eq!(a.write(peer, &[1; 8], 0, 2), 0, "still usable");
     assert_eq!((mr.close(), other.close()), (0, 0));
     fake.free(at);
 }
