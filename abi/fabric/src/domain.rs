@@ -328,7 +328,7 @@ pub(crate) struct ProtectionDomain {
     /// A region of all memory of the process, for local use only. Requests use it for memory that needs no
     /// registration.
     everything: Region,
-    /// Like `everything`, for memory that the processor must not touch, in domains with `FI_HMEM`.
+    /// Like `everything`, for memory that the processor must not access, in domains with `FI_HMEM`.
     foreign: OnceLock<Region>,
 }
 
@@ -368,7 +368,7 @@ impl ProtectionDomain {
         self.everything.local_key
     }
 
-    /// The key for memory that needs no registration, and that the processor must not touch.
+    /// The key for memory that needs no registration, and that the processor must not access.
     pub(crate) fn everything_foreign(&self) -> Result<LocalKey> {
         if let Some(region) = self.foreign.get() {
             return Ok(region.local_key);

@@ -335,7 +335,7 @@ impl<'a, T: 'static> Vacant<'a, T> {
     #[inline(always)]
     pub fn fill(self, value: T) -> &'a T {
         let slot = std::mem::ManuallyDrop::new(self).slot();
-        // SAFETY: no other thread touches the value of a slot that is not live.
+        // SAFETY: no other thread accesses the value of a slot that is not live.
         let stored = unsafe { (*slot.value.get()).write(value) };
         slot.state.store(LIVE, Ordering::Release);
         stored

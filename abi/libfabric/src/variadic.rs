@@ -11,7 +11,7 @@ unsafe extern "C" {
     fn vsnprintf(into: *mut c_char, len: usize, format: *const c_char, list: *mut c_void) -> c_int;
 }
 
-/// The text of a format and its arguments, cut after 4 KiB.
+/// The text of a format and its arguments, truncated to 4 KiB.
 ///
 /// # Safety
 /// A C string, and a `va_list` with the arguments that it needs.

@@ -43,7 +43,7 @@ impl ChannelObject {
     /// # Errors
     /// `EAGAIN`: no event is pending, and the descriptor is non-blocking. `EINTR`: a signal arrived. Those of [`with`].
     pub fn next(&self) -> Result<(IdKey, PendingEvent), Errno> {
-        // Programs (rping) destroy a channel while a thread waits here. That thread keeps waiting, and no longer touches the channel.
+        // Programs (rping) destroy a channel while a thread waits here. That thread keeps waiting, and no longer accesses the channel.
         let (key, event_fd) = (self.key, Arc::clone(&self.event_fd));
         loop {
             let popped = with(|parts| Ok(parts.handler.pop(key)));

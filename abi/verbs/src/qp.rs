@@ -349,7 +349,7 @@ pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAt
 /// How long to wait, when a queue pair ends, for a peer that may still access our memory. After that time, the link to it is closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still touches memory on behalf of the queue pair's
+/// `ibv_modify_qp`. After a transition to RESET or ERR, no peer still accesses memory on behalf of the queue pair's
 /// requests.
 ///
 /// # Safety
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn query_qp(
     })
 }
 
-/// `ibv_destroy_qp`: waits until all of its events are acknowledged and no peer touches memory on behalf of
+/// `ibv_destroy_qp`: waits until all of its events are acknowledged and no peer accesses memory on behalf of
 /// its requests.
 ///
 /// # Safety

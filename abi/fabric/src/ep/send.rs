@@ -89,7 +89,7 @@ impl Exposed {
             internal: true,
             ..RegionSpec::new(pd.id, &ranges, Access::REMOTE_READ)
         };
-        // SAFETY: the program does not touch the buffers until the send is complete, and a copy lives as long; peers
+        // SAFETY: the program does not change or free the buffers until the send is complete, and a copy lives as long; peers
         // only read them.
         let region = unsafe {
             match copiers.iter().any(Option::is_some) {

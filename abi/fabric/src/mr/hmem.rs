@@ -251,7 +251,7 @@ pub(crate) fn is_p2p_disabled() -> bool {
     *DISABLED
 }
 
-/// Whether the processor must not touch a buffer that the program passes.
+/// Whether the processor must not access a buffer that the program passes.
 pub(crate) fn is_foreign(addr: u64) -> Result<bool> {
     let found = discover(addr).map_err(|refusal| refuse(&refusal))?;
     Ok(found.is_some_and(|found| found.is_foreign()))

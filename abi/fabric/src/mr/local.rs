@@ -66,7 +66,7 @@ pub(crate) fn element(
 struct Buffer {
     addr: u64,
     len: u32,
-    /// Whether the processor must not touch it.
+    /// Whether the processor must not access it.
     foreign: bool,
 }
 

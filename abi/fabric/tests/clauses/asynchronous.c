@@ -29,12 +29,12 @@ CHECK(event_of_a_registration, "FI-115 FI-201 FI-202 FI-204 FI-206 FI-I01 FI-I02
     for (uintptr_t context = 0x100; context < 0x103; context++) {
         struct fid_mr *mr = NULL;
         wants("fi_mr_reg", fi_mr_reg(w->there.domain, pages(1), PAGE, REMOTE, 0, next_key(), 0, &mr, (void *)context), 0);
-        wants_that(mr != NULL, "mr is set");
-        wants_that(comes(w, has_come, &event), "an event comes");
-        wants_that(event.length == sizeof event.entry, "it is of the size of fi_eq_entry");
-        wants_that(event.kind == FI_MR_COMPLETE, "it is FI_MR_COMPLETE");
-        wants_that(event.entry.fid == &mr->fid, "it names the region");
-        wants_that(event.entry.context == (void *)context, "it has the context");
+        wants_that(mr != NULL, "the call sets mr");
+        wants_that(comes(w, has_come, &event), "an event arrives");
+        wants_that(event.length == sizeof event.entry, "the event has the size of fi_eq_entry");
+        wants_that(event.kind == FI_MR_COMPLETE, "the event is FI_MR_COMPLETE");
+        wants_that(event.entry.fid == &mr->fid, "the event names the region");
+        wants_that(event.entry.context == (void *)context, "the event has the context");
     }
     wants_that(!has_come(&event), "there is one event for each registration");
 }
@@ -44,8 +44,8 @@ CHECK(use_after_the_event, "FI-162 FI-163 FI-167", "after the event the region's
     struct event event = {.queue = bind_queue(w, FI_REG_MR)};
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE | FI_RECV, next_key(), 0, &area.mr), 0);
-    wants_that(comes(w, has_come, &event), "an event comes");
-    wants_that(event.entry.fid == &area.mr->fid, "it names the region");
+    wants_that(comes(w, has_come, &event), "an event arrives");
+    wants_that(event.entry.fid == &area.mr->fid, "the event names the region");
     name_area(w, &w->there, &area);
     wants("a write with the key", access_area(w, WRITE, &area, 0, 64), 0);
     wants_pattern(w, area.bytes, 64, "the bytes are written");
@@ -64,8 +64,8 @@ CHECK(no_event_of_a_failure, "FI-203", "a registration that the call refuses rep
     wants_refusal("fi_mr_reg of length 0", reg(&w->there, at, 0, REMOTE, next_key(), 0, &mr));
     /* The first event is that of the next registration. */
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &mr), 0);
-    wants_that(comes(w, has_come, &event), "an event comes");
-    wants_that(event.entry.fid == &mr->fid, "it is of the region that was made");
+    wants_that(comes(w, has_come, &event), "an event arrives");
+    wants_that(event.entry.fid == &mr->fid, "the event names the region that was created");
 }
 
 CHECK(queue_without_the_flag, "FI-I01", "an event queue that is bound without FI_REG_MR leaves registration synchronous",
@@ -73,5 +73,5 @@ CHECK(queue_without_the_flag, "FI-I01", "an event queue that is bound without FI
     struct event event = {.queue = bind_queue(w, 0)};
     struct area area = share(w, REMOTE);
     wants("a write at once", access_area(w, WRITE, &area, 0, 8), 0);
-    wants_that(!has_come(&event), "there is no event");
+    wants_that(!has_come(&event), "no event arrives");
 }

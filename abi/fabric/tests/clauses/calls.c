@@ -7,10 +7,10 @@ CHECK(synchronous_registration, "FI-001 FI-020 FI-200", "fi_mr_reg returns 0 and
     unsigned char *at = pages(1);
     struct area area = {.bytes = at, .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
-    wants_that(area.mr != NULL, "mr is set");
-    wants_that(area.mr->fid.fclass == FI_CLASS_MR, "it is a region");
+    wants_that(area.mr != NULL, "the call sets mr");
+    wants_that(area.mr->fid.fclass == FI_CLASS_MR, "mr is a region");
     make_usable(w, &w->there, &area);
-    if (!(mode(w) & FI_MR_RAW)) wants_that(fi_mr_key(area.mr) != FI_KEY_NOTAVAIL, "it has its key");
+    if (!(mode(w) & FI_MR_RAW)) wants_that(fi_mr_key(area.mr) != FI_KEY_NOTAVAIL, "the region has a key");
     name_area(w, &w->there, &area);
     wants("a write of a peer", access_area(w, WRITE, &area, 0, 64), 0);
     wants_pattern(w, at, 64, "the bytes are written");
@@ -34,7 +34,7 @@ CHECK(several_buffers, "FI-002 FI-109", "fi_mr_regv makes one region of three bu
     unsigned char *at = area.bytes;
     for (size_t i = 0; i < 3; i++) {
         wants("a write to a part", access_area(w, WRITE, &area, i * PAGE, 64), 0);
-        wants_pattern(w, at + 2 * i * PAGE, 64, "each part is reached by its offset in the whole");
+        wants_pattern(w, at + 2 * i * PAGE, 64, "each part is at its offset in the region");
     }
     wants("a write across two parts", access_area(w, WRITE, &area, PAGE - 32, 64), 0);
     wants_pattern(w, at + PAGE - 32, 32, "the end of the first part is written");

@@ -43,7 +43,7 @@ CHECK(key_of_the_provider_works, "FI-058 FI-059 FI-214", "a peer reaches the reg
       .without = FI_MR_RAW) {
     struct area area = share(w, REMOTE);
     wants_that(area.key != FI_KEY_NOTAVAIL, "fi_mr_key returns a key");
-    wants("a write with it", access_area(w, WRITE, &area, 0, 64), 0);
+    wants("a write with the key", access_area(w, WRITE, &area, 0, 64), 0);
     wants_pattern(w, area.bytes, 64, "the bytes are written");
 }
 

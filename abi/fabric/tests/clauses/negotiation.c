@@ -28,8 +28,8 @@ static int needed(struct world *w) {
 CHECK(required_bits, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all offered bits, fi_getinfo returns those that are required: they suffice, and without any one of them nothing matches",
       .bare = true) {
     int bits = needed(w);
-    wants_that(!(bits & ~ALL_BITS), "they are among those that were offered");
-    wants_that(granted(w, bits) == bits, "they are enough");
+    wants_that(!(bits & ~ALL_BITS), "the returned bits were offered");
+    wants_that(granted(w, bits) == bits, "the returned bits suffice");
     for (int bit = 1; bit <= FI_MR_COLLECTIVE; bit <<= 1) {
         /* rkey registers the buffers of programs that do not offer FI_MR_LOCAL. */
         bool hidden = bit == FI_MR_LOCAL && !strcmp(w->provider, "rkey") && !strict_mode();
@@ -39,7 +39,7 @@ CHECK(required_bits, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all offered bits,
 
 CHECK(bits_of_capabilities, "FI-079 FI-086", "FI_MR_HMEM and FI_MR_COLLECTIVE are only for programs that ask for FI_HMEM and FI_COLLECTIVE",
       .bare = true) {
-    wants_that(!(granted(w, ALL_BITS) & (FI_MR_HMEM | FI_MR_COLLECTIVE)), "neither comes back");
+    wants_that(!(granted(w, ALL_BITS) & (FI_MR_HMEM | FI_MR_COLLECTIVE)), "neither bit is returned");
 }
 
 CHECK(bit_of_collectives, "FI-086", "where FI_MR_COLLECTIVE is required, a program that asks for FI_COLLECTIVE gets it", .bare = true) {
@@ -50,19 +50,19 @@ CHECK(bit_of_collectives, "FI-086", "where FI_MR_COLLECTIVE is required, a progr
     if (ask(w, w->api, with, &info)) does_not_apply("the provider has no collective operations");
     int bits = info->domain_attr->mr_mode;
     fi_freeinfo(info);
-    wants_that(!(bits & FI_MR_HMEM), "FI_MR_HMEM does not come back with FI_COLLECTIVE");
+    wants_that(!(bits & FI_MR_HMEM), "FI_MR_HMEM is not returned for FI_COLLECTIVE");
     bool wanted = required && strstr(required, "COLLECTIVE");
-    wants_that(!(bits & FI_MR_COLLECTIVE) == !wanted, "FI_MR_COLLECTIVE comes back if and only if it is required");
+    wants_that(!(bits & FI_MR_COLLECTIVE) == !wanted, "FI_MR_COLLECTIVE is returned if and only if it is required");
 }
 
 CHECK(basic_by_name, "FI-249 FI-251", "FI_MR_BASIC is granted as asked, without other bits", .bare = true) {
     if (needed(w) & ~BASIC_BITS) does_not_apply("the provider needs bits that FI_MR_BASIC lacks");
-    wants_that(granted(w, FI_MR_BASIC) == FI_MR_BASIC, "FI_MR_BASIC comes back");
+    wants_that(granted(w, FI_MR_BASIC) == FI_MR_BASIC, "FI_MR_BASIC is returned");
 }
 
 CHECK(scalable_by_name, "FI-029 FI-255", "FI_MR_SCALABLE is granted where no bit is needed", .bare = true) {
     if (needed(w)) does_not_apply("the provider needs mode bits");
-    wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE comes back");
+    wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE is returned");
 }
 
 CHECK(basic_and_local, "FI-253 FI-261 FI-I18", "from 1.5 on FI_MR_BASIC and FI_MR_LOCAL together match nothing", .bare = true,
@@ -74,7 +74,7 @@ CHECK(basic_and_local_before_1_5, "FI-252 FI-261", "before 1.5 FI_MR_BASIC may b
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     if (refused(w, FI_MR_BASIC)) does_not_apply("the provider has no basic registration");
     int bits = granted(w, FI_MR_BASIC | FI_MR_LOCAL);
-    wants_that((bits & ~FI_MR_LOCAL) == FI_MR_BASIC, "FI_MR_BASIC comes back");
+    wants_that((bits & ~FI_MR_LOCAL) == FI_MR_BASIC, "FI_MR_BASIC is returned");
 }
 
 CHECK(basic_with_others, "FI-253 FI-I18", "FI_MR_BASIC and FI_MR_SCALABLE with other bits match nothing", .bare = true) {
@@ -96,8 +96,8 @@ CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR has n
 CHECK(modes_before_1_5, "FI-028 FI-I17", "before 1.5 hints without bits mean basic or scalable registration, and FI_MR_SCALABLE selects scalable", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     int bits = granted(w, FI_MR_UNSPEC);
-    wants_that(bits == FI_MR_BASIC || bits == FI_MR_SCALABLE, "one of the two comes back");
-    if (refused(w, FI_MR_SCALABLE) == 0) wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE comes back");
+    wants_that(bits == FI_MR_BASIC || bits == FI_MR_SCALABLE, "one of the two is returned");
+    if (refused(w, FI_MR_SCALABLE) == 0) wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE is returned");
     else wants_that(bits == FI_MR_BASIC, "a provider without scalable registration returns FI_MR_BASIC");
 }
 

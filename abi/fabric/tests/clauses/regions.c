@@ -51,7 +51,7 @@ void name_area(struct world *w, struct side *side, struct area *area) {
 struct area share_at(struct world *w, unsigned char *at, uint64_t access) {
     struct area area = {.bytes = at, .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, at, PAGE, access, next_key(), 0, &area.mr), 0);
-    wants_that(area.mr, "a region comes back");
+    wants_that(area.mr, "the call returns a region");
     make_usable(w, &w->there, &area);
     if (access & REMOTE)
         name_area(w, &w->there, &area);

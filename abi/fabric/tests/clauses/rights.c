@@ -162,7 +162,7 @@ CHECK(data_before_completion, "FI-I28", "when the target sees the completion dat
         struct fi_cq_data_entry entry = {0};
         wants("fi_writedata", write_with_data(w, from, PAGE, desc, 0x1122 + round, &area), 0);
         wants("the completion at the target", completion(w, &w->there, &entry), 0);
-        wants_that(entry.data == (uint64_t)0x1122 + round, "it has the data");
-        wants_that(!memcmp(area.bytes, from, PAGE), "all bytes are there, and those of this round");
+        wants_that(entry.data == (uint64_t)0x1122 + round, "the completion has the data");
+        wants_that(!memcmp(area.bytes, from, PAGE), "all bytes are those of this round");
     }
 }

@@ -77,7 +77,7 @@ fn unanswered_requests_are_bounded() {
     let eq = event_queue(fabric);
     let pep = listen(fabric, eq);
     let address = address_of(&name_of_pep(pep));
-    // Clients that request a connection and exit do not keep others out.
+    // Clients that request a connection and exit do not prevent others from connecting.
     let before = descriptors();
     for _ in 0..MANY {
         drop(say(&words, address));
@@ -96,7 +96,7 @@ fn unanswered_requests_are_bounded() {
     until("the refusals", || waiting() <= BOUND);
     assert_eq!(waiting(), BOUND);
     drop(clients);
-    // There is room again for an honest client.
+    // There is room again for a client that behaves.
     let (ep, theirs) = ask(pep);
     let here = accept_real_one(pep, eq, fabric);
     wait_for(theirs, Ok(FI_CONNECTED));

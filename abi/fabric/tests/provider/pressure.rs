@@ -100,7 +100,7 @@ fn unexpected_messages_are_bounded_and_all_arrive() {
             fill(&mut expected, tag);
             assert!(into == expected, "{len} B: message {tag}");
         }
-        // Now that all have been received, another message gets through.
+        // Now that all messages have been received, another one can be sent.
         let mut into = vec![0; len];
         let at = kept[0].as_ptr().cast();
         // SAFETY: the handle is live; the bytes stay valid.

@@ -105,7 +105,7 @@ unsafe fn text(data: *const c_void, kind: c_int) -> String {
     }
 }
 
-/// `fi_tostr_r`: the text in the program's buffer, cut if it is too long. Null: no data, no buffer, or no room.
+/// `fi_tostr_r`: the text in the program's buffer, truncated if it is too long. Null: no data, no buffer, or no room.
 ///
 /// # Safety
 /// The arguments must be valid as described in fabric(7): data of this type, and a buffer of `len` bytes.

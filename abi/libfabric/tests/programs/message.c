@@ -47,7 +47,7 @@ static void offers(void)
 	fi_freeinfo(info);
 	fi_freeinfo(NULL);
 	CHECK(strcmp(fi_strerror(-FI_ENOKEY), "Required key not available") == 0);
-	/* Text is cut where the buffer ends. */
+	/* Text that does not fit into the buffer is truncated. */
 	uint64_t caps = FI_MSG | FI_RMA;
 	char small[10], tiny[1] = {'x'};
 	CHECK(strcmp(fi_tostr_r(small, sizeof small, &caps, FI_TYPE_CAPS), "FI_MSG, F") == 0);

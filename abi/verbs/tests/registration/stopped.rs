@@ -144,7 +144,7 @@ fn nothing_arrives_after(test: &str, end: fn(&World, *mut Qp) -> i32) {
     assert_eq!(end(&world, pair), 0);
     let byte = |at: usize| memory.as_ptr().wrapping_add(at).cast_mut();
     for at in 0..LONG {
-        // SAFETY: our memory, which nothing else can touch now.
+        // SAFETY: our memory, which nothing else can access now.
         unsafe { byte(at).write_volatile(7) };
     }
     other.signal(libc::SIGCONT);

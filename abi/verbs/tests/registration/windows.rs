@@ -271,13 +271,13 @@ fn every_kind_of_unbind_invalidates_the_key() {
         let rkey = key(window);
         // SAFETY: the objects are live.
         unsafe {
-            assert_eq!(mr::dereg_mr(far), libc::EBUSY, "way {index}");
+            assert_eq!(mr::dereg_mr(far), libc::EBUSY, "unbind {index}");
             let mut entry = sge(world.at(0), 8, (*near).lkey);
             let mut wr = remote(1, WR_RDMA_WRITE, &mut entry, world.at(4096), rkey);
             assert_eq!(world.run(a, &mut wr), WC_SUCCESS, "the region is unchanged");
             unbind(b, window);
-            assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "way {index}");
-            assert_eq!(mr::dereg_mr(far), 0, "way {index}");
+            assert_eq!(world.run(a, &mut wr), WC_REM_ACCESS_ERR, "unbind {index}");
+            assert_eq!(mr::dereg_mr(far), 0, "unbind {index}");
         }
         // The completions that the refusal flushed on the other side do not matter here.
         // SAFETY: live queue pairs, unused from here on.

@@ -1,4 +1,4 @@
-//! Memory of accelerators, with fake runtimes whose memory traps when the processor touches it: a stray copy is a fault.
+//! Memory of accelerators, with fake runtimes whose memory traps when the processor accesses it.
 
 mod rules;
 
