@@ -148,7 +148,7 @@ pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
 /// Looks up addresses. Blocks while it waits for a name server.
 ///
 /// # Errors
-/// Those of `getaddrinfo(3)`; `EINVAL`: no such port space.
+/// The errors of `getaddrinfo(3)`; `EINVAL`: no such port space.
 pub fn find(node: Option<&CStr>, service: Option<&CStr>, wanted: &Wanted) -> Result<Info, Failed> {
     let (mut source, mut destination) = (wanted.source, wanted.destination);
     let mut family = wanted.family;

@@ -42,7 +42,7 @@ pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EINVAL`: the identifier is already bound, or the address is link-local and has no scope id. `EADDRNOTAVAIL`: the address does
-/// not belong to this host. `ENODEV`: the port space is `RDMA_PS_IPOIB`. Those of [`ports::bind`] and [`attach_device`].
+/// not belong to this host. `ENODEV`: the port space is `RDMA_PS_IPOIB`. The errors of [`ports::bind`] and [`attach_device`].
 pub fn bind(object: &IdObject, address: SocketAddr) -> Result<(), Errno> {
     if let SocketAddr::V6(six) = address
         && six.ip().is_unicast_link_local()

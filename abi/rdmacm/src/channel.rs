@@ -41,7 +41,7 @@ impl ChannelObject {
     /// Waits for the next event, unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// `EAGAIN`: no event is pending, and the descriptor is non-blocking. `EINTR`: a signal arrived. Those of [`with`].
+    /// `EAGAIN`: no event is pending, and the descriptor is non-blocking. `EINTR`: a signal arrived. The errors of [`with`].
     pub fn next(&self) -> Result<(IdKey, PendingEvent), Errno> {
         // Programs (rping) destroy a channel while a thread waits here. That thread keeps waiting, and no longer accesses the channel.
         let (key, event_fd) = (self.key, Arc::clone(&self.event_fd));
@@ -63,7 +63,7 @@ impl ChannelObject {
     /// Puts the event that was taken last back at the front of the queue, and sleeps briefly.
     ///
     /// # Errors
-    /// `EAGAIN`: the descriptor is non-blocking, so the program should retry later. Those of [`with`].
+    /// `EAGAIN`: the descriptor is non-blocking, so the program should retry later. The errors of [`with`].
     pub fn postpone(&self, key: IdKey, pending: PendingEvent) -> Result<(), Errno> {
         with(|parts| {
             parts.handler.give_back(self.key, key, pending);

@@ -216,7 +216,7 @@ pub unsafe fn id_of(event: *mut CmEvent) -> Result<*mut CmId, Errno> {
 /// Fetches the next event of a channel.
 ///
 /// # Errors
-/// Those of [`crate::channel::ChannelObject::next`]; `ENOMEM`.
+/// The errors of [`crate::channel::ChannelObject::next`]; `ENOMEM`.
 ///
 /// # Safety
 /// The channel must not be destroyed during the call.

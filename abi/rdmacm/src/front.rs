@@ -14,7 +14,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// Returns the connection manager, and starts it if necessary.
 ///
 /// # Errors
-/// Those of starting it. `ENODEV`: this process was forked from the one that started it. `EIO`: its thread has panicked (a bug).
+/// The errors of starting it. `ENODEV`: this process was forked from the one that started it. `EIO`: its thread has panicked (a bug).
 pub fn service() -> Result<&'static Service<Hub>, Errno> {
     let service = match SERVICE.get() {
         Some(service) => service,
@@ -60,7 +60,7 @@ fn start() -> Result<&'static Service<Hub>, Errno> {
 /// Runs a call under the connection manager's lock.
 ///
 /// # Errors
-/// Those of [`service`] and of the call.
+/// The errors of [`service`] and of the call.
 pub fn with<R>(call: impl FnOnce(&mut Parts<'_, Hub>) -> Result<R, Errno>) -> Result<R, Errno> {
     service()?.with(call)
 }
@@ -68,7 +68,7 @@ pub fn with<R>(call: impl FnOnce(&mut Parts<'_, Hub>) -> Result<R, Errno>) -> Re
 /// Runs a call on an identifier under the connection manager's lock.
 ///
 /// # Errors
-/// Those of [`service`] and of the call; `EINVAL` if the identifier has ended.
+/// The errors of [`service`] and of the call; `EINVAL` if the identifier has ended.
 pub fn with_entry<R>(
     key: IdKey,
     call: impl FnOnce(&mut Entry) -> Result<R, Errno>,
@@ -79,7 +79,7 @@ pub fn with_entry<R>(
 /// Waits until the program has acknowledged all events of an identifier that it has fetched.
 ///
 /// # Errors
-/// Those of [`service`].
+/// The errors of [`service`].
 pub fn wait_for_acks(key: IdKey) -> Result<(), Errno> {
     wait_until(key, |entry| entry.fetched == entry.acknowledged)
 }
@@ -87,7 +87,7 @@ pub fn wait_for_acks(key: IdKey) -> Result<(), Errno> {
 /// Waits until a condition holds for an identifier, or the identifier has ended.
 ///
 /// # Errors
-/// Those of [`service`].
+/// The errors of [`service`].
 pub fn wait_until(key: IdKey, holds: impl Fn(&mut Entry) -> bool) -> Result<(), Errno> {
     let is_met = |hub: &mut Hub| hub.entries.get_mut(&key).is_none_or(&holds);
     match service()?.wait_until(is_met) {

@@ -118,7 +118,7 @@ pub fn address_of(own: &Entry, member: &Member) -> Result<AhAttr, Errno> {
 /// has left the group.
 ///
 /// # Errors
-/// Those of `ibv_attach_mcast`, such as `EINVAL`: the address is not a multicast address.
+/// The errors of `ibv_attach_mcast`, such as `EINVAL`: the address is not a multicast address.
 ///
 /// # Safety
 /// The queue pair must not be destroyed during the call.

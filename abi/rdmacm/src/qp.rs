@@ -18,7 +18,7 @@ use std::ptr::null_mut;
 /// Moves an identifier's queue pair to a state, with the attributes that both sides have agreed on.
 ///
 /// # Errors
-/// Those of [`attributes`] and `ibv_modify_qp`.
+/// The errors of [`attributes`] and `ibv_modify_qp`.
 ///
 /// # Safety
 /// The queue pair must not be destroyed during the call.
@@ -72,7 +72,7 @@ unsafe fn add_cqs(object: &IdObject, attr: &mut QpInitAttrEx) -> Result<(), Errn
 /// Creates the completion queue for receives, and its channel.
 ///
 /// # Errors
-/// Those of `ibv_create_cq`.
+/// The errors of `ibv_create_cq`.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -105,7 +105,7 @@ pub unsafe fn remove_cqs(object: &IdObject) {
 ///
 /// # Errors
 /// `EINVAL`: the identifier already has a queue pair, or has no device; the protection domain belongs to another device; or a
-/// completion queue is not the one that the identifier already has. Those of `ibv_create_qp_ex`.
+/// completion queue is not the one that the identifier already has. The errors of `ibv_create_qp_ex`.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.

@@ -32,7 +32,7 @@ const EXACTLY: u8 = 2;
 /// Resolves an address. Queues an event with the result.
 ///
 /// # Errors
-/// `EINVAL`: the identifier is in use, or the addresses are of different families. Those of [`bind`].
+/// `EINVAL`: the identifier is in use, or the addresses are of different families. The errors of [`bind`].
 pub fn resolve(
     object: &IdObject,
     source: Option<SocketAddr>,

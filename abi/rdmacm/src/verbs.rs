@@ -75,7 +75,7 @@ pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
 /// The XRC domain that all identifiers share. The first call opens it; it stays open until the process exits.
 ///
 /// # Errors
-/// Those of `ibv_open_xrcd`.
+/// The errors of `ibv_open_xrcd`.
 pub fn xrc_domain() -> Result<*mut Xrcd, Errno> {
     let (context, _) = device()?;
     let mut opened = XRC_DOMAIN.lock();
@@ -106,7 +106,7 @@ pub fn gid_index(address: SocketAddr) -> u8 {
 /// Creates a completion queue and its channel.
 ///
 /// # Errors
-/// Those of `ibv_create_comp_channel` and `ibv_create_cq`.
+/// The errors of `ibv_create_comp_channel` and `ibv_create_cq`.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -164,7 +164,7 @@ pub unsafe fn rearm(channel: *mut CompChannel, cq: *mut Cq) {
 /// `ibv_create_qp_ex`.
 ///
 /// # Errors
-/// Those of the call.
+/// The errors of the call.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
@@ -185,7 +185,7 @@ pub unsafe fn destroy_qp(qp: *mut Qp) {
 /// `ibv_modify_qp`.
 ///
 /// # Errors
-/// Those of the call.
+/// The errors of the call.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -259,7 +259,7 @@ pub unsafe fn context_of_pd(pd: *mut Pd) -> *mut Context {
 /// `ibv_create_srq_ex`.
 ///
 /// # Errors
-/// Those of the call.
+/// The errors of the call.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
@@ -274,7 +274,7 @@ pub unsafe fn create_srq(
 /// `ibv_attach_mcast`.
 ///
 /// # Errors
-/// Those of the call.
+/// The errors of the call.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.
@@ -286,7 +286,7 @@ pub unsafe fn attach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
 /// `ibv_detach_mcast`.
 ///
 /// # Errors
-/// Those of the call.
+/// The errors of the call.
 ///
 /// # Safety
 /// See `ibverbs::object` for the rules of handles.

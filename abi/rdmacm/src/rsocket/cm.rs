@@ -129,7 +129,7 @@ impl Id {
     /// Binds it to an address.
     ///
     /// # Errors
-    /// Those of [`bind`].
+    /// The errors of [`bind`].
     pub fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
         bind(self.object()?, to)
     }
@@ -149,7 +149,7 @@ impl Id {
     /// Starts listening.
     ///
     /// # Errors
-    /// Those of [`listen_at`].
+    /// The errors of [`listen_at`].
     pub fn listen(&self) -> Result<(), Errno> {
         listen_at(self.object()?, BACKLOG)
     }
@@ -157,7 +157,7 @@ impl Id {
     /// Starts resolving an address. An event follows.
     ///
     /// # Errors
-    /// Those of [`resolve`].
+    /// The errors of [`resolve`].
     pub fn resolve(&self, to: SocketAddr) -> Result<(), Errno> {
         resolve(self.object()?, None, to)
     }
@@ -165,7 +165,7 @@ impl Id {
     /// Starts resolving the route. An event follows.
     ///
     /// # Errors
-    /// Those of [`find_route`].
+    /// The errors of [`find_route`].
     pub fn find_route(&self) -> Result<(), Errno> {
         find_route(self.object()?, TIMEOUT_MS)
     }
@@ -173,7 +173,7 @@ impl Id {
     /// Creates its queue pair. The caller must destroy the queue pair, after the identifier.
     ///
     /// # Errors
-    /// Those of [`qp::create_plain`].
+    /// The errors of [`qp::create_plain`].
     pub fn create_qp(&self, attr: &mut QpInitAttr) -> Result<*mut Qp, Errno> {
         let object = self.object()?;
         // SAFETY: the attributes name live completion queues.
@@ -205,7 +205,7 @@ impl Id {
     /// Requests a connection. An event follows.
     ///
     /// # Errors
-    /// Those of `rdma_connect`.
+    /// The errors of `rdma_connect`.
     pub fn connect(&self, data: &[u8]) -> Result<(), Errno> {
         // SAFETY: a live identifier and valid parameters.
         Self::called(unsafe { crate::connect::connect(self.0, &mut Self::param(data)) })
@@ -214,7 +214,7 @@ impl Id {
     /// Accepts a request. An event follows.
     ///
     /// # Errors
-    /// Those of `rdma_accept`.
+    /// The errors of `rdma_accept`.
     pub fn accept(&self, data: &[u8]) -> Result<(), Errno> {
         // SAFETY: a live identifier and valid parameters.
         Self::called(unsafe { crate::accept::accept(self.0, &mut Self::param(data)) })

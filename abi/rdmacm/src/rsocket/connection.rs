@@ -131,7 +131,7 @@ impl Connection {
     /// Writes as many bytes as there is room for to memory that the peer has mapped. Adds their number to `done`.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn send_to(
         &mut self,
         from: &mut Buffers<'_>,
@@ -196,7 +196,7 @@ impl Connection {
     /// Copies and consumes received bytes. Returns their number.
     ///
     /// # Errors
-    /// Those of [`peek`](Self::peek). Then nothing is consumed.
+    /// The errors of [`peek`](Self::peek). In that case, nothing is consumed.
     pub fn receive(&mut self, to: &mut Buffers<'_>) -> Result<usize, Errno> {
         let done = self.peek(to, 0)?;
         self.stream.consume(done);

@@ -56,7 +56,7 @@ impl Registration {
     /// Registers memory.
     ///
     /// # Errors
-    /// Those of `ibv_reg_mr`.
+    /// The errors of `ibv_reg_mr`.
     ///
     /// # Safety
     /// The memory must stay valid until the registration is dropped.

@@ -132,7 +132,7 @@ impl Socket {
     /// Waits until `ready` returns something.
     ///
     /// # Errors
-    /// Those of [`Waiting::wait`].
+    /// The errors of [`Waiting::wait`].
     pub fn wait<R>(
         &self,
         blocks: bool,

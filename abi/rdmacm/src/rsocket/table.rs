@@ -44,7 +44,7 @@ pub fn insert(socket: Any) -> RawFd {
 /// The socket with a number.
 ///
 /// # Errors
-/// `EBADF`: no socket has this number. Those of [`crate::front::service`]: a forked child has no sockets.
+/// `EBADF`: no socket has this number. The errors of [`crate::front::service`]: a forked child has no sockets.
 pub fn find(number: RawFd) -> Result<Any, Errno> {
     crate::front::service()?;
     get(number).ok_or(Errno::BADF)
@@ -53,7 +53,7 @@ pub fn find(number: RawFd) -> Result<Any, Errno> {
 /// The stream socket with a number.
 ///
 /// # Errors
-/// Those of [`find`]. `EOPNOTSUPP`: the socket is for datagrams.
+/// The errors of [`find`]. `EOPNOTSUPP`: the socket is for datagrams.
 pub fn stream(number: RawFd) -> Result<Arc<Socket>, Errno> {
     match find(number)? {
         Any::Stream(socket) => Ok(socket),

@@ -127,7 +127,7 @@ impl Waiting {
     /// Waits until `ready` returns a result. Unless `blocks`, tries only once.
     ///
     /// # Errors
-    /// `EAGAIN`: there is no result, and the call does not block, or the deadline has passed. `EINTR`: a signal arrived. Those of
+    /// `EAGAIN`: there is no result, and the call does not block, or the deadline has passed. `EINTR`: a signal arrived. The errors of
     /// `ready`.
     pub fn wait<S: Progress, R>(
         &self,

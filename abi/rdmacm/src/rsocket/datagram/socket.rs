@@ -170,7 +170,7 @@ impl State {
     /// Binds it to an address.
     ///
     /// # Errors
-    /// Those of `bind`.
+    /// The errors of `bind`.
     pub fn bind(&mut self, to: SocketAddr) -> Result<(), Errno> {
         bind(&self.udp, &to).map_err(errno)
     }
@@ -178,7 +178,7 @@ impl State {
     /// Its address.
     ///
     /// # Errors
-    /// Those of `getsockname`.
+    /// The errors of `getsockname`.
     pub fn local(&self) -> Result<SocketAddr, Errno> {
         let address = getsockname(&self.udp).map_err(errno)?;
         SocketAddr::try_from(address).map_err(errno)
