@@ -99,7 +99,7 @@ pub fn new() -> Result<*mut EventChannel, Errno> {
 /// Destroys an event channel. Its identifiers report no more events.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The channel must not be used afterwards.
 pub unsafe fn destroy(channel: *mut EventChannel) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { remove::<ChannelObject>(channel) }?;
@@ -115,7 +115,7 @@ pub unsafe fn destroy(channel: *mut EventChannel) -> Result<(), Errno> {
 /// `EINVAL`: no live channel has this address.
 ///
 /// # Safety
-/// It must not be destroyed while the reference is in use.
+/// The channel must not be destroyed while the reference is in use.
 pub unsafe fn find_channel<'a>(channel: *mut EventChannel) -> Result<&'a ChannelObject, Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { find::<ChannelObject>(channel) }
@@ -129,7 +129,7 @@ pub extern "C" fn create_event_channel() -> *mut EventChannel {
 /// `rdma_destroy_event_channel`.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The channel must not be used afterwards.
 pub unsafe extern "C" fn destroy_event_channel(channel: *mut EventChannel) {
     // SAFETY: guaranteed by the caller.
     fence(|| unsafe { destroy(channel) });

@@ -114,7 +114,7 @@ unsafe fn destroy_all(id: *mut CmId) -> Result<(), Errno> {
 /// `rdma_destroy_ep`.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The identifier must not be used afterwards.
 pub unsafe extern "C" fn destroy_ep(id: *mut CmId) {
     // SAFETY: guaranteed by the caller.
     rkey_kit::fence(|| unsafe { destroy_all(id) });

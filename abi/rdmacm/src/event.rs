@@ -189,7 +189,7 @@ pub unsafe fn ack(event: *mut CmEvent) -> Result<(), Errno> {
 /// `EINVAL`: no live event has this address.
 ///
 /// # Safety
-/// It must not be acknowledged during the call.
+/// The event must not be acknowledged during the call.
 pub unsafe fn kind(event: *mut CmEvent) -> Result<(rdma_cm_event_type, c_int), Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe {
@@ -204,7 +204,7 @@ pub unsafe fn kind(event: *mut CmEvent) -> Result<(rdma_cm_event_type, c_int), E
 /// `EINVAL`: no live event has this address.
 ///
 /// # Safety
-/// It must not be acknowledged during the call.
+/// The event must not be acknowledged during the call.
 pub unsafe fn id_of(event: *mut CmEvent) -> Result<*mut CmId, Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe {

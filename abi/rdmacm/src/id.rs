@@ -196,7 +196,7 @@ pub fn new(
 /// `EINVAL`: it has ended.
 ///
 /// # Safety
-/// It must not be destroyed while the reference is in use.
+/// The identifier must not be destroyed while the reference is in use.
 pub unsafe fn of_handle<'a>(handle: usize) -> Result<&'a IdObject, Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe { find::<IdObject>(std::ptr::with_exposed_provenance::<CmId>(handle)) }
@@ -205,7 +205,7 @@ pub unsafe fn of_handle<'a>(handle: usize) -> Result<&'a IdObject, Errno> {
 /// Frees an identifier.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The identifier must not be used afterwards.
 pub unsafe fn free(id: *mut CmId) {
     // SAFETY: guaranteed by the caller.
     drop(unsafe { remove::<IdObject>(id) });

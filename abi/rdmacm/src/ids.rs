@@ -86,7 +86,7 @@ unsafe fn create_on(
 /// `EINVAL`: no live identifier has this address.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The identifier must not be used afterwards.
 pub unsafe fn destroy(handle: *mut CmId) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { find::<IdObject>(handle) }?;
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn create_id(
 /// `rdma_destroy_id`.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The identifier must not be used afterwards.
 pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
     // SAFETY: guaranteed by the caller.
     fence_or_minus_one(|| unsafe { destroy(id) }.map(|()| 0))

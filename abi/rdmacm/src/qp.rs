@@ -273,7 +273,7 @@ pub unsafe extern "C" fn create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) ->
 /// `rdma_destroy_qp`.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The queue pair must not be used afterwards.
 pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
     rkey_kit::fence(|| {
         // SAFETY: guaranteed by the caller.

@@ -117,7 +117,7 @@ pub unsafe extern "C" fn create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) 
 /// `rdma_destroy_srq`.
 ///
 /// # Safety
-/// It must not be used afterwards.
+/// The shared receive queue must not be used afterwards.
 pub unsafe extern "C" fn destroy_srq(id: *mut CmId) {
     rkey_kit::fence(|| {
         // SAFETY: guaranteed by the caller.

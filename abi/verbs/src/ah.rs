@@ -146,7 +146,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
 /// `ibv_destroy_ah`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the address handle.
 pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
     fence(|| {
         // SAFETY: `remove` and `find` validate the handle; the object keeps its protection domain alive.

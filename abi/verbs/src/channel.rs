@@ -69,7 +69,7 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut Comp
 /// `ibv_destroy_comp_channel`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the channel.
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.

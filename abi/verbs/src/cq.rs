@@ -234,7 +234,7 @@ fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Err
 /// `ibv_destroy_cq`: waits until all of its events are acknowledged.
 ///
 /// # Safety
-/// No other thread may use it, except to acknowledge events.
+/// No other thread may use the completion queue, except to acknowledge events.
 pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.

@@ -121,7 +121,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr)
 /// `ibv_free_dm`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the device memory.
 pub unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
 /// `ibv_unimport_dm`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the handle.
 pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
     fence(|| {
         // SAFETY: `find` validates the handle.

@@ -232,7 +232,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
 /// `ibv_destroy_flow`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the rule.
 pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
     fence(|| {
         // SAFETY: `find` and `remove` validate the handles; a queue pair is not destroyed while it has rules.

@@ -473,7 +473,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
 /// `ibv_unimport_mr`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the handle.
 pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
     fence(|| {
         // SAFETY: `find` validates the handle.

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
 /// `ibv_dealloc_pd`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the domain.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
 /// nothing.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the handle.
 pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
     fence(|| {
         // SAFETY: `find` validates the handle.
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) 
 /// `ibv_dealloc_td`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the domain.
 pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.

@@ -480,7 +480,7 @@ pub unsafe extern "C" fn query_qp(
 /// its requests.
 ///
 /// # Safety
-/// No other thread may use it, except to acknowledge events.
+/// No other thread may use the queue pair, except to acknowledge events.
 pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.

@@ -218,7 +218,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
 /// `ibv_destroy_srq`: waits until all of its events are acknowledged.
 ///
 /// # Safety
-/// No other thread may use it, except to acknowledge events.
+/// No other thread may use the queue, except to acknowledge events.
 pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.

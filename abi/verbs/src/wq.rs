@@ -158,7 +158,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
 /// `ibv_destroy_wq`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the queue.
 pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
     fence(|| {
         // SAFETY: `find` and `remove` validate the handles; the queue keeps its domain and completion queue alive.
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn create_table(
 /// `ibv_destroy_rwq_ind_table`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the table.
 pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
     fence(|| {
         // SAFETY: `find` and `remove` validate the handles; the table keeps its queues alive.

@@ -127,7 +127,7 @@ fn new_domain(device: &Device, file: Option<(u64, u64)>) -> Result<Domain, Errno
 /// `ibv_close_xrcd`.
 ///
 /// # Safety
-/// No other thread may use it.
+/// No other thread may use the domain.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
     fence(|| {
         // SAFETY: `find` validates the handle.
