@@ -133,7 +133,7 @@ unsafe fn copy(from: *const Info, lengths: &Lengths) -> Result<Owned> {
 }
 
 /// # Safety
-/// As for [`copy`].
+/// Same as for [`copy`].
 unsafe fn endpoint(from: *const EpAttr, len: usize) -> Result<*mut EpAttr> {
     // SAFETY: guaranteed by the caller.
     let new: *mut LongEpAttr = unsafe { structure(from.cast(), len)? };
@@ -153,7 +153,7 @@ unsafe fn endpoint(from: *const EpAttr, len: usize) -> Result<*mut EpAttr> {
 }
 
 /// # Safety
-/// As for [`copy`].
+/// Same as for [`copy`].
 unsafe fn domain(from: *const DomainAttr, len: usize) -> Result<*mut DomainAttr> {
     // SAFETY: guaranteed by the caller.
     let new: *mut LongDomainAttr = unsafe { structure(from.cast(), len)? };
@@ -183,7 +183,7 @@ unsafe fn domain(from: *const DomainAttr, len: usize) -> Result<*mut DomainAttr>
 }
 
 /// # Safety
-/// As for [`copy`].
+/// Same as for [`copy`].
 unsafe fn fabric(from: *const FabricAttr, len: usize) -> Result<*mut FabricAttr> {
     // SAFETY: guaranteed by the caller.
     let new = unsafe { structure(from, len)? };

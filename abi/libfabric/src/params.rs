@@ -41,7 +41,7 @@ static DEFINED: Mutex<Vec<Defined>> = Mutex::new(Vec::new());
 /// The name of a variable: `FI_RKEY_MODE` for the parameter `mode` of the provider `rkey`.
 ///
 /// # Safety
-/// Null or a provider, and null or a C string.
+/// `provider` is null or points to a provider; `parameter` is null or a C string.
 unsafe fn variable(provider: *const Provider, parameter: *const c_char) -> Result<CString> {
     if parameter.is_null() {
         return Err(Failed::INVAL);
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn getparams(params: *mut *mut Param, count: *mut c_int) -
 /// Frees a list of `count` entries.
 ///
 /// # Safety
-/// A list of `getparams` with at least this many entries, which nothing uses.
+/// The list came from `getparams`, has at least this many entries, and is no longer in use.
 unsafe fn release(list: *mut Param, count: usize) {
     for at in 0..count {
         // SAFETY: guaranteed by the caller; strings are null or from `strdup`.
@@ -253,7 +253,7 @@ unsafe fn release(list: *mut Param, count: usize) {
 /// `fi_freeparams`.
 ///
 /// # Safety
-/// Null, or a list from `fi_getparams` that nothing uses.
+/// `params` is null, or a list from `fi_getparams` that is no longer in use.
 pub unsafe extern "C" fn freeparams(params: *mut Param) {
     let _ = caught(|| {
         if params.is_null() {

@@ -14,7 +14,7 @@ unsafe extern "C" {
 /// The text of a format and its arguments, truncated to 4 KiB.
 ///
 /// # Safety
-/// A C string, and a `va_list` with the arguments that it needs.
+/// `format` is null or a C string; `list` is a `va_list` with the arguments that the format requires.
 pub(crate) unsafe fn formatted(format: *const c_char, list: *mut c_void) -> String {
     let mut buffer = [0u8; 4096];
     if format.is_null() {

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char};
 /// libdat2 calls this when it opens the first IA of a name.
 ///
 /// # Safety
-/// libdat2 calls it.
+/// The caller is libdat2.
 pub unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters: *const c_char) {
     // SAFETY: guaranteed by the caller.
     caught(|| unsafe { provider::init(info, parameters) });
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, parameters
 /// libdat2 calls this when it has closed the last IA of a name.
 ///
 /// # Safety
-/// libdat2 calls it.
+/// The caller is libdat2.
 pub unsafe extern "C" fn dat_provider_fini(info: *const ProviderInfo) {
     // SAFETY: guaranteed by the caller.
     caught(|| unsafe { provider::fini(info) });
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn dat_provider_fini(info: *const ProviderInfo) {
 /// Operations of extensions that need no open IA.
 ///
 /// # Safety
-/// libdat2 calls it.
+/// The caller is libdat2.
 pub unsafe extern "C" fn dapl_extensions(
     handle: Handle,
     op: ExtendedOp,
@@ -38,10 +38,10 @@ pub unsafe extern "C" fn dapl_extensions(
 }
 
 /// The function table of the IA called `name` on the address or interface `parameters`, for `libdat.so.1`, which has no registry.
-/// Null if one of them is null.
+/// Returns null if one of the arguments is null.
 ///
 /// # Safety
-/// Both are null or C strings.
+/// Both arguments are null or C strings.
 pub unsafe extern "C" fn rkey_dat_provider(
     name: *const c_char,
     parameters: *const c_char,

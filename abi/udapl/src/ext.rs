@@ -93,7 +93,7 @@ unsafe fn write_immediate(ep: &Arc<Ep>, arguments: &mut Arguments) -> Result {
 /// The local segment for the old value of an atomic operation.
 ///
 /// # Safety
-/// Null or a triplet.
+/// `triplet` is null or points to a triplet.
 unsafe fn result_segment(number: u32, triplet: *const LmrTriplet) -> Result<Segments> {
     // SAFETY: guaranteed by the caller.
     let triplet = unsafe { argument::input(number, triplet)? };

@@ -220,7 +220,7 @@ pub(super) fn dma_buf(
 /// Registers a region; `foreign` says who copies its segments.
 ///
 /// # Safety
-/// As for [`Device::register`].
+/// Same as for [`Device::register`].
 #[inline]
 pub(super) unsafe fn register(
     device: &Device,

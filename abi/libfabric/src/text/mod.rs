@@ -33,7 +33,7 @@ fn pointer(address: *const c_void) -> String {
 /// The description that an object gives of itself, or its address.
 ///
 /// # Safety
-/// The handle of an object.
+/// `fid` is the handle of an object.
 unsafe fn object(fid: *const Fid) -> String {
     const LEN: usize = 1024;
     // SAFETY: guaranteed by the caller.

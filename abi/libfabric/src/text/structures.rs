@@ -41,7 +41,7 @@ fn missing(name: &str, indent: &str) -> String {
 }
 
 /// # Safety
-/// Null or a C string.
+/// `text` is null or a C string.
 unsafe fn string(text: *const c_char) -> String {
     match text.is_null() {
         true => "(null)".to_owned(),
@@ -77,7 +77,7 @@ fn completion_order(order: u64) -> String {
 }
 
 /// # Safety
-/// Null or attributes.
+/// `attr` is null or points to attributes.
 pub(super) unsafe fn tx_attr(attr: *const TxAttr, indent: &str) -> String {
     // SAFETY: guaranteed by the caller.
     let Some(it) = (unsafe { attr.as_ref() }) else {
@@ -98,7 +98,7 @@ pub(super) unsafe fn tx_attr(attr: *const TxAttr, indent: &str) -> String {
 }
 
 /// # Safety
-/// Null or attributes.
+/// `attr` is null or points to attributes.
 pub(super) unsafe fn rx_attr(attr: *const RxAttr, indent: &str) -> String {
     // SAFETY: guaranteed by the caller.
     let Some(it) = (unsafe { attr.as_ref() }) else {
@@ -117,7 +117,7 @@ pub(super) unsafe fn rx_attr(attr: *const RxAttr, indent: &str) -> String {
 }
 
 /// # Safety
-/// Null or attributes.
+/// `attr` is null or points to attributes.
 pub(super) unsafe fn ep_attr(attr: *const EpAttr, indent: &str) -> String {
     // SAFETY: guaranteed by the caller.
     let Some(it) = (unsafe { attr.as_ref() }) else {
@@ -145,7 +145,7 @@ pub(super) unsafe fn ep_attr(attr: *const EpAttr, indent: &str) -> String {
 /// The fields of 1.17 only, because this function cannot know whether the program's structure is longer.
 ///
 /// # Safety
-/// Null or attributes.
+/// `attr` is null or points to attributes.
 pub(super) unsafe fn domain_attr(attr: *const DomainAttr, indent: &str) -> String {
     // SAFETY: guaranteed by the caller.
     let Some(it) = (unsafe { attr.as_ref() }) else {
@@ -190,7 +190,7 @@ pub(super) unsafe fn domain_attr(attr: *const DomainAttr, indent: &str) -> Strin
 }
 
 /// # Safety
-/// Null or attributes.
+/// `attr` is null or points to attributes.
 pub(super) unsafe fn fabric_attr(attr: *const FabricAttr, indent: &str) -> String {
     // SAFETY: guaranteed by the caller.
     let Some(it) = (unsafe { attr.as_ref() }) else {
@@ -207,7 +207,7 @@ pub(super) unsafe fn fabric_attr(attr: *const FabricAttr, indent: &str) -> Strin
 }
 
 /// # Safety
-/// A valid `fi_info`.
+/// `info` points to a valid `fi_info`.
 pub(super) unsafe fn info(info: *const Info) -> String {
     const INDENT: &str = "    ";
     // SAFETY: guaranteed by the caller.
