@@ -77,7 +77,7 @@ impl Attr {
     /// `DAT_INVALID_PARAMETER`.
     pub fn read(number: u32, asked: &EpAttr) -> Result<Self> {
         let bad = |what: &str, given: i64, most: u32| {
-            tracing::info!("EP attribute {what} is {given}, but must be at most {most}");
+            tracing::info!("EP attribute {what} is {given}, but must be from 0 to {most}");
             Fail::argument(number)
         };
         let limited = |what: &'static str, given: Count, most: u32| match u32::try_from(given) {

@@ -64,7 +64,7 @@ fn contexts(count: usize) -> String {
     }
 }
 
-/// The order of completions. Only `FI_ORDER_NONE` and `FI_ORDER_STRICT` have names.
+/// The order of completions. Orders between `FI_ORDER_NONE` and `FI_ORDER_STRICT` have no names.
 fn completion_order(order: u64) -> String {
     let strict = match order & FI_ORDER_STRICT {
         0 => Some("FI_ORDER_NONE"),

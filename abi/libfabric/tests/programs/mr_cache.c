@@ -8,7 +8,7 @@
 
 enum { LEN = 4096 };
 
-/* The number of the cache's calls of each function of the monitor, and the range of the last call. */
+/* How often the cache has called each function of the monitor, and the range of its last subscription. */
 static struct {
 	atomic_int start, stop, subscribe, unsubscribe, valid;
 	const void *addr;
