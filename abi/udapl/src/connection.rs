@@ -297,7 +297,7 @@ impl Ep {
         });
         drop(control);
         if let Err(error) = answered {
-            tracing::info!(%error, "cannot accept a connection");
+            tracing::info!("EP {:#x} cannot accept a connection: {error}", self.handle);
             self.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
         }
         Ok(())
@@ -338,7 +338,7 @@ impl Ep {
         if self.is_datagram() {
             return self.not_resolved(attempt, error);
         }
-        tracing::info!("cannot connect: {}", why(error));
+        tracing::info!("EP {:#x} cannot connect: {}", self.handle, why(error));
         let (number, data) = match error {
             DeviceError::Refused { reason } => (CONNECTION_EVENT_PEER_REJECTED, from_text(reason)),
             DeviceError::NotListening { .. } | DeviceError::Handshake(_) => {
@@ -493,7 +493,7 @@ impl Ep {
         if let Some(qp) = &parts.qp
             && let Err(error) = qp.modify(&QpAttributes::to(QpState::Error))
         {
-            tracing::debug!(%error, "cannot flush an EP");
+            tracing::debug!("cannot flush EP {:#x}: {error}", self.handle);
         }
         for evd in [&parts.recv, &parts.request] {
             self.ia().collect(evd.as_deref());

@@ -111,7 +111,11 @@ impl Ep {
 
     /// Reports that the address of another EP could not be obtained.
     pub fn not_resolved(self: &Arc<Self>, attempt: u64, error: &DeviceError) {
-        tracing::info!("cannot get the address of a datagram EP: {}", why(error));
+        tracing::info!(
+            "EP {:#x} did not get the address of a datagram EP: {}",
+            self.handle,
+            why(error)
+        );
         let (number, kind, data) = match error {
             DeviceError::Refused { reason } => (
                 IB_UD_CONNECTION_REJECT_EVENT,

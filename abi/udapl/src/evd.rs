@@ -462,7 +462,10 @@ impl Evd {
             false => Ok(()),
         };
         if let Err(error) = armed.and_then(|()| self.cq.watch(&self.ia.channel)) {
-            tracing::debug!(%error, "cannot watch a completion queue");
+            tracing::debug!(
+                "cannot watch the completion queue of EVD {:#x}: {error}",
+                self.handle
+            );
         }
     }
 

@@ -207,7 +207,10 @@ fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello)
         Ok(true) => ep.accepted(attempt, hello),
         Err(error) if ep.is_datagram() => ep.not_resolved(attempt, &error),
         Err(error) => {
-            tracing::info!(%error, "a peer did not confirm its connection");
+            tracing::info!(
+                "the peer of EP {:#x} did not confirm the connection: {error}",
+                ep.handle
+            );
             ep.failed(attempt, CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR, &[]);
         }
     }

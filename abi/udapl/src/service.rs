@@ -217,7 +217,9 @@ impl Service {
         let ep = match self.ep_for_request() {
             Ok(ep) => ep,
             Err(fail) => {
-                tracing::info!("cannot create an EP for a connection request: {fail}");
+                tracing::info!(
+                    "cannot create an EP for a connection request; request refused: {fail}"
+                );
                 incoming.reject("");
                 return;
             }
@@ -235,7 +237,9 @@ impl Service {
                 });
             }
             Err(fail) => {
-                tracing::warn!("dropped a connection request: {fail}");
+                tracing::warn!(
+                    "cannot create a CR for a connection request; request dropped: {fail}"
+                );
                 match ep {
                     Some(ep) if matches!(self.target, Target::Provider) => discard(&ep),
                     Some(ep) => drop(ep.take_step(Step::Reject)),

@@ -169,7 +169,7 @@ struct Round {
 impl Round {
     fn run(mut self) {
         if let Err(error) = self.ia.sink_cq.watch(&self.ia.channel) {
-            tracing::debug!(%error, "cannot watch a completion queue");
+            tracing::debug!(%error, "cannot watch the queue for completions without an EVD");
         }
         loop {
             let services = self.shared.services();
