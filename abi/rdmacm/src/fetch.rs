@@ -318,7 +318,10 @@ fn joined(id: &IdObject, group: GroupKey) -> Result<Draft, Errno> {
 }
 
 fn rejected(id: &IdObject, rej: &Rej) -> Draft {
-    tracing::info!("connection refused: {}", rej.reason);
+    match with_entry(id.key, |own| Ok(own.peer)) {
+        Ok(Some(peer)) => tracing::info!("{peer} refused the connection: {}", rej.reason),
+        _ => tracing::info!("the peer refused the connection: {}", rej.reason),
+    }
     // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
     unsafe { verbs::fail_qp(id.qp()) };
     Draft {
