@@ -373,7 +373,7 @@ impl Evd {
         Ok(event)
     }
 
-    /// Waits for `threshold` events and takes one as [`Evd::dequeue`] does; also returns how many are left.
+    /// Waits for `threshold` events and takes one as [`Evd::dequeue`] does; also returns how many events remain.
     ///
     /// # Errors
     /// `DAT_TIMEOUT_EXPIRED`; `DAT_INVALID_STATE` (unwaitable, or another waiter); `DAT_ABORT` (freed, or its IA closed).

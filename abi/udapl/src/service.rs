@@ -169,7 +169,7 @@ impl Service {
     /// Takes the next connection request, to be delivered; `None` also if the program has no room for it.
     ///
     /// # Errors
-    /// The listener failed: no descriptor is left, for example.
+    /// The listener failed, for example because no descriptor is available.
     pub fn next_request(&self) -> std::result::Result<Option<Received>, DeviceError> {
         let Some(listener) = self.awaited() else {
             return Ok(None);

@@ -5,7 +5,7 @@
 
 use crate::sys::VaListTag;
 
-/// The arguments that are left: integers and pointers only, 8 bytes each.
+/// The remaining arguments: integers and pointers only, 8 bytes each.
 pub struct Arguments(*mut VaListTag);
 
 /// The size of the area of saved integer registers (System V ABI for x86-64, 3.5.7).

@@ -248,14 +248,14 @@ impl<'a> Buffers<'a> {
         Ok(Self { left, skip: 0 })
     }
 
-    /// How many bytes are left.
+    /// The number of bytes that have not been copied yet.
     #[must_use]
     pub fn len(&self) -> usize {
         let all: usize = self.left.iter().map(|buffer| buffer.iov_len).sum();
         all - self.skip
     }
 
-    /// Whether nothing is left.
+    /// Whether all bytes have been copied.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -320,7 +320,7 @@ impl<'a> Buffers<'a> {
         Ok(len)
     }
 
-    /// Takes all bytes that are left.
+    /// Takes all remaining bytes.
     ///
     /// # Errors
     /// `EFAULT`: they cannot be read.

@@ -86,7 +86,7 @@ impl Waiting {
         let Some(highest) = highest_null_above(watch.as_raw_fd()) else {
             return;
         };
-        // If no descriptor is left, the old one stays.
+        // If no descriptor is available, the socket keeps the old one.
         if let Ok(new) = rustix::io::fcntl_dupfd_cloexec(&*watch, highest + 1) {
             *watch = new;
         }

@@ -88,7 +88,7 @@ impl Stage {
     pub(crate) fn run(&self, mut command: Command) -> String {
         let said = self.file("said");
         let file = File::create(&said).expect("a file can be made");
-        let errors = file.try_clone().expect("a descriptor is left");
+        let errors = file.try_clone().expect("a descriptor is free");
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let mut child = command.spawn().unwrap_or_else(|error| {
             panic!("{error}: {command:?}; `cargo xtask test` installs what the tests need")

@@ -135,7 +135,7 @@ int main(void) {
   if (!ibv_dereg_mr(mr)) return printf("a region was deregistered twice\n"), 1;
   struct ibv_cq *late = ibv_create_cq(context, 4, NULL, NULL, 0);
   if (!late || ibv_destroy_cq(late) || !ibv_destroy_cq(late)) return printf("a queue was destroyed twice\n"), 1;
-  if (ibv_destroy_cq(cq) || ibv_dealloc_pd(pd)) return printf("objects are left over\n"), 1;
+  if (ibv_destroy_cq(cq) || ibv_dealloc_pd(pd)) return printf("the completion queue or the domain is still in use\n"), 1;
   if (!ibv_dealloc_pd(pd)) return printf("a domain was deallocated twice\n"), 1;
   if (ibv_close_device(context)) return 1;
   ibv_free_device_list(list);

@@ -61,7 +61,7 @@ impl Stage {
     pub(crate) fn start(&self, mut command: Command, name: &str) -> Running {
         let said = self.file(&format!("{name}.said"));
         let file = File::create(&said).expect("a file can be made");
-        let errors = file.try_clone().expect("a descriptor is left");
+        let errors = file.try_clone().expect("a descriptor is free");
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let shown = format!("{command:?}");
         let child = command.spawn().unwrap_or_else(|error| {
@@ -137,7 +137,7 @@ impl Port {
         // SAFETY: our own values, with their lengths; all zeros is an address that means "any".
         unsafe {
             let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-            assert!(fd >= 0, "a descriptor is left");
+            assert!(fd >= 0, "a descriptor is free");
             let held = OwnedFd::from_raw_fd(fd);
             let mut address: libc::sockaddr_in = std::mem::zeroed();
             address.sin_family = libc::AF_INET as libc::sa_family_t;
@@ -154,7 +154,7 @@ impl Port {
                 libc::bind(held.as_raw_fd(), at, len),
                 libc::getsockname(held.as_raw_fd(), at, &raw mut len),
             ];
-            assert_eq!(results, [0; 3], "a port is left");
+            assert_eq!(results, [0; 3], "a port is free");
             Self {
                 number: u16::from_be(address.sin_port),
                 _held: held,
