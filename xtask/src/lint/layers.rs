@@ -115,7 +115,7 @@ pub(super) fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
     Ok(compare(&parse(text)?, &crates))
 }
 
-/// Reads `| crate | may use | in its tests also | ...` rows between the marks.
+/// Reads `| crate | may use | its tests may also use | ...` rows between the marks.
 fn parse(text: &str) -> Result<BTreeMap<String, Allowed>> {
     let Some((_, rest)) = text.split_once(OPEN) else {
         bail!("{DOCUMENT} has no '{OPEN}' mark")

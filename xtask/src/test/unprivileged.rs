@@ -116,7 +116,9 @@ fn copy_to(session: &Session<'_>, program: &Path, folder: &str) -> Result<PathBu
     for folder in [&session.scratch, &programs] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
-    let name = program.file_name().context("a program has a name")?;
+    let name = program
+        .file_name()
+        .with_context(|| format!("{} has no file name", program.display()))?;
     let to = programs.join(name);
     // An earlier copy may still be running and cannot be written to, so it is replaced.
     let new = programs.join(format!("{}.new", name.to_string_lossy()));
