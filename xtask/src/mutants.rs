@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(48 * 3600);
 pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     ensure!(
         process::capture(process::cargo(root).args(["mutants", "--version"])).is_ok(),
-        "run: cargo install --locked cargo-mutants"
+        "cargo-mutants is not installed; run: cargo install --locked cargo-mutants"
     );
     let mut command = process::cargo(root);
     command.args(["mutants", "--no-shuffle", "--output"]);

@@ -63,7 +63,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
 pub(crate) fn ensure(install: bool) -> Result<String> {
     if !process::exists("dpkg-query") {
         bail!(
-            "this is not a Debian system: install the equivalents of {}",
+            "this system has no dpkg-query: install the equivalents of these Debian packages: {}",
             names(NEEDED).join(" ")
         );
     }
@@ -77,7 +77,7 @@ pub(crate) fn ensure(install: bool) -> Result<String> {
     let wanted = missing.join(" ");
     let by_hand = format!("apt-get install --no-install-recommends {wanted}");
     if !install {
-        bail!("missing Debian packages; run as root: {by_hand}");
+        bail!("Debian packages are missing; run as root: {by_hand}");
     }
     let prefix: &[&str] = if process::is_root() {
         &[]
@@ -87,7 +87,7 @@ pub(crate) fn ensure(install: bool) -> Result<String> {
         &["sudo", "-n"]
     } else {
         bail!(
-            "missing Debian packages, and no way to install them (not root, and no sudo without a password); run as root: {by_hand}"
+            "Debian packages are missing, and xtask cannot install them: it does not run as root, and sudo needs a password; run as root: {by_hand}"
         );
     };
     eprintln!("installing Debian packages: {wanted}");
@@ -126,7 +126,7 @@ fn apt(prefix: &[&str], arguments: &[&str]) -> Result<()> {
     let outcome = process::run(command, Duration::from_secs(600))?;
     if !outcome.ok {
         bail!(
-            "{described} failed; install by hand: {}",
+            "{described} failed; install these packages by hand: {}",
             names(NEEDED).join(" ")
         );
     }

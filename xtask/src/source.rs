@@ -83,7 +83,8 @@ impl Tree {
 }
 
 fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
-    let entries = std::fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("reading {}", directory.display()))?;
     for entry in entries {
         let entry = entry?;
         let path: PathBuf = entry.path();
@@ -97,8 +98,8 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         if EXTENSIONS.contains(&extension) || NAMES.contains(&name.as_str()) {
             let relative = path.strip_prefix(root).unwrap_or(&path);
-            let text =
-                std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("reading {}", path.display()))?;
             files.push(File {
                 path: relative.to_string_lossy().replace('\\', "/"),
                 text,

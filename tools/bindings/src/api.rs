@@ -4,9 +4,9 @@
 pub struct Api {
     /// The directory of the generated files, from the repository's root.
     pub folder: &'static str,
-    /// The source that the files' headers name.
+    /// What the first lines of the generated files name as their source.
     pub source: &'static str,
-    /// The package, as the command in `asks` knows it.
+    /// The package whose version the command in `asks` prints.
     pub package: &'static str,
     /// The command that says which version of the package is installed.
     pub asks: &'static [&'static str],

@@ -34,13 +34,13 @@ fn main() -> Result<()> {
                 stale.push(path);
             } else {
                 std::fs::write(&path, text)
-                    .with_context(|| format!("{} cannot be written", path.display()))?;
+                    .with_context(|| format!("writing {}", path.display()))?;
                 println!("wrote {}", path.display());
             }
         }
     }
     if !stale.is_empty() {
-        bail!("not as `cargo xtask bindings` writes them: {stale:?}");
+        bail!("out of date: {stale:?}; run `cargo xtask bindings`");
     }
     Ok(())
 }
@@ -100,12 +100,12 @@ impl bindgen::callbacks::ParseCallbacks for OpaqueTypesAreCopy {
 
 /// The version of the installed headers, which must be the one that the front end is generated from.
 fn version(api: &Api) -> Result<String> {
-    let (program, words) = api.asks.split_first().context("no command")?;
+    let (program, words) = api.asks.split_first().context("`asks` is empty")?;
     let installed = output(Command::new(program).args(words).arg(api.package))?;
     let installed = installed.trim().to_owned();
     if !installed.starts_with(api.version) {
         bail!(
-            "{} is installed in version {installed}; the layouts are generated from {}",
+            "{} {installed} is installed, but the layouts are generated from version {}",
             api.package,
             api.version
         );
@@ -137,12 +137,12 @@ fn format(text: &str) -> Result<String> {
         .stdout(Stdio::piped())
         .spawn()
         .context("rustfmt cannot be started")?;
-    let mut input = rustfmt.stdin.take().context("rustfmt has no input")?;
+    let mut input = rustfmt.stdin.take().context("rustfmt has no standard input")?;
     input.write_all(text.as_bytes())?;
     drop(input);
     let output = rustfmt.wait_with_output()?;
     if !output.status.success() {
-        bail!("rustfmt refuses what was generated");
+        bail!("rustfmt rejects the generated source");
     }
     Ok(String::from_utf8(output.stdout)?)
 }

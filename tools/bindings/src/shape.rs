@@ -16,8 +16,8 @@ use syn::{Expr, Fields, FieldsNamed, Ident, Item, ItemStruct, Stmt, Type, parse_
 
 /// The files, not formatted yet.
 pub fn shape(api: &Api, raw: &str, version: &str) -> Result<Vec<(PathBuf, String)>> {
-    let mut file = syn::parse_file(raw).context("bindgen's output is not Rust")?;
-    let later = syn::parse_file(api.later).context("the later fields are no Rust")?;
+    let mut file = syn::parse_file(raw).context("bindgen's output is not valid Rust")?;
+    let later = syn::parse_file(api.later).context("the file of later fields is not valid Rust")?;
     adapt_structures(api, &mut file.items);
     let lists = lists(api, &file.items);
     merge(&mut file.items, later.items)?;

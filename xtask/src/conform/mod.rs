@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
             problems.push(format!("{TABLE} is out of date: run `cargo xtask conform`"));
         }
     } else {
-        std::fs::write(root.join(TABLE), &table).with_context(|| TABLE.to_owned())?;
+        std::fs::write(root.join(TABLE), &table).with_context(|| format!("writing {TABLE}"))?;
     }
     for problem in &problems {
         println!("error[conform]: {problem}");
@@ -97,7 +97,7 @@ fn unknown(sections: &[Section], proofs: &[Proof]) -> Vec<String> {
         }
         if proof.test.is_none() {
             problems.push(format!(
-                "{}: a `Proves:` line that is not above a test",
+                "{}: no test follows this `Proves:` line",
                 proof.place
             ));
         }
@@ -121,7 +121,7 @@ fn not_run(proofs: &[Proof], listed: &[Listed]) -> Vec<String> {
             .filter(|test| !runs(&proof.package, test))
         {
             problems.push(format!(
-                "{}: {test} is not among the tests of {} that run",
+                "{}: the suite does not run the cited test {test} of {}",
                 proof.place, proof.package
             ));
         }

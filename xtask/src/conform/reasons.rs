@@ -66,7 +66,10 @@ const OPEN: &[(&str, &str)] = &[
     ("FI-244", FAKES),
     ("FI-245", FAKES),
     ("FI-246", FAKES),
-    ("FI-I48", "optional, of later versions; not built"),
+    (
+        "FI-I48",
+        "an optional feature of later versions, which rkey does not implement",
+    ),
 ];
 
 /// Why a clause does not apply, if it does not.

@@ -80,7 +80,7 @@ pub(super) fn named_once(tree: &Tree) -> Vec<Finding> {
         for file in tree.files.iter().filter(inside) {
             for (index, line) in code_only(&file.text).lines().enumerate() {
                 if has_word(line, path) {
-                    let message = format!("`{path}` is named in {module} only");
+                    let message = format!("only {module} may name `{path}`");
                     findings.push(Finding::at("layers", &file.path, index + 1, message));
                 }
             }
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Allowed>> {
             .map(str::trim)
             .collect();
         let [name, normal, tests, ..] = cells[..] else {
-            bail!("{DOCUMENT}: short row: {line}")
+            bail!("{DOCUMENT}: a row of the layers table has fewer than three cells: {line}")
         };
         rows.insert(
             name.trim_matches('`').to_owned(),

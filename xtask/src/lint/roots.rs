@@ -63,14 +63,15 @@ pub(super) fn roots(tree: &Tree) -> Vec<Finding> {
                 if on.contains(lint) {
                     continue;
                 }
-                let message = format!("must say #![cfg_attr(not(test), warn({lint}))]");
+                let message = format!("must contain #![cfg_attr(not(test), warn({lint}))]");
                 findings.push(Finding::of("roots", &file.path, message));
             }
         }
         let excepted = FILES.iter().any(|(path, _)| *path == file.path);
         let turns_off = |word: &str| code.contains(&format!("{word}(clippy::disallowed_methods"));
         if (turns_off("allow") || turns_off("expect")) != excepted {
-            let message = "turns `disallowed_methods` off exactly where a row in `FILES` says why";
+            let message =
+                "must allow `disallowed_methods` if and only if `FILES` gives a reason for this file";
             findings.push(Finding::of("roots", &file.path, message));
         }
     }
@@ -78,7 +79,7 @@ pub(super) fn roots(tree: &Tree) -> Vec<Finding> {
         let path = format!("{source}lib.rs");
         let forbids = |text: &str| code_only(text).contains("#![forbid(unsafe_code)]");
         if !tree.get(&path).is_some_and(|file| forbids(&file.text)) {
-            let message = "must say #![forbid(unsafe_code)]";
+            let message = "must contain #![forbid(unsafe_code)]";
             findings.push(Finding::of("roots", path, message));
         }
     }

@@ -17,8 +17,9 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     for file in &tree.files {
         for (number, line) in lines(&file.text) {
             for word in LEFTOVER_WORDS.iter().filter(|word| has_word(line, word)) {
-                let message =
-                    format!("`{word}` is left: do it, or record in the docs that it is open");
+                let message = format!(
+                    "`{word}` marks unfinished work: finish it, or record it in the docs as open"
+                );
                 findings.push(Finding::at("leftovers", &file.path, number, message));
             }
         }
@@ -27,7 +28,7 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
         }
         for (number, line) in lines(&code_only(&file.text)) {
             if line.contains(SWITCHED_OFF) {
-                let message = format!("`{SWITCHED_OFF}` is left");
+                let message = format!("`{SWITCHED_OFF}` disables a test: enable or remove it");
                 findings.push(Finding::at("leftovers", &file.path, number, message));
             }
         }
@@ -58,7 +59,7 @@ pub(super) fn paths(tree: &Tree) -> Vec<Finding> {
                     "paths",
                     &file.path,
                     number,
-                    "names this checkout's own directory",
+                    "contains the path of this checkout, which exists on one machine only",
                 ));
             }
         }

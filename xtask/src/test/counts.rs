@@ -37,7 +37,7 @@ struct Record {
 /// The stage; `program` is the release build of `rkey`.
 pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
     let found = in_target(session, "counts")?.join("counts.json");
-    fs::create_dir_all(found.parent().context("no directory for the counts")?)?;
+    fs::create_dir_all(found.parent().context("counts.json has no parent directory")?)?;
     let mut command = Command::new(program);
     command
         .args(["bench", "--count", "--json"])
@@ -85,7 +85,7 @@ fn judge(recorded: &[Count], found: &[Count]) -> Vec<String> {
         let more = (new.instructions / old.instructions - 1.0) * 100.0;
         if more > TOLERANCE {
             failures.push(format!(
-                "{path}, {side}: {:.0} instructions, {:.0} recorded ({more:+.1} %); if that is meant, record it: \
+                "{path}, {side}: {:.0} instructions, {:.0} recorded ({more:+.1} %); if the increase is intended, record it: \
                  cargo xtask test --only counts --record",
                 new.instructions, old.instructions
             ));

@@ -69,7 +69,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
     seeds.arg("--").arg(&corpus);
     ensure!(
         process::run(seeds, 15 * MINUTE)?.ok,
-        "cannot write the seeds"
+        "the example write_seeds of rkey-conformance failed"
     );
     let list = process::capture(cargo_fuzz().args(["fuzz", "list"]))?;
     let seconds = seconds(GUIDED_SECONDS);
@@ -91,7 +91,7 @@ pub(super) fn by_coverage(session: &Session<'_>) -> Result<Report> {
             record(session, target, &corpus.join(target))?;
         }
     }
-    ensure!(!list.is_empty(), "there are no fuzz targets");
+    ensure!(!list.is_empty(), "`cargo fuzz list` names no targets");
     Ok(report)
 }
 
@@ -107,14 +107,14 @@ fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
         .args(["--", "-set_cover_merge=1"]);
     ensure!(
         process::run(command, 30 * MINUTE)?.ok,
-        "cannot merge the corpus of {target}"
+        "cargo-fuzz failed to merge the corpus of {target}"
     );
     let mut inputs = Vec::new();
     for file in fs::read_dir(&few)? {
         inputs.push(fs::read(file?.path())?);
     }
     let place = session.root.join(format!("fuzz/seeds/{target}.hex"));
-    fs::write(&place, lines(inputs)).with_context(|| place.display().to_string())
+    fs::write(&place, lines(inputs)).with_context(|| format!("writing {}", place.display()))
 }
 
 /// A seed file with the inputs that are kept, the shortest first.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Options of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Runs only these stages (see --list); comma separated or repeated.
+    /// Runs only these stages (see --list): a list with commas, or one option for each stage.
     #[arg(long, value_delimiter = ',', value_name = "STAGE")]
     only: Vec<String>,
     /// Skips these stages.
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Reports missing Debian packages instead of installing them.
     #[arg(long)]
     no_install: bool,
-    /// Makes the stages with recorded results record new ones.
+    /// Records new results in the stages that compare with recorded ones.
     #[arg(long)]
     record: bool,
 }

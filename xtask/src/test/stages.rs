@@ -292,9 +292,9 @@ fn demo(session: &Session<'_>) -> Result<Report> {
     let program = release_build(session)?;
     let mut command = Command::new(&program);
     command.arg("demo");
-    let mut report = Report::check(succeeds(command, 3 * MINUTE)?, "as we are");
+    let mut report = Report::check(succeeds(command, 3 * MINUTE)?, "as the current user");
     if !process::is_root() {
-        report.note = "as an ordinary user (we are not root)".into();
+        report.note = "as an ordinary user, because xtask does not run as root".into();
         return Ok(report);
     }
     let mut command = unprivileged::command(session, &program)?;
@@ -318,7 +318,7 @@ fn examples(session: &Session<'_>) -> Result<Report> {
         report.add(succeeds(command, 2 * MINUTE)?);
     }
     if built.programs.is_empty() {
-        report.failures.push("there are no examples".into());
+        report.failures.push("cargo built no examples of rkey".into());
     }
     Ok(report)
 }
@@ -339,7 +339,7 @@ fn peers(session: &Session<'_>) -> Result<Report> {
     let note = if ran {
         "rkey bench, also of our libfabric provider, compared with libfabric and UCX"
     } else {
-        "a benchmark or a peer did not run"
+        "rkey bench failed, or did not measure libfabric or UCX"
     };
     Ok(Report::check(told(ran, note), note))
 }
