@@ -288,9 +288,9 @@ pub(crate) fn resolve(address: impl ToSocketAddrs) -> Result<SocketAddr> {
         .to_socket_addrs()
         .map_err(|error| {
             Error::Object(format!(
-                "this is not an address: {error}; an example is 127.0.0.1:7471"
+                "cannot resolve the address: {error}; pass, for example, 127.0.0.1:7471"
             ))
         })?
         .next()
-        .ok_or_else(|| Error::Object("this name has no address".into()))
+        .ok_or_else(|| Error::Object("the name resolves to no address".into()))
 }

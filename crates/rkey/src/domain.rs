@@ -116,7 +116,7 @@ impl Domain {
     /// ```
     ///
     /// # Aborts
-    /// If a region cannot be deregistered (because the device is broken), the process is ended: returning would let the
+    /// If a region cannot be deregistered (because the device is broken), the process aborts: returning would let the
     /// device write into memory that is no longer ours.
     pub fn scope<'env, T>(&self, work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -> T {
         run_scope(self, work)

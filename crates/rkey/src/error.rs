@@ -50,7 +50,9 @@ pub enum Error {
     NotReceiving,
 
     /// A blocking call exceeded its time limit.
-    #[error("{what} did not finish within {after:?}; set a longer timeout if this is expected")]
+    #[error(
+        "timed out after {after:?} waiting for {what}; set a longer timeout if this is expected"
+    )]
     Timeout {
         /// The event that the call waited for.
         what: &'static str,

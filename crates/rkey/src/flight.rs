@@ -137,7 +137,7 @@ impl Flight {
                 return Ok(number);
             }
             drop(state);
-            self.pause(started, timeout, "room in the queue")?;
+            self.pause(started, timeout, "room in the queue pair's queue")?;
         }
     }
 
@@ -194,7 +194,7 @@ impl Flight {
                 return Ok(());
             }
             drop(state);
-            self.pause(started, timeout, "the operations in flight")?;
+            self.pause(started, timeout, "the operations in flight to complete")?;
         }
     }
 

@@ -55,7 +55,7 @@ impl Listener {
                 Err(rkey_device::DeviceError::TimedOut { .. }) => {
                     let after = timeout.unwrap_or_default();
                     return Err(Error::Timeout {
-                        what: "waiting for a peer",
+                        what: "a peer to connect",
                         after,
                     });
                 }

@@ -229,7 +229,7 @@ impl MemoryRegion {
         let (offset, len) = self.resolve(&range)?;
         let Ok(len) = u32::try_from(len) else {
             return Err(Error::OutOfRange {
-                what: "single operation (less than 4 GiB)",
+                what: "operation",
                 offset: 0,
                 len,
                 available: u64::from(u32::MAX),

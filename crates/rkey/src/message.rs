@@ -123,7 +123,7 @@ impl Mailbox {
         })?;
         drop(outbox);
         self.sends
-            .wait(number, timeout, "the message to be taken by the peer")
+            .wait(number, timeout, "the peer to receive the message")
             .map(|_| ())
     }
 
@@ -141,7 +141,7 @@ impl Mailbox {
             let left = timeout.saturating_sub(time::since(started));
             if left.is_zero() {
                 return Err(Error::Timeout {
-                    what: "a message of the peer",
+                    what: "a message from the peer",
                     after: timeout,
                 });
             }
@@ -180,7 +180,7 @@ impl Mailbox {
                     return Ok(Some(bytes));
                 }
                 Some(&BYE) => arrivals.bye = true,
-                _ => return Err(Error::BadMessage("it is not framed like one".into())),
+                _ => return Err(Error::BadMessage("its framing is invalid".into())),
             }
         }
         if arrivals.bye {
@@ -214,7 +214,7 @@ fn frame(shape: &Shape, value: &[u8]) -> Vec<u8> {
 /// The value in a message, after its first byte, if it has the requested type. Otherwise the error is a sentence that
 /// names both types.
 fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
-    let not_framed = || "it is not framed like one".to_owned();
+    let not_framed = || "its framing is invalid".to_owned();
     let (hash, rest) = bytes.split_first_chunk::<8>().ok_or_else(not_framed)?;
     let (len, rest) = rest.split_first().ok_or_else(not_framed)?;
     let (title, value) = rest
@@ -312,7 +312,7 @@ mod tests {
         unending.extend([b'x'; 300]);
         assert_eq!(
             open::<u32>(&unending).unwrap_err(),
-            "it is not framed like one"
+            "its framing is invalid"
         );
     }
 }

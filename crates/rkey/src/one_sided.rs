@@ -51,7 +51,7 @@ impl OneSided {
     ) -> Result<Pending<'_>> {
         if bytes.len() > INLINE as usize {
             return Err(Error::OutOfRange {
-                what: "write without a region",
+                what: "inline write",
                 offset: 0,
                 len: bytes.len() as u64,
                 available: u64::from(INLINE),

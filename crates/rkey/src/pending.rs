@@ -103,7 +103,9 @@ impl<'a, T> Pending<'a, T> {
     /// # Errors
     /// Same as [`Pending::wait`].
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<T> {
-        let completion = self.flight.wait(self.number, timeout, "the operation")?;
+        let completion = self
+            .flight
+            .wait(self.number, timeout, "the operation to complete")?;
         self.finish(&completion)
     }
 

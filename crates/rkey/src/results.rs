@@ -50,7 +50,7 @@ impl ResultPlaces {
         })?;
         places.abandoned.remove(0);
         drop(places);
-        match flight.wait(number, timeout, "an earlier atomic") {
+        match flight.wait(number, timeout, "an earlier atomic to complete") {
             Ok(_) => Ok(place),
             Err(error) => {
                 self.abandon(number, place);

@@ -70,8 +70,7 @@ pub(super) fn roots(tree: &Tree) -> Vec<Finding> {
         let excepted = FILES.iter().any(|(path, _)| *path == file.path);
         let turns_off = |word: &str| code.contains(&format!("{word}(clippy::disallowed_methods"));
         if (turns_off("allow") || turns_off("expect")) != excepted {
-            let message =
-                "must allow `disallowed_methods` if and only if `FILES` gives a reason for this file";
+            let message = "must allow `disallowed_methods` if and only if `FILES` lists this file";
             findings.push(Finding::of("roots", &file.path, message));
         }
     }

@@ -187,7 +187,7 @@ impl Connection {
             return Err(Error::MessageTooLong { len, limit });
         }
         let (data, sends) = (&self.operations.data, &self.operations.sends);
-        let what = "the message to be received by the peer";
+        let what = "the peer to receive the message";
         let timeout = self.operations.timeout();
         if bytes.len() <= INLINE as usize {
             let flags = SendFlags::SIGNALED;
@@ -207,7 +207,7 @@ impl Connection {
     /// Receives the next message, waiting up to the device's timeout.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::PeerGone`] if the peer has disconnected or ended, and all its messages are received.
+    /// [`Error::Timeout`]; [`Error::PeerGone`] if the peer has disconnected or exited, once all its messages are received.
     pub fn receive(&self) -> Result<Message> {
         self.receive_timeout(self.operations.timeout())
     }
@@ -225,7 +225,7 @@ impl Connection {
             let left = timeout.saturating_sub(time::since(started));
             if left.is_zero() {
                 return Err(Error::Timeout {
-                    what: "a message of the peer",
+                    what: "a message from the peer",
                     after: timeout,
                 });
             }

@@ -12,14 +12,14 @@ use rkey_engine::{Completion, CompletionFlags, CompletionOp, Sge};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A message of the peer.
+/// A message from the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Its bytes; empty if the message announces a write ([`Message::written`]).
     pub bytes: Vec<u8>,
     /// Its immediate data, as a number: a C program passes `htonl(number)`.
     pub immediate: Option<u32>,
-    /// If the peer has written into our memory with immediate data: how many bytes.
+    /// How many bytes the peer wrote, if this announces a write into our memory with immediate data.
     pub written: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Inbox {
             !is_done
         });
         let slot = free.pop().ok_or_else(|| {
-            Error::Busy("all send buffers: the peer is not receiving earlier messages".into())
+            Error::Busy("all send buffers: the peer has not received earlier messages".into())
         })?;
         drop(outgoing);
         let filled = self

@@ -206,7 +206,7 @@ impl Link {
     pub(crate) fn wait_end(&self, time: Duration) -> Result<()> {
         let id = self.id;
         self.manager
-            .wait(Some(time), "the end of the connection", |parts| {
+            .wait(Some(time), "the connection to end", |parts| {
                 let entry = parts.handler.connections.get(&id);
                 entry.is_none_or(|it| it.end.is_some()).then_some(())
             })

@@ -90,7 +90,7 @@ impl Listener {
     fn next_within(&self, time: Option<Duration>) -> Result<Request> {
         let id = self.id;
         let request: Box<ConnectRequest> =
-            self.manager.wait(time, "a request of a peer", |parts| {
+            self.manager.wait(time, "a connection request", |parts| {
                 let request = parts.handler.next_request(id)?;
                 // It no longer counts against the backlog. If its peer has withdrawn it, `accept` reports that.
                 let _ = parts.manager.take_request(request.connection);

@@ -149,7 +149,7 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Resu
     let id = id.map_err(|error: manager::Error| Error::Object(error.to_string()))?;
     let link = Link::new(&manager, id, local, peer);
     let time = domain.device().timeout();
-    let answer = manager.wait(Some(time), "the peer's answer", |it| {
+    let answer = manager.wait(Some(time), "the peer to accept or reject", |it| {
         let entry = it.handler.connections.get_mut(&id)?;
         match entry.end.clone() {
             Some(end) => Some(Err(end)),
@@ -203,7 +203,7 @@ pub(crate) fn accept(
     let accepted = manager.with(|it| it.manager.accept(it.now, id, &answer))?;
     accepted.map_err(gone)?;
     let time = domain.device().timeout();
-    let ready = manager.wait(Some(time), "the peer's queue pair", |it| {
+    let ready = manager.wait(Some(time), "the peer to become ready", |it| {
         let entry = it.handler.connections.get(&id)?;
         match (&entry.end, entry.is_established) {
             // A peer may connect and disconnect at once: its messages can still be received.

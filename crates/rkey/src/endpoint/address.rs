@@ -95,11 +95,11 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let address = text.parse();
-        Self::checked(
-            address
-                .map_err(|_| Error::BadAddress(format!("`{}` is not one", text.escape_debug())))?,
-        )
+        let address = text.parse().map_err(|_| {
+            let text = text.escape_debug();
+            Error::BadAddress(format!("`{text}` is not an IP address with a port"))
+        })?;
+        Self::checked(address)
     }
 }
 

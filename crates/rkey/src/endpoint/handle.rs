@@ -77,7 +77,7 @@ impl Endpoint {
         };
         let driver = inner.set(Driver::new(raw, host, options)?);
         let served = driver.serve(&inner, &device.inner.listeners, listener);
-        served.map_err(|error| Error::Object(format!("peers cannot connect: {error}")))?;
+        served.map_err(|error| Error::Object(format!("cannot accept connections: {error}")))?;
         let address = Address(driver.name());
         Ok(Self(Arc::new(Handle { inner, address })))
     }
@@ -253,7 +253,7 @@ impl Handle {
         let (timeout, started) = (self.timeout(), time::now());
         while !self.try_post(to, &mut post)? {
             if time::since(started) >= timeout {
-                let what = "a connection to the peer, or room on it,";
+                let what = "a connection to the peer that has room for the request";
                 let after = timeout;
                 return Err(Error::Timeout { what, after });
             }

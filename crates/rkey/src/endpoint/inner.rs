@@ -100,7 +100,7 @@ impl Inner {
         self.changed.notify_all();
     }
 
-    /// Makes progress until `check` returns a result. `what` names the result in the error.
+    /// Makes progress until `check` returns a result. `what` says in the error what the call waited for.
     pub(super) fn wait<T>(
         &self,
         timeout: Duration,

@@ -41,7 +41,7 @@ impl Sending {
     /// # Errors
     /// Same as [`Sending::wait`].
     pub fn wait_timeout(self, timeout: Duration) -> Result<Vec<u8>> {
-        let what = "the operation";
+        let what = "the operation to complete";
         let taken = || self.slot.take();
         self.result(self.handle.inner.wait(timeout, what, taken)?)
     }
@@ -124,7 +124,7 @@ impl Receiving {
         let outcome = self
             .handle
             .inner
-            .wait(timeout, "a message of a peer", taken)?;
+            .wait(timeout, "a matching message", taken)?;
         self.result(outcome)
     }
 

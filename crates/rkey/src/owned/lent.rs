@@ -139,7 +139,7 @@ impl LocalMemory {
             .is_ok()
     }
 
-    /// Lets peers read a message that is being sent. Its buffer must live until the key is withdrawn.
+    /// Lets peers read a message that is being sent. Its buffer must live until the key is revoked.
     pub(crate) fn expose(&self, buffer: &Lent) -> Result<Exposed> {
         self.expose_at(buffer.address(), buffer.len, Box::default())
     }
@@ -167,14 +167,14 @@ impl LocalMemory {
         })
     }
 
-    /// Ends a key if no peer is using it; returns whether it has ended.
+    /// Revokes a key if no peer is using it; returns whether the key is revoked.
     pub(crate) fn try_withdraw(&self, exposed: &Exposed) -> bool {
         let closed = self.domain.device().raw().try_deregister(exposed.region);
         // An error means that it was closed before, or that the device is broken and serves no peer.
         closed.unwrap_or(true)
     }
 
-    /// Ends a key, and waits until no peer uses it.
+    /// Revokes a key, and waits until no peer uses it.
     pub(crate) fn withdraw(&self, exposed: &Exposed) {
         let _ = self.domain.device().raw().deregister(exposed.region);
     }

@@ -204,11 +204,11 @@ impl Registered {
 }
 
 impl Registered {
-    /// Deregisters borrowed bytes. If that fails, ends the process: the bytes are about to return to their owner, while
+    /// Deregisters borrowed bytes. If that fails, aborts the process: the bytes are about to return to their owner, while
     /// the device might still write to them.
     pub(super) fn close_or_end(&self) {
         if let Err(error) = self.close() {
-            eprintln!("rkey: borrowed memory cannot be deregistered ({error}); ending the process");
+            eprintln!("rkey: cannot deregister borrowed memory ({error}); aborting the process");
             std::process::abort();
         }
     }
