@@ -369,10 +369,10 @@ impl Attacked<'_> {
         let during = self.rounds() - before;
         // The honest peer also continues afterwards.
         let after = self.rounds();
-        until(&format!("{role}: rounds of the honest peer"), || {
+        until(&format!("more rounds of the honest peer after {role}"), || {
             self.rounds() > after + 3
         });
-        until(&format!("{role}: the end of the links"), || {
+        until(&format!("the links of {role} to close"), || {
             self.side.device.inspect().unwrap().links.len() == self.links
         });
         self.holdings.wait_for(role);
@@ -435,7 +435,9 @@ fn a_hostile_process() {
     attacked.by("hellos", random.next(), || {});
     attacked.by("requester", random.next(), || {});
     attacked.by("responder", random.next(), || {
-        until("the hostile process", || name_is_taken(&ours));
+        until("the hostile process to take the name", || {
+            name_is_taken(&ours)
+        });
         for turn in 0..4u32 {
             talk_to(&side, &honest, (u32::from(block) << 8) | (turn + 1), turn);
             // A device that does not respond does not delay the listing.

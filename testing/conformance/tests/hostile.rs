@@ -161,7 +161,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
     let (offer, qp) = (side.offer(), side.qp());
     let remote: Remote = side.accept(&listener, &qp, &offer);
     let mut direct = None;
-    until("the link", || {
+    until("a link to the peer", || {
         let links = side.device.inspect().unwrap().links;
         direct = links
             .iter()
@@ -184,7 +184,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
         side.memory
             .first_other(SINK, 1, |_, value| value == SCRIBBLE)
     };
-    until("the first write", || word().is_none());
+    until("the peer's first write", || word().is_none());
     // The region to deregister, in a request that the peer never completes.
     let read = Work::Read {
         remote: remote.pattern(0),

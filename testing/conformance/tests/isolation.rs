@@ -298,7 +298,7 @@ fn a_known_number_does_not_reach_another_users_queue_pair() {
 
         let qp = side.qp();
         qp.connect(absent, number).unwrap();
-        until("the loss of the peer", || {
+        until("the queue pair to detect that it has no peer", || {
             qp.query().unwrap().state == QpState::Error
         });
         let done = side.finish(&qp, send, &[side.sge(0, 1)]);

@@ -215,7 +215,7 @@ fn check_files(peer: &Peer) {
 fn check_names(place: SocketAddr, qpn: u32, when: &str) {
     let scope = Scope::of(Share::User);
     for name in [block_name(scope, block_of(qpn)), listen_name(scope, place)] {
-        until(&format!("{when}: the end of {name}"), || {
+        until(&format!("the name {name} to be released in {when}"), || {
             !name_is_taken(&name)
         });
     }
@@ -256,7 +256,7 @@ fn killed_in_the_middle_of_traffic() {
     side.verify(&bystander.qp, &bystander.remote, "at first");
     // The links go to ourselves, to the bystander, and from the bystander.
     let links = 3;
-    until("the links of the bystander", || {
+    until("the bystander's links", || {
         side.device.inspect().unwrap().links.len() == links
     });
     let holdings = Holdings::settled();
@@ -271,7 +271,7 @@ fn killed_in_the_middle_of_traffic() {
         slowest = slowest.max(round(&side, number, &mut random, &when));
         side.verify(&bystander.qp, &bystander.remote, &when);
         assert!(bystander.cq.is_empty());
-        until("the end of the links", || {
+        until("the victim's links to close", || {
             side.device.inspect().unwrap().links.len() == links
         });
         holdings.wait_for(&when);

@@ -54,7 +54,7 @@ fn a_sleeping_target_serves_everything_and_costs_nothing() {
     let peer = Peer::start(TEST, "target", listener.local_address());
     let (offer, qp) = (side.offer(), side.qp());
     let remote = side.accept(&listener, &qp, &offer);
-    until("the target's read", || is_in_read(peer.pid()));
+    until("the target to block in read(2)", || is_in_read(peer.pid()));
     side.verify(&qp, &remote, "polling");
     let mut random = Random::seeded(TEST);
     let mut sum = 0u64;

@@ -117,13 +117,13 @@ fn stopped_in_the_middle_of_traffic() {
         }
         side.open_local();
         eprintln!("{TEST}: {when}: timeout after {failed:.0?}, deregistered after {closed:.0?}");
-        until("the end of the old queue pair", || {
+        until("the old queue pair to be destroyed", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
         // Links that did not have to be cut remain. The other links are freed once the peer is known to have stopped
         // accessing our memory.
         let most = *most.get_or_insert(linked);
-        until("the end of what the stopped peer left behind", || {
+        until("the stopped peer's links to be freed", || {
             let now = Holdings::now();
             now.descriptors <= most.descriptors && now.mappings <= most.mappings
         });
@@ -136,7 +136,7 @@ fn stopped_in_the_middle_of_traffic() {
     drop(qp);
     side.withdraw(&offer);
     drop(peer);
-    before.wait_for("after the end of the peer");
+    before.wait_for("after the peer has exited");
 }
 
 /// A passive peer that offers memory to read.
@@ -172,7 +172,7 @@ fn stopped_while_it_writes_to_our_memory() {
         let qp = side.qp();
         let remote = side.accept(&listener, &qp, &offer);
         let mut direct = None;
-        until("the link", || {
+        until("a link to the peer", || {
             let links = side.device.inspect().unwrap().links;
             let ours = links.iter().find(|link| link.role == "requester");
             direct = ours.map(|link| link.remote_iovec);
@@ -353,7 +353,7 @@ fn stopped_with_a_lease() {
         }
         eprintln!("{TEST}: round {round}: deregistered after {closed:.1?}");
         drop((qp, memory));
-        until("the end of the old queue pair", || {
+        until("the old queue pair to be destroyed", || {
             side.device.inspect().unwrap().qps.is_empty()
         });
         let before = *holdings.get_or_insert_with(Holdings::settled);
@@ -454,11 +454,11 @@ fn stopped_next_to_another_peer() {
         peer.stop();
         let before = word(COUNT);
         side.device.deregister(region).unwrap();
-        until("a count or a report", || {
+        until("the neighbour to count or to report", || {
             word(COUNT) > before || word(REPORT) != 0
         });
         let counts = word(COUNT);
-        until("another count, or a report", || {
+        until("the neighbour to count again or to report", || {
             word(COUNT) > counts || word(REPORT) != 0
         });
         if word(REPORT) == 0 {

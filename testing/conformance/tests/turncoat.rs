@@ -115,7 +115,7 @@ fn a_peer_that_starts_to_write_garbage() {
     side.verify(&qp, &remote, "at first");
     // The links go to ourselves, to the honest peer, and from it, once it has connected.
     let links = 3;
-    until("the links of the honest peer", || {
+    until("the honest peer's links", || {
         side.device.inspect().unwrap().links.len() == links
     });
     let holdings = Holdings::settled();
@@ -127,12 +127,12 @@ fn a_peer_that_starts_to_write_garbage() {
         slowest = slowest.max(took);
         *failures.entry(failure).or_default() += 1;
         side.verify(&qp, &remote, &when);
-        until("the end of the links", || {
+        until("the hostile peer's links to close", || {
             side.device.inspect().unwrap().links.len() == links
         });
         holdings.wait_for(&when);
     }
-    eprintln!("{TEST}: the last error at most {slowest:.1?} after the beginning");
+    eprintln!("{TEST}: the last error of a round came at most {slowest:.1?} after its start");
     eprintln!("{TEST}: first failures: {failures:?}");
     honest.finish();
 }

@@ -33,7 +33,7 @@ pub fn run(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, true)
 }
 
-/// Like [`run`], without showing the output, for programs whose known failures would look like ours.
+/// Like [`run`], but hides the output, for programs with known failures that would look like failures of the suite.
 pub fn run_unseen(command: Command, limit: Duration) -> Result<Outcome> {
     run_for(command, limit, false)
 }
@@ -43,7 +43,7 @@ fn run_for(command: Command, limit: Duration, shown: bool) -> Result<Outcome> {
     let end = Instant::now() + limit;
     let outcome = run_while(command, shown, move |_| Instant::now() < end)?;
     if outcome.timed_out {
-        eprintln!("error: {described} was stopped after {} s", limit.as_secs());
+        eprintln!("error: {described} was killed after {} s", limit.as_secs());
     }
     Ok(outcome)
 }
@@ -187,7 +187,7 @@ fn capture_within(command: &mut Command, limit: Duration) -> Result<String> {
     drop(ended);
     anyhow::ensure!(
         !guard.join().unwrap_or(true),
-        "{described} was stopped after {} s",
+        "{described} was killed after {} s",
         limit.as_secs()
     );
     let output = output?;
@@ -253,7 +253,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 100"]);
         let error = capture_within(&mut command, Duration::from_millis(1)).unwrap_err();
-        assert!(error.to_string().contains("was stopped"), "{error}");
+        assert!(error.to_string().contains("was killed"), "{error}");
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2"]);
         assert_eq!(capture(&mut command).expect("it succeeds"), "out\n");

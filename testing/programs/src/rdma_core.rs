@@ -59,7 +59,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     }
     let text = fs::read_to_string(&list).with_context(|| format!("reading {LIST}"))?;
     let expected = parse(&text)?;
-    let mut report = compare(&expected, &found, "as we are");
+    let mut report = compare(&expected, &found, "as the current user");
     if process::is_root() {
         let again = workspace.run_all(Some(UID))?;
         let theirs = compare(&expected, &again, "as an ordinary user");
@@ -124,10 +124,10 @@ impl Workspace {
                 .env("PYTHONDONTWRITEBYTECODE", "1");
             let outcome = process::run(command, MODULE_TIME)?;
             if !outcome.ok {
-                println!("error: {module} did not exit by itself: its tests are missing below");
+                println!("error: {module} crashed or hung; its remaining tests have no result");
             }
         }
-        parse(&fs::read_to_string(&results).context("no test reported anything")?)
+        parse(&fs::read_to_string(&results).context("no test reported a result")?)
     }
 }
 
@@ -146,7 +146,7 @@ fn source(session: &Session<'_>) -> Result<PathBuf> {
         .current_dir(&folder);
     process::capture(&mut download)?;
     let package = fs::read_dir(&folder)?.flatten().next();
-    let package = package.context("apt-get download left nothing")?.path();
+    let package = package.context("apt-get download saved no package")?.path();
     let mut unpack = Command::new("dpkg-deb");
     unpack.arg("-x").arg(package).arg(&folder);
     process::capture(&mut unpack)?;
@@ -208,13 +208,13 @@ fn render(rows: &Rows) -> String {
 fn judge(expected: Option<&Row>, found: Option<&Row>) -> Result<bool, String> {
     let before = expected.map(|row| row.result.as_str());
     let Some(now) = found else {
-        return Err("did not report".to_owned());
+        return Err("reported no result".to_owned());
     };
     match (before, now.result.as_str()) {
         (Some("ok"), "ok") => Ok(true),
-        (_, "ok") => Err("passes, which is new: record it with --record".to_owned()),
+        (_, "ok") => Err("passes, but is not recorded as passing: use --record".to_owned()),
         (Some("ok"), "skip") if HOST_REASONS.iter().any(|r| now.reason.starts_with(r)) => Ok(false),
-        (Some("ok"), result) => Err(format!("used to pass; now: {result} {}", now.reason)),
+        (Some("ok"), result) => Err(format!("recorded as passing, but: {result} {}", now.reason)),
         (_, "skip") => Ok(false),
         (_, result) => Err(format!("{result} {}", now.reason)),
     }

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 /// The longest time that any step may take on a busy machine; only a hang takes longer.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. `what` says in the panic message what did not happen.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_micros(300));
     }
 }

@@ -71,7 +71,7 @@ impl Peer {
     /// Stops it, and waits until all of its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        until("the stop", || {
+        until("all threads of the peer to stop", || {
             // Threads that exit in the meantime shorten the list.
             let states = states(self.pid());
             states.len() == thread_count(self.pid()) && states.iter().all(|s| *s == 'T')
@@ -96,7 +96,7 @@ impl Peer {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(Instant::now() < deadline, "the peer does not exit");
+            assert!(Instant::now() < deadline, "the peer did not exit in time");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -190,7 +190,7 @@ impl Holdings {
     /// may have to wait for a processor.
     pub fn settled() -> Self {
         let (mut last, mut same) = (Self::now(), 0);
-        until("the end of changes", || {
+        until("the resources of this process to settle", || {
             std::thread::sleep(Duration::from_millis(5));
             let now = Self::now();
             same = if now == last { same + 1 } else { 0 };
@@ -210,7 +210,7 @@ impl Holdings {
             }
             assert!(
                 Instant::now() < deadline,
-                "{when}: holds {now:?} instead of {self:?}; {:?}",
+                "{when}: this process holds {now:?} instead of {self:?}; open files: {:?}",
                 open_files(std::process::id())
             );
             std::thread::sleep(Duration::from_millis(1));

@@ -119,10 +119,13 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         fs::write(&file, &rendered)?;
     } else if page::steady(&rendered) != page::steady(&text) {
         wrong.extend(page::changes(&text, &rendered));
-        wrong.push(format!("{PAGE} is out of date (--record)"));
+        wrong.push(format!("{PAGE} is out of date: use --record"));
     }
     if rendered.contains(page::UNEXPLAINED) {
-        wrong.push(format!("{PAGE}: a difference is not explained"));
+        wrong.push(format!(
+            "{PAGE}: explain each difference marked {}",
+            page::UNEXPLAINED
+        ));
     }
     passed += found.values().map(Results::len).sum::<usize>();
     for what in &wrong {
@@ -177,7 +180,7 @@ fn ours(workspace: &Workspace, checks: &[Check], wrong: &mut Vec<String>) -> Res
         }
     }
     let never = checks.iter().filter(|check| !shown.contains(&check.name));
-    wrong.extend(never.map(|check| format!("rkey: {} applies nowhere", check.name)));
+    wrong.extend(never.map(|check| format!("rkey: {} applies in no run", check.name)));
     Ok(passed)
 }
 

@@ -77,12 +77,12 @@ pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> R
             }
         }
         if !outcome.ok && wrong.is_empty() {
-            wrong.push("newer libfabric: the programs did not finish".to_owned());
+            wrong.push("newer libfabric: the test program `programs` failed".to_owned());
         }
     }
     ensure!(
         passed > 0 || !wrong.is_empty(),
-        "no program ran with the newer libfabric"
+        "no test ran with the newer libfabric"
     );
     Ok(passed)
 }

@@ -86,7 +86,7 @@ impl Found {
         if ordinary && known.get("pass") != Some(&passed.as_str()) {
             let before = known.get("pass").unwrap_or(&"none");
             wrong.push(format!(
-                "{passed} tests pass, and {before} are recorded (--record)"
+                "{passed} tests pass, but {before} are recorded as passing: use --record"
             ));
         }
         if !self.ended {

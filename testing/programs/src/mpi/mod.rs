@@ -144,7 +144,10 @@ impl Workspace {
         ensure!(outcome.ok, "{described} failed");
         for part in run.parts {
             let line = format!("{part}: {RANKS} ranks agree");
-            ensure!(outcome.output.contains(&line), "{described}: no {line:?}");
+            ensure!(
+                outcome.output.contains(&line),
+                "{described} did not print {line:?}"
+            );
         }
         proven(run.mpi, &outcome.output).context(described)
     }
@@ -164,7 +167,10 @@ impl Workspace {
             &*format!("children: {RANKS} ranks agree"),
             &format!("registration cache: monitor {monitor}"),
         ] {
-            ensure!(outcome.output.contains(line), "{described}: no {line:?}");
+            ensure!(
+                outcome.output.contains(line),
+                "{described} did not print {line:?}"
+            );
         }
         proven(Mpi::Open, &outcome.output).context(described)
     }

@@ -49,7 +49,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     };
     for user in users {
         let place = Place::new(&folder, user);
-        let who = user.map_or("as we are".to_owned(), |uid| format!("as uid {uid}"));
+        let who = user.map_or("as the current user".to_owned(), |uid| format!("as uid {uid}"));
         for scene in SCENES {
             for (case, said) in place.play(scene)? {
                 report.add(judge(case, &said).map_err(|why| format!("{case}, {who}: {why}")));
@@ -68,7 +68,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
 fn judge(case: &Case, said: &Said) -> Result<(), String> {
     let all = format!("{}\n-- server:\n{}", said.client, said.server);
     if !said.in_time {
-        return Err(format!("did not end in {} s\n{all}", LIMIT.as_secs()));
+        return Err(format!("did not exit within {} s\n{all}", LIMIT.as_secs()));
     }
     for wanted in case.says {
         if !wanted.split('|').any(|it| said.client.contains(it)) {
@@ -92,7 +92,7 @@ fn judge(case: &Case, said: &Said) -> Result<(), String> {
             && !case.may_say.iter().any(|allowed| line.contains(allowed))
     };
     match said.client.lines().chain(said.server.lines()).find(bad) {
-        Some(line) => Err(format!("prints \"{}\"\n{all}", line.trim())),
+        Some(line) => Err(format!("printed an error: \"{}\"\n{all}", line.trim())),
         None => Ok(()),
     }
 }
