@@ -2,8 +2,8 @@
  *
  * A benchmark is an initiator (parent, first core) and a target (child, second core). They agree on
  * what to do through a control page outside the fabric, so that the fabric under test carries only
- * the operations that are measured. The initiator waits for orders on standard input and answers each with
- * a line of JSON; between two orders both processes sleep in the kernel, so that others can be measured.
+ * the operations that are measured. The initiator waits for commands on standard input and answers each with
+ * a line of JSON; between two commands both processes sleep in the kernel, so that others can be measured.
  */
 #ifndef RKEY_PEERS_COMMON_H
 #define RKEY_PEERS_COMMON_H
@@ -50,7 +50,7 @@ struct options {
 	const char *provider, *ops, *sizes, *completion, *memory;
 	int cores[2];
 	bool ordered;
-	unsigned timeout;    /* seconds that one order may take */
+	unsigned timeout;    /* seconds that one command may take */
 };
 
 static struct control *control;
@@ -199,7 +199,7 @@ static void greet(const char *peer, const char *version)
 	fflush(stdout);
 }
 
-/* The answer to an order. */
+/* The answer to a command. */
 static void answer(double ns)
 {
 	printf("{\"ns\":%.2f}\n", ns);

@@ -164,7 +164,7 @@ static void back(void)
 		received |= poll_side(&us) || !tagged;
 		sent |= poll_side(&them) > 0;
 		if (time(NULL) - start > PATIENCE)
-			die("the way back", -FI_ETIMEDOUT);
+			die("an operation of the target", -FI_ETIMEDOUT);
 	}
 }
 

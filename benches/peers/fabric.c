@@ -18,7 +18,7 @@
 static const char usage[] =
 	"usage: fabric [--provider shm|tcp|net|rkey] [--ops write,read,send,atomic,register] [--sizes 8,4096]\n"
 	"              [--completion default|delivery] [--ordered] [--cores 0,1] [--timeout 300]\n"
-	"Orders on standard input: run write stream 8 static 0 100000\n";
+	"Commands on standard input: run write stream 8 static 0 100000\n";
 
 struct peer { uint64_t buffer, key, name_len; unsigned char name[512]; };
 

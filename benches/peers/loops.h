@@ -10,7 +10,7 @@
  *   tagged()               tagged messages there and back
  *   registration()         time of one registration and deregistration, with this many other live regions
  *
- * Orders are lines "run OPERATION MODE SIZE CONDITION LIVE COUNT"; the answer is {"ns":NANOSECONDS} of one
+ * Commands are lines "run OPERATION MODE SIZE CONDITION LIVE COUNT"; the answer is {"ns":NANOSECONDS} of one
  * operation. The coordinator (`rkey bench`) decides how many operations and repetitions there are.
  */
 #ifndef RKEY_PEERS_LOOPS_H
@@ -121,7 +121,7 @@ static double run(const struct order *o)
 	static const char *kinds[] = {"write", "read", "atomic"};
 	bool register_pages = !strcmp(o->operation, "register");
 	if (!o->count || (!register_pages && (o->size < 8 || o->size % 8 || o->size * 2 > buffer_length)) || o->live > LIVE_MAX)
-		die("invalid numbers: %lu operations of %lu B with %lu live regions", o->count, o->size, o->live);
+		die("invalid command: %lu operations of %lu B with %lu live regions", o->count, o->size, o->live);
 	if (register_pages)
 		return registration(o->live, o->count);
 	if (!strcmp(o->operation, "send"))
@@ -136,7 +136,7 @@ static double run(const struct order *o)
 		if (!strcmp(o->mode, "single"))
 			return single(kind, o->size, o->count, !strcmp(o->condition, "touched"));
 	}
-	die("there is no %s %s", o->operation, o->mode);
+	die("unsupported operation and mode: %s %s", o->operation, o->mode);
 }
 
 static void measure(void)
@@ -149,7 +149,7 @@ static void measure(void)
 	while (fgets(line, sizeof(line), stdin)) {
 		struct order o;
 		if (sscanf(line, "run %15s %15s %lu %15s %lu %lu", o.operation, o.mode, &o.size, o.condition, &o.live, &o.count) != 6)
-			die("an order is: run OPERATION MODE SIZE CONDITION LIVE COUNT");
+			die("invalid command; expected: run OPERATION MODE SIZE CONDITION LIVE COUNT");
 		alarm(options.timeout);
 		wait_done(command(CMD_NONE, 0, 0));
 		double ns = run(&o);

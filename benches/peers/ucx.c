@@ -10,7 +10,7 @@
 
 static const char usage[] =
 	"usage: ucx [--memory ordinary|own] [--sizes 8,4096] [--cores 0,1] [--timeout 300]\n"
-	"Orders on standard input: run write stream 8 static 0 100000\n";
+	"Commands on standard input: run write stream 8 static 0 100000\n";
 
 struct peer { uint64_t buffer, rkey_len, address_len; };
 

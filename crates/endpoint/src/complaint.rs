@@ -17,7 +17,7 @@ pub fn complain(what: Arguments<'_>) {
 pub fn log(note: Note<'_>) {
     match note {
         Note::Violation { peer, why } => {
-            complain(format_args!("the connection to {peer} ends: {why}"));
+            complain(format_args!("closing the connection to {peer}: {why}"));
         }
         Note::Lost { peer, open } => {
             tracing::info!(%peer, open, "a connection ended; its operations in flight fail");

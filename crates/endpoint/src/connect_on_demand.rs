@@ -139,7 +139,7 @@ impl<F: Front> Driver<F> {
         let made = self.prepare_connection(to).and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {
-                tracing::warn!("{to} cannot be reached: {error}");
+                tracing::warn!("cannot reach {to}: {error}");
                 self.given_up(index);
                 F::error_of(&error)
             })
@@ -171,7 +171,7 @@ impl<F: Front> Driver<F> {
         let admitted = self.admission.admits(hello, incoming.peer().node, port);
         if let Err(why) = admitted {
             complain(format_args!(
-                "a connection from {} was refused: {why}",
+                "refused a connection from {}: {why}",
                 hello.name
             ));
             return refuse(incoming, &why.to_string());
@@ -179,21 +179,21 @@ impl<F: Front> Driver<F> {
         // Our messages to that address use this connection, so a peer must not claim another's address.
         if !incoming.listens_at(hello.name) {
             complain(format_args!(
-                "a connection from {} was refused: the peer, process {} of user {}, does not listen there",
+                "refused a connection from {}: process {} of user {}, which sent the request, does not listen there",
                 hello.name,
                 incoming.peer().pid,
                 incoming.peer().uid
             ));
-            return refuse(incoming, "the address is not yours");
+            return refuse(incoming, "the requester does not listen at the address that it claims");
         }
         if self.state.lock().rdm.connections().is_littered() {
             complain(format_args!(
-                "refused a connection from {}: the program must first receive the messages that departed peers left",
+                "refused a connection from {}: the program must first receive the messages of peers that have exited",
                 hello.name
             ));
             return refuse(
                 incoming,
-                "the peer has too many unread messages from others",
+                "the peer has too many unread messages of processes that have exited",
             );
         }
         Some(incoming)
@@ -231,7 +231,7 @@ pub fn serve<T: Holder>(
         let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
             let why = why_not(&incoming.peer().private_data);
             complain(format_args!(
-                "a connection from process {} was refused: {why}",
+                "refused a connection from process {}: {why}",
                 incoming.peer().pid
             ));
             incoming.reject(NOT_UNDERSTOOD);

@@ -307,13 +307,13 @@ fn go_on(client: Coming) -> Option<Coming> {
         Err(error) => Err(error),
     };
     if caught(|| (client.then)(ready)).is_none() {
-        tracing::error!("completing a connection panicked");
+        tracing::error!("completing a connection panicked, which is a bug in rkey");
     }
     None
 }
 
 /// The reason for refusing a process with too many incomplete connections.
-const TOO_MANY: &str = "this process has too many incomplete connections";
+const TOO_MANY: &str = "the requesting process has too many incomplete connections";
 
 /// Whether a process has reached its limit of incomplete connections. Peers whose process is unknown count as one
 /// process.
@@ -352,7 +352,9 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
                         let client = client.map(|client| (Arc::clone(entry), client));
                         clients.coming.extend(client);
                     }
-                    None => tracing::error!("accepting a connection panicked"),
+                    None => {
+                        tracing::error!("accepting a connection panicked, which is a bug in rkey");
+                    }
                 }
             }
             Ok(None) => return Ok(()),

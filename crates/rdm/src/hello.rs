@@ -29,13 +29,13 @@ const HELLO: [u8; 3] = *b"fi4";
 
 /// The refusal for a peer whose hello cannot be parsed: it carries our version, whatever the peer's is.
 pub const NOT_UNDERSTOOD: &str =
-    "the peer speaks version 4 of rkey's endpoint protocol, and the request has another version";
+    "the peer speaks version 4 of rkey's endpoint protocol, but the request has another version";
 
 /// Why bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// It is the hello of another version.
-    #[error("the peer speaks version {there} of the protocol, this process speaks version {here}")]
+    #[error("the peer speaks version {there} of the protocol, but this process speaks {here}")]
     Version {
         /// The peer's version.
         there: u32,

@@ -77,7 +77,7 @@ static int visit(const char *host, const char *port, const char *mode)
 	must(mr && text_mr, "rdma_reg_msgs");
 	must(!rdma_post_recv(id, NULL, local.message, sizeof(local.message), mr), "rdma_post_recv");
 	if (!strcmp(mode, "refused")) {
-		must(rdma_connect(id, &param) == -1 && errno == ECONNREFUSED, "a refusal");
+		must(rdma_connect(id, &param) == -1 && errno == ECONNREFUSED, "rdma_connect was not refused");
 		printf("refused: %s\n", (const char *)id->event->param.conn.private_data);
 		rdma_destroy_ep(id);
 		return 0;
@@ -91,7 +91,7 @@ static int visit(const char *host, const char *port, const char *mode)
 	uint64_t address = be64toh(key.address);
 	uint32_t number = ntohl(key.number);
 	must(!rdma_post_write(id, NULL, text, sizeof(text), text_mr, 0, address + TEXT, number), "rdma_post_write");
-	sent(id, "the write");
+	sent(id, "write completion");
 
 	struct ibv_sge sge = { .addr = (uintptr_t)&local.counter, .length = 8, .lkey = mr->lkey };
 	struct ibv_send_wr add = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD }, *failed;
@@ -99,17 +99,17 @@ static int visit(const char *host, const char *port, const char *mode)
 	add.wr.atomic.rkey = number;
 	add.wr.atomic.compare_add = 7;
 	must(!ibv_post_send(id->qp, &add, &failed), "ibv_post_send");
-	sent(id, "the addition");
-	must(local.counter == 0, "the counter");
+	sent(id, "fetch-and-add completion");
+	must(local.counter == 0, "the counter was not 0");
 
 	must(!rdma_post_read(id, NULL, local.read, 5, mr, 0, address + TEXT, number), "rdma_post_read");
-	sent(id, "the read");
-	must(!memcmp(local.read, "hello", 5), "what was written");
+	sent(id, "read completion");
+	must(!memcmp(local.read, "hello", 5), "the text read back is not the text written");
 
 	must(!rdma_post_send(id, NULL, "done", 4, NULL, IBV_SEND_INLINE), "rdma_post_send");
-	sent(id, "the message");
+	sent(id, "send completion");
 	must(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS, "rdma_get_recv_comp");
-	must(wc.byte_len == 6 && !memcmp(local.message, "thanks", 6), "the owner's message");
+	must(wc.byte_len == 6 && !memcmp(local.message, "thanks", 6), "the owner's message is not \"thanks\"");
 	must(!rdma_disconnect(id), "rdma_disconnect");
 	rdma_destroy_ep(id);
 	return 0;
@@ -124,7 +124,7 @@ static int own(const char *host, const char *port, const char *mode)
 
 	must(!rdma_listen(listener, 8), "rdma_listen");
 	must(!rdma_get_request(listener, &id), "rdma_get_request");
-	must(!memcmp(id->event->param.conn.private_data, "visitor", 7), "an unknown visitor");
+	must(!memcmp(id->event->param.conn.private_data, "visitor", 7), "the private data of the request is not \"visitor\"");
 	if (!strcmp(mode, "refuse")) {
 		must(!rdma_reject(id, "go away", 8), "rdma_reject");
 		rdma_destroy_ep(id);
@@ -141,11 +141,11 @@ static int own(const char *host, const char *port, const char *mode)
 	must(!rdma_accept(id, &param), "rdma_accept");
 
 	must(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS, "rdma_get_recv_comp");
-	must(wc.byte_len == 4 && !memcmp(message, "done", 4) && memory.counter == 7, "the visitor's work");
+	must(wc.byte_len == 4 && !memcmp(message, "done", 4) && memory.counter == 7, "the visitor did not send \"done\" or did not add 7");
 	memory.bytes[BYTES - 1] = 0;
 	printf("the owner's memory: %s\n", memory.bytes + TEXT);
 	must(!rdma_post_send(id, NULL, "thanks", 6, NULL, IBV_SEND_INLINE), "rdma_post_send");
-	sent(id, "the message");
+	sent(id, "send completion");
 	must(!rdma_disconnect(id), "rdma_disconnect");
 	ibv_dereg_mr(mr);
 	rdma_destroy_ep(id);

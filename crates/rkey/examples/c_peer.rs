@@ -50,7 +50,7 @@ pub(crate) fn own(listener: &cm::Listener) -> anyhow::Result<String> {
     let request = listener.next_request()?;
     ensure!(
         request.private_data().starts_with(b"visitor"),
-        "an unknown visitor"
+        "the private data of the request is not \"visitor\""
     );
 
     // The key travels in the private data of the answer: address, length and number, in network byte order.
@@ -58,7 +58,7 @@ pub(crate) fn own(listener: &cm::Listener) -> anyhow::Result<String> {
         .domain()
         .register(vec![0u64; BYTES / 8], Access::REMOTE)?;
     let key = region.key(..)?;
-    let number = u32::try_from(key.key()).context("a key of 32 bits")?;
+    let number = u32::try_from(key.key()).context("the key has more than 32 bits")?;
     let mut told = Vec::new();
     told.extend(key.address().to_be_bytes());
     told.extend(key.len().to_be_bytes());
@@ -66,8 +66,8 @@ pub(crate) fn own(listener: &cm::Listener) -> anyhow::Result<String> {
     let peer = request.accept(&told)?;
 
     let message = peer.receive()?;
-    ensure!(message.bytes == b"done", "{message:?}");
-    ensure!(region.load_u64(0)? == 7, "the counter");
+    ensure!(message.bytes == b"done", "unexpected message: {message:?}");
+    ensure!(region.load_u64(0)? == 7, "the visitor did not add 7");
     let text = region.read_vec(TEXT..BYTES as u64)?;
     peer.send(b"thanks")?;
     peer.wait_disconnected(listener.domain().device().timeout())?;
@@ -87,16 +87,20 @@ pub(crate) fn visit(device: &Device, address: &str) -> anyhow::Result<()> {
     println!("visitor: I may use {key}");
 
     owner.write_bytes(b"hello from Rust", &key, TEXT)?.wait()?;
-    ensure!(owner.fetch_and_add(&key, 0, 7)?.wait()? == 0, "the counter");
+    let old = owner.fetch_and_add(&key, 0, 7)?.wait()?;
+    ensure!(old == 0, "the counter was {old} instead of 0");
     let local = device
         .domain()?
         .register(vec![0u8; 5], Access::LOCAL_WRITE)?;
     owner.read(&local, .., &key, TEXT)?.wait()?;
-    ensure!(local.read_vec(..)? == b"hello", "what was written");
+    ensure!(local.read_vec(..)? == b"hello", "the text read back is not the text written");
 
     owner.send(b"done")?;
     let message = owner.receive()?;
-    ensure!(message.bytes == b"thanks", "{message:?}");
+    ensure!(
+        message.bytes == b"thanks",
+        "unexpected message: {message:?}"
+    );
     owner.disconnect()?;
     Ok(())
 }

@@ -104,7 +104,10 @@ fn serve() -> anyhow::Result<()> {
 
 /// Stores a value; `false` if no slot near the name's hash is free.
 fn put(table: &MemoryRegion, name: &str, value: &str) -> anyhow::Result<bool> {
-    anyhow::ensure!(name.len() <= NAME && value.len() <= VALUE, "too long");
+    anyhow::ensure!(
+        name.len() <= NAME && value.len() <= VALUE,
+        "the name or the value is too long"
+    );
     for step in 0..REACH {
         let at = (hash(name.as_bytes()) + step) % SLOTS * SLOT;
         let there = table.read_vec(at..at + SLOT)?;
@@ -148,10 +151,10 @@ fn client(address: &str, number: u64) -> anyhow::Result<()> {
             value: value.clone(),
         })?;
         let reply: Reply = server.receive()?;
-        anyhow::ensure!(matches!(reply, Reply::Stored), "the table is full");
+        anyhow::ensure!(matches!(reply, Reply::Stored), "the slots for this name are full");
         anyhow::ensure!(
             get(&server, &key, &local, &mine)? == Some(value),
-            "our own write is not there"
+            "a lookup did not return the value that this client stored"
         );
     }
     anyhow::ensure!(get(&server, &key, &local, "planet/nowhere")?.is_none());

@@ -25,7 +25,7 @@ fn run(name: &str, words: &[&str]) -> String {
     while child.try_wait().unwrap().is_none() {
         if started.elapsed() > Duration::from_secs(120) {
             child.kill().unwrap();
-            panic!("{name} hangs");
+            panic!("{name} did not exit within 120 s");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

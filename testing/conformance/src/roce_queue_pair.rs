@@ -204,7 +204,7 @@ impl Stage {
             let Some(length) = sent else { return };
             assert!(Packet::decode(&buffer[..length]).is_ok());
         }
-        panic!("it does not stop sending");
+        panic!("the queue pair sent 1000 packets and did not stop");
     }
 
     fn verify(&mut self) {

@@ -113,7 +113,7 @@ impl Runtime {
             println!("skipped: no C compiler is installed");
             return None;
         };
-        let name = CString::new(path.to_str().expect("a path of ours")).expect("no zero");
+        let name = CString::new(path.to_str().expect("the path is UTF-8")).expect("no NUL in it");
         // SAFETY: our own library; its name is that of the runtime, so it is found under that name from now on.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "cannot load {}", path.display());
@@ -125,7 +125,7 @@ impl Runtime {
         let name = format!("rkey-fake-{}-{}", self.library, std::process::id());
         let place = |end: &str| std::env::temp_dir().join(format!("{name}.{end}"));
         let (source, library) = (place("c"), place("so"));
-        std::fs::write(&source, [COMMON, self.source].concat()).expect("room for a file");
+        std::fs::write(&source, [COMMON, self.source].concat()).expect("cannot write the source");
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
             .arg(&library)
@@ -216,7 +216,7 @@ impl Fake {
             device,
             len as u64
         );
-        assert_ne!(at, 0, "the fake has no room");
+        assert_ne!(at, 0, "the fake has no memory left");
         at
     }
 

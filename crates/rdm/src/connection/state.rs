@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(
             table_text(),
             recorded,
-            "if this is wanted, record it again:\n{}",
+            "if the change is intended, update state.snapshot.txt:\n{}",
             table_text()
         );
     }

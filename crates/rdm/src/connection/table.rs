@@ -233,7 +233,7 @@ mod tests {
         let (first, second) = (open(&mut table, 7), open(&mut table, 8));
         assert_eq!((table.find(7), table.find(8)), (Some(first), Some(second)));
         assert!(!table.awaits_teardown());
-        assert_eq!(table.release(first), None, "it is in use");
+        assert_eq!(table.release(first), None, "the slot is in use");
 
         assert!(table.apply(first, Event::Lost).lost());
         assert!(table.awaits_teardown() && table.count() == 2);

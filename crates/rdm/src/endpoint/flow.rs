@@ -22,7 +22,7 @@ impl<H: Host> Endpoint<H> {
     /// Ends the connection of a peer that sends more than it may.
     #[cold]
     pub(super) fn exceeded(&mut self, host: &H, connection: usize) {
-        self.cut_off(host, connection, "it exceeded its credit");
+        self.cut_off(host, connection, "the peer exceeded its credit");
     }
 
     /// Releases the credit of a message that the program has taken, and returns credit if due.

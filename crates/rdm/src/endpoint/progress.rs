@@ -32,7 +32,7 @@ impl<H: Host> Endpoint<H> {
         }
         match Header::decode(bytes) {
             Some((header, payload)) => self.handle_message(host, connection, header, payload),
-            None => self.cut_off(host, connection, "it sent bytes that are not a message"),
+            None => self.cut_off(host, connection, "the peer sent an invalid message"),
         }
     }
 

@@ -232,7 +232,7 @@ impl<H: Host> Endpoint<H> {
         payload: &[u8],
     ) {
         if !host.has_collectives() {
-            let why = "it sent a collective message to an endpoint without collective operations";
+            let why = "the peer sent a collective message, which this endpoint does not support";
             return self.cut_off(host, connection, why);
         }
         if self.connections[connection].state().is_lost() {
@@ -253,7 +253,7 @@ impl<H: Host> Endpoint<H> {
         match it.named(name) {
             Some(group) => match (group.rank_of(from), group.broken) {
                 (None, _) => {
-                    let why = "it sent to a collective group that it is not a member of";
+                    let why = "the peer sent to a collective group of which it is not a member";
                     return self.cut_off(host, connection, why);
                 }
                 (Some(_), Some(error)) => {
