@@ -184,7 +184,10 @@ impl<F: Front> Driver<F> {
                 incoming.peer().pid,
                 incoming.peer().uid
             ));
-            return refuse(incoming, "the requester does not listen at the address that it claims");
+            return refuse(
+                incoming,
+                "the requester does not listen at the address that it claims",
+            );
         }
         if self.state.lock().rdm.connections().is_littered() {
             complain(format_args!(

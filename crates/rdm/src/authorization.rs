@@ -101,6 +101,6 @@ mod tests {
         assert!(!may_answer(b"another", DEVICE, &asked, &answered));
         assert!(!may_answer(b"a key", other, &asked, &answered));
         assert!(!may_answer(b"a key", DEVICE, &answered, &answered));
-        assert!(!may_answer(b"a key", DEVICE, &asked, &asked), "a code sent back");
+        assert!(!may_answer(b"a key", DEVICE, &asked, &asked), "an echo");
     }
 }

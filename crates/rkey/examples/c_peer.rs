@@ -93,7 +93,10 @@ pub(crate) fn visit(device: &Device, address: &str) -> anyhow::Result<()> {
         .domain()?
         .register(vec![0u8; 5], Access::LOCAL_WRITE)?;
     owner.read(&local, .., &key, TEXT)?.wait()?;
-    ensure!(local.read_vec(..)? == b"hello", "the text read back is not the text written");
+    ensure!(
+        local.read_vec(..)? == b"hello",
+        "the text read back is not the text written"
+    );
 
     owner.send(b"done")?;
     let message = owner.receive()?;

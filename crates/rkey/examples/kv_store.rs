@@ -151,7 +151,10 @@ fn client(address: &str, number: u64) -> anyhow::Result<()> {
             value: value.clone(),
         })?;
         let reply: Reply = server.receive()?;
-        anyhow::ensure!(matches!(reply, Reply::Stored), "the slots for this name are full");
+        anyhow::ensure!(
+            matches!(reply, Reply::Stored),
+            "the slots for this name are full"
+        );
         anyhow::ensure!(
             get(&server, &key, &local, &mine)? == Some(value),
             "a lookup did not return the value that this client stored"

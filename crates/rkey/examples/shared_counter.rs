@@ -66,7 +66,10 @@ fn own(workers: usize, steps: u64) -> anyhow::Result<()> {
     }
     let sum = counter.load_u64(0)?;
     println!("the counter says {sum}");
-    anyhow::ensure!(sum == workers as u64 * steps, "the counter is not workers * steps");
+    anyhow::ensure!(
+        sum == workers as u64 * steps,
+        "the counter is {sum}, not workers * steps"
+    );
     Ok(())
 }
 

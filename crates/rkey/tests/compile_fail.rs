@@ -2,7 +2,7 @@
 //! prevent.
 
 #[test]
-fn mistakes_that_the_compiler_catches() {
+fn the_compiler_rejects_each_mistake() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/*.rs");
 }

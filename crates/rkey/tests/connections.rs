@@ -444,7 +444,7 @@ fn the_end_of_a_connection_is_detected() {
 }
 
 #[test]
-fn waiting_ends_in_time() {
+fn blocking_calls_end_at_their_time_limit() {
     let device = Device::builder()
         .timeout(Duration::from_millis(50))
         .open()

@@ -141,7 +141,7 @@ fn memory_mapped_for_writing_is_not_mapped_for_reading_by_others() {
 }
 
 #[test]
-fn other_memory_cannot_be_mapped() {
+fn only_whole_regions_of_allocated_memory_can_be_mapped() {
     let pair = Pair::new();
     let (ordinary, key) = pair.region(4096, ALL);
     assert!(matches!(pair.outer.map(&key), Err(Error::NotMappable(_))));

@@ -129,7 +129,10 @@ pub fn named(name: &str) -> Option<&'static Entry> {
 /// A ring slot, as a request and as a response.
 pub fn slot(bytes: &[u8]) {
     let both = rkey_link::fuzzing::request_slot(bytes) && rkey_link::fuzzing::response_slot(bytes);
-    assert!(!both, "a slot was accepted both as a request and as a response");
+    assert!(
+        !both,
+        "a slot was accepted both as a request and as a response"
+    );
 }
 
 fn slot_samples() -> Vec<Vec<u8>> {

@@ -33,7 +33,7 @@ pub fn datagram(bytes: &[u8]) {
         };
         let mut again = opened.packet.to_vec();
         flow.seal(&mut again, opened.identification.unwrap_or(0));
-        assert_eq!(again, bytes, "sealing an accepted datagram again changes it");
+        assert_eq!(again, bytes, "sealing a datagram again changes it");
     }
     packet(bytes);
     if let Some((bytes, _)) = bytes.split_last_chunk::<LEN>() {

@@ -30,7 +30,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-const TEST: &str = "a_hostile_process";
+const TEST: &str = "a_hostile_process_does_no_harm";
 
 // ---- the honest peer
 
@@ -385,7 +385,7 @@ impl Attacked<'_> {
 /// followed by arbitrary bytes in the rings, in both roles; a thousand silent connections. Throughout, an honest peer uses
 /// the same device undisturbed.
 #[test]
-fn a_hostile_process() {
+fn a_hostile_process_does_no_harm() {
     match role().as_deref() {
         None | Some("alone") => {}
         Some("honest") => return honest(),

@@ -237,19 +237,22 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
 }
 
 #[test]
-fn a_peer_that_claims_to_copy_forever() {
+fn a_peer_that_claims_to_copy_forever_delays_only_its_own_regions() {
     match role() {
-        None => is_no_hindrance("a_peer_that_claims_to_copy_forever", "peer"),
+        None => is_no_hindrance(
+            "a_peer_that_claims_to_copy_forever_delays_only_its_own_regions",
+            "peer",
+        ),
         Some(_) => peer_that_never_rests(1),
     }
 }
 
 /// Each of many threads gets only a little processor time, so none of them uses enough to be cleared in time.
 #[test]
-fn a_peer_with_many_threads_that_claim_to_copy_forever() {
+fn a_peer_whose_threads_claim_to_copy_forever_delays_only_its_own_regions() {
     match role() {
         None => is_no_hindrance(
-            "a_peer_with_many_threads_that_claim_to_copy_forever",
+            "a_peer_whose_threads_claim_to_copy_forever_delays_only_its_own_regions",
             "peer",
         ),
         Some(_) => peer_that_never_rests(16),

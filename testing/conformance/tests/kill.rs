@@ -18,7 +18,7 @@ use rkey_device::{Cq, Listener, Qp, Share};
 use rkey_engine::{QpState, RecvRequest, SendRequest, Status, Work};
 use rkey_link::NodeId;
 
-const TEST: &str = "killed_in_the_middle_of_traffic";
+const TEST: &str = "the_survivor_of_a_kill_in_traffic_loses_nothing_else";
 /// If resident memory grows by more than this, there is a leak.
 const GROWTH: u64 = 24 << 20;
 /// The number of rounds until all permanent allocations exist.
@@ -226,7 +226,7 @@ fn check_names(place: SocketAddr, qpn: u32, when: &str) {
 /// mapping, thread, name, file or memory of the victim. Another peer is not affected, the next peer is served, and data
 /// arrives unchanged.
 #[test]
-fn killed_in_the_middle_of_traffic() {
+fn the_survivor_of_a_kill_in_traffic_loses_nothing_else() {
     match role().as_deref() {
         Some("bystander") => return bystander(),
         None | Some("alone") => {}
@@ -300,8 +300,8 @@ fn killed_in_the_middle_of_traffic() {
 
 /// The peer's exit wakes a survivor that has sent one request and sleeps until it completes.
 #[test]
-fn killed_while_the_survivor_sleeps() {
-    const TEST: &str = "killed_while_the_survivor_sleeps";
+fn a_kill_wakes_a_survivor_that_sleeps() {
+    const TEST: &str = "a_kill_wakes_a_survivor_that_sleeps";
     if role().is_some() {
         let side = Side::open(1);
         let (offer, qp) = (side.offer(), side.qp());
@@ -340,8 +340,8 @@ fn killed_while_the_survivor_sleeps() {
 
 /// If a peer dies just when the connection is made, before a single request, posted requests still complete.
 #[test]
-fn killed_before_the_links_are_up() {
-    const TEST: &str = "killed_before_the_links_are_up";
+fn requests_complete_if_the_peer_is_killed_before_the_links_are_up() {
+    const TEST: &str = "requests_complete_if_the_peer_is_killed_before_the_links_are_up";
     if role().is_some() {
         let side = Side::open(1);
         let (offer, qp) = (side.offer(), side.qp());

@@ -50,8 +50,8 @@ fn peer_with_traffic() {
 /// flushed, and regions can be deregistered. From then on only we access the memory, even when the peer continues, and
 /// the device serves the same peer again.
 #[test]
-fn stopped_in_the_middle_of_traffic() {
-    const TEST: &str = "stopped_in_the_middle_of_traffic";
+fn memory_can_be_taken_back_from_a_peer_stopped_in_traffic() {
+    const TEST: &str = "memory_can_be_taken_back_from_a_peer_stopped_in_traffic";
     match role().as_deref() {
         None | Some("alone") => {}
         Some(_) => return peer_with_traffic(),
@@ -158,8 +158,8 @@ fn peer_that_is_read() {
 /// A peer is stopped while it writes the results of our reads directly to our memory. The region can be deregistered,
 /// and the memory reused: when the peer continues, it writes nothing.
 #[test]
-fn stopped_while_it_writes_to_our_memory() {
-    const TEST: &str = "stopped_while_it_writes_to_our_memory";
+fn a_peer_stopped_while_it_writes_read_data_cannot_write_later() {
+    const TEST: &str = "a_peer_stopped_while_it_writes_read_data_cannot_write_later";
     if role().is_some() {
         return peer_that_is_read();
     }
@@ -297,8 +297,8 @@ fn peer_with_a_lease() {
 /// A peer that writes through a lease is stopped and the region deregistered: from then on no byte of the memory
 /// changes, even when the peer continues. Earlier writes are preserved.
 #[test]
-fn stopped_with_a_lease() {
-    const TEST: &str = "stopped_with_a_lease";
+fn a_peer_stopped_with_a_lease_cannot_write_after_deregistration() {
+    const TEST: &str = "a_peer_stopped_with_a_lease_cannot_write_after_deregistration";
     match role().as_deref() {
         None | Some("alone") => {}
         Some(_) => return peer_with_a_lease(),
@@ -418,8 +418,8 @@ fn neighbour() {
 /// and its region deregistered. The other peer loses its lease of the pages in question, but none of its writes, and
 /// continues with requests.
 #[test]
-fn stopped_next_to_another_peer() {
-    const TEST: &str = "stopped_next_to_another_peer";
+fn detaching_pages_of_a_stopped_peer_loses_no_write_of_another() {
+    const TEST: &str = "detaching_pages_of_a_stopped_peer_loses_no_write_of_another";
     match role().as_deref() {
         None => {}
         Some("neighbour") => return neighbour(),

@@ -12,7 +12,7 @@ use common::traffic::{HANG, Traffic};
 use common::{Random, setting, until};
 use rkey_engine::QpState;
 
-const TEST: &str = "a_peer_that_starts_to_write_garbage";
+const TEST: &str = "a_peer_that_starts_to_write_garbage_harms_only_itself";
 /// How much garbage the peer writes before it checks whether its link has been cut: little at first, to be plausible, then
 /// more and more.
 const DOSES: [u64; 6] = [1, 1, 2, 4, 16, 256];
@@ -94,7 +94,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
 /// request completes, once and in order. Nothing outside the granted memory changes, no resource is leaked, no other peer
 /// is affected, and the next peer is served.
 #[test]
-fn a_peer_that_starts_to_write_garbage() {
+fn a_peer_that_starts_to_write_garbage_harms_only_itself() {
     match role().as_deref() {
         None | Some("alone") => {}
         Some("honest") => return honest(),

@@ -59,7 +59,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     }
     let text = fs::read_to_string(&list).with_context(|| format!("reading {LIST}"))?;
     let expected = parse(&text)?;
-    let mut report = compare(&expected, &found, "as the current user");
+    let mut report = compare(&expected, &found, "as this user");
     if process::is_root() {
         let again = workspace.run_all(Some(UID))?;
         let theirs = compare(&expected, &again, "as an ordinary user");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_a_failure() {
+    fn a_result_that_contradicts_the_record_is_a_failure() {
         let judge = |before: Option<Row>, now: Option<Row>| judge(before.as_ref(), now.as_ref());
         let (ok, skip, bad) = (row("ok", ""), row("skip", "no GPU"), row("FAIL", "x"));
         assert_eq!(judge(ok.clone(), ok.clone()), Ok(true));

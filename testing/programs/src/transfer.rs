@@ -35,8 +35,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         match run(&folder, user)? {
             None => report.passed += 1,
             Some(said) => {
-                let who =
-                    user.map_or("as the current user".to_owned(), |uid| format!("as uid {uid}"));
+                let who = user.map_or("as this user".to_owned(), |uid| format!("as uid {uid}"));
                 report.failures.push(format!("transfer.py, {who}\n{said}"));
             }
         }

@@ -34,7 +34,7 @@ fn main() -> Result<()> {
                 stale.push(path);
             } else {
                 std::fs::write(&path, text)
-                    .with_context(|| format!("writing {}", path.display()))?;
+                    .with_context(|| format!("cannot write {}", path.display()))?;
                 println!("wrote {}", path.display());
             }
         }

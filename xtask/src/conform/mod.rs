@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_apply_is_cited_by_checks_in_c_only() {
+    fn only_checks_in_c_may_cite_a_clause_that_does_not_apply() {
         let list = "# FI\n\n## FI 1. A\n\n| FI-262 | names | look | MUST | 000 |\n";
         let sections = clauses::parse(list);
         let rust = "/// Proves: FI-262\n#[test]\nfn a() {}\n";

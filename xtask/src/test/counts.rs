@@ -37,7 +37,7 @@ struct Record {
 /// The stage; `program` is the release build of `rkey`.
 pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
     let found = in_target(session, "counts")?.join("counts.json");
-    fs::create_dir_all(found.parent().context("counts.json has no parent directory")?)?;
+    fs::create_dir_all(found.parent().context("counts.json has no directory")?)?;
     let mut command = Command::new(program);
     command
         .args(["bench", "--count", "--json"])

@@ -292,9 +292,9 @@ fn demo(session: &Session<'_>) -> Result<Report> {
     let program = release_build(session)?;
     let mut command = Command::new(&program);
     command.arg("demo");
-    let mut report = Report::check(succeeds(command, 3 * MINUTE)?, "as the current user");
+    let mut report = Report::check(succeeds(command, 3 * MINUTE)?, "as this user");
     if !process::is_root() {
-        report.note = "as an ordinary user, because xtask does not run as root".into();
+        report.note = "as this user only, because xtask does not run as root".into();
         return Ok(report);
     }
     let mut command = unprivileged::command(session, &program)?;

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers() {
+    fn integer_operations_compute_the_documented_results() {
         for (op, old, operand, new) in [
             (Op::Min, 5i8, -3, -3),
             (Op::Max, 5, -3, 5),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_sixteen_bytes() {
+    fn integers_of_128_bits_wrap_and_swap_by_mask() {
         let mut value = i128::MAX.to_ne_bytes();
         let operand = 1i128.to_ne_bytes();
         apply(DataType::Int128, Op::Sum, &mut value, &operand, &[]).unwrap();
@@ -236,7 +236,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn long_doubles_alone_and_in_pairs() {
+    fn long_doubles_work_alone_and_as_complex_numbers() {
         let one = LongDouble::ONE;
         let (two, none) = (one + one, one - one);
         let of = |value: LongDouble| value.to_ne_bytes();

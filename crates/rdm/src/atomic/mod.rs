@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused() {
+    fn undefined_operations_are_refused() {
         assert!(limits(Kind::Base, DataType::LongDouble, Op::Bxor).is_err());
         assert!(limits(Kind::Base, DataType::Float, Op::Bor).is_err());
         assert!(limits(Kind::Base, DataType::Int8, Op::Read).is_err());

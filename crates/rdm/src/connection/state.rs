@@ -258,7 +258,7 @@ mod tests {
 
     /// This is a snapshot of the whole table, so changing a rule takes two edits.
     #[test]
-    fn the_whole_table_is_as_recorded() {
+    fn the_table_matches_its_snapshot() {
         let recorded = include_str!("state.snapshot.txt");
         assert_eq!(
             table_text(),

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn only_leftovers_of_lost_peers_count_as_litter() {
+    fn only_unread_messages_of_lost_peers_count_as_litter() {
         let mut table = Table::default();
         let mut littered = 0;
         for qpn in 0.. {

@@ -150,7 +150,7 @@ fn an_endpoint_that_is_closed_leaves_no_key() {
 }
 
 #[test]
-fn a_connected_endpoint_returns_its_receives() {
+fn receives_are_canceled_when_a_connected_peer_exits() {
     let mut world = World::new(2, Service::Connected);
     world.send(0, 1, 8, How::default());
     world.settle();

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counts_as_a_failure() {
+    fn unrecorded_failures_and_missing_ranks_are_reported() {
         let mut found = Found {
             mpi: "mpich",
             rows: BTreeMap::new(),

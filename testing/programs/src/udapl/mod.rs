@@ -49,7 +49,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     };
     for user in users {
         let place = Place::new(&folder, user);
-        let who = user.map_or("as the current user".to_owned(), |uid| format!("as uid {uid}"));
+        let who = user.map_or("as this user".to_owned(), |uid| format!("as uid {uid}"));
         for scene in SCENES {
             for (case, said) in place.play(scene)? {
                 report.add(judge(case, &said).map_err(|why| format!("{case}, {who}: {why}")));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_a_failure() {
+    fn a_run_without_its_success_lines_or_with_an_error_fails() {
         let case = Case {
             says: &["PASSED"],
             server_says: &["done"],
