@@ -148,7 +148,7 @@ mod tests {
         }
         assert_eq!(sent, BYTES / 8192);
         assert!(!window.is_due(), "nothing was taken");
-        // All messages but one are held: that one is half of what the peer could use.
+        // The receiver holds all messages but one, so that one is at least half of what the peer could use.
         window.release(8192);
         assert!(window.is_due());
         let (messages, bytes) = window.take_returnable();

@@ -1,7 +1,7 @@
 //! Operations in flight, by number. A peer's answer names the operation by its number, and the number of an ended
 //! operation is refused. The simplest operations are stored in their number itself.
 
-/// Used instead of an operation's number: the completion belongs to no operation.
+/// Instead of an operation's number, this says that the completion belongs to no operation.
 pub const UNTRACKED: u64 = u64::MAX;
 
 /// An operation whose whole state fits into the 64-bit id of its work request, so nothing else is stored until it

@@ -193,8 +193,8 @@ impl<E, C> IndexMut<usize> for Peers<E, C> {
     }
 }
 
-/// Callers that got [`Error::Again`](crate::error::Error::Again), and for which the result of the connection attempt is known now. They have neither
-/// retried nor been woken yet.
+/// Callers that got [`Error::Again`](crate::error::Error::Again), and for which the result of the connection attempt is known
+/// now. They have neither retried nor been woken yet.
 #[derive(Debug)]
 pub struct Callers<C> {
     /// For each: the peer, the caller, and when the result became known.

@@ -32,7 +32,7 @@ pub(crate) fn create(domain: &Domain) -> Result<BorrowedCache<MemoryRegion>> {
 }
 
 /// Borrowed bytes that are registered at least until this is dropped; see [`Scope::cached`](crate::Scope::cached). It
-/// dereferences to the [`MemoryRegion`]; the bytes are its part [`range`](Self::range).
+/// dereferences to the [`MemoryRegion`], in which the bytes are at [`range`](Self::range).
 pub struct CachedRegion<'scope> {
     guard: Guard<'scope, Lender<MemoryRegion>>,
     range: Range<u64>,

@@ -251,8 +251,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// The configuration of the underlying device: limits, link sizes, thresholds. It replaces the environment; start
-    /// from `Config::from_env()` to include that.
+    /// The configuration of the underlying device: limits, link sizes, thresholds. It replaces the `RKEY_*`
+    /// variables; start from `Config::from_env()` to keep their values.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);

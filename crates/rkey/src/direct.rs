@@ -1,4 +1,4 @@
-//! A peer's memory, mapped, which this process reads and writes without involving the owner.
+//! Mapped memory of a peer, which this process reads and writes without involving the owner.
 
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;

@@ -142,8 +142,8 @@ fn close_others(side: &Side, is_over: impl Fn() -> bool) -> Duration {
     least
 }
 
-/// Deregistering a region whose key such a peer has returns, and afterwards no byte changes. Other regions do not wait
-/// for it at all.
+/// Deregistering a region returns even if such a peer has its key, and no byte of the region changes afterwards.
+/// Deregistering other regions does not wait for the peer at all.
 fn is_no_hindrance(test: &str, role_of_peer: &str) {
     // A deregistration that hangs would hang this test, because its peer never rests.
     let over = std::sync::Arc::new(());

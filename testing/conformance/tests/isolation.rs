@@ -264,7 +264,7 @@ fn other_network_namespaces_are_isolated() {
     }
 }
 
-/// A queue pair that does not fail with its peer reports only through completions.
+/// A queue pair that does not fail when its peer is lost: it reports the loss only in completions.
 fn patient_qp(side: &Side) -> Qp {
     let options = QpOptions {
         fail_with_peer: false,
@@ -276,7 +276,7 @@ fn patient_qp(side: &Side) -> Qp {
 /// Another user that has a queue pair's number cannot reach it, either: its requests time out, and our receive stays
 /// posted.
 ///
-/// A queue pair that must fail with its peer detects its absence without sending, and goes to the error state.
+/// A queue pair that must fail with its peer detects without sending that the peer is absent, and goes to the error state.
 /// Like a timeout, that may happen before or after the program posts: earlier requests end with `RetryExceeded` because
 /// no peer responded, and later ones are flushed. So the test queries this queue pair only after it has failed.
 #[test]

@@ -21,7 +21,7 @@ use rkey_link::NodeId;
 const TEST: &str = "the_survivor_of_a_kill_in_traffic_loses_nothing_else";
 /// If resident memory grows by more than this, there is a leak.
 const GROWTH: u64 = 24 << 20;
-/// The number of rounds until all permanent allocations exist.
+/// The number of rounds after which all permanent allocations exist.
 const WARM_UP: u64 = 8;
 
 /// The plan of a round, from the role of the victim.
@@ -381,8 +381,8 @@ fn requests_complete_if_the_peer_is_killed_before_the_links_are_up() {
     }
 }
 
-/// A queue pair that has the name of its peer's device does not mistake another device for it that has since claimed
-/// the same numbers: the peer has ended.
+/// A queue pair that knows the name of its peer's device does not mistake another device, which has since claimed the
+/// same numbers, for that peer: it reports that the peer has ended.
 #[test]
 fn another_device_with_the_same_numbers_is_not_the_peer() {
     let (near, far) = (Side::open(1), Side::open(2));

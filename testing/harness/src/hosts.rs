@@ -21,7 +21,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Creates them, with an IPv4 and an IPv6 address each, and this MTU. Returns `None` if this machine does not permit network namespaces.
+    /// Creates two hosts, each with an IPv4 address, an IPv6 address and this MTU. Returns `None` if this machine does not
+    /// permit network namespaces.
     ///
     /// # Panics
     /// It permits them, but a step fails.

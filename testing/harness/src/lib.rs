@@ -26,7 +26,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// One check, which failed with the output in `outcome`.
+    /// A report of one check. If it failed, `outcome` has its output.
     #[must_use]
     pub fn check(outcome: Result<(), String>, note: impl Into<String>) -> Self {
         let mut report = Self {
@@ -67,7 +67,7 @@ pub struct Session<'a> {
     pub install: bool,
     /// Whether stages with recorded results record new ones.
     pub record: bool,
-    /// A directory for this session, made by the first stage that needs it and removed when the session ends.
+    /// A temporary directory, which the first stage that needs it creates, and which is removed at the end.
     pub scratch: PathBuf,
 }
 

@@ -1,7 +1,7 @@
 //! Other projects' programs, each a stage of `cargo xtask test`. On the device: rdma-core's Python tests, the clauses of
 //! `fi_mr` through an installed libfabric with libfabric's own programs, MPI on four ranks, the Mooncake transfer
-//! engine, and uDAPL's programs. Their results are compared with those recorded in the repository; `--record` renews these. cargo-deny checks
-//! the dependencies.
+//! engine, and uDAPL's programs. Their results are compared with those recorded in the repository; `--record` records new
+//! ones. cargo-deny checks the dependencies.
 
 pub mod deny;
 pub mod fabric;

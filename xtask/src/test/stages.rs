@@ -236,7 +236,8 @@ fn loom(session: &Session<'_>) -> Result<Report> {
     )
 }
 
-/// In a program at fixed addresses, the address of a function of another object is that of code in the program.
+/// The hooks in a program that is not position-independent: in such a program, the address of a library's function is that
+/// of a stub in the program itself.
 fn fixed_addresses(session: &Session<'_>) -> Result<Report> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = process::cargo(session.root);

@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 const CHUNKS: u32 = 4096;
 /// The maximum total size of the chunks that are kept for one connection, in bytes.
 const BYTES: usize = RUNS_MAX * WINDOW as usize * EAGER_MAX;
-/// Used instead of an operation number: the sender has left the group.
+/// Instead of an operation number, this says that the sender has left the group.
 pub const LEFT: u32 = u32::MAX;
 
 /// The sender and the operation of a chunk.

@@ -1,9 +1,9 @@
 //! One-sided operations of the program: reads and writes of a peer's memory, atomics, and durable writes.
 //!
 //! Reads and writes are requests of the connection; the peer's device executes them. Remote completion data travels as
-//! the write's immediate data if it is short enough. Otherwise, or if there are several remote ranges, it travels
-//! in a separate message that is sent when everything has been written: it never arrives before the bytes of its write. An atomic is sent as a
-//! message.
+//! the write's immediate data if it is short enough. Otherwise, or if there are several remote ranges, the data travels
+//! in a separate message, which is sent when everything has been written: the data never arrives before the bytes of its
+//! write. An atomic is sent as a message.
 
 use super::operation::{Operation, OperationKind, Retained};
 use super::post::{SEND, copied};

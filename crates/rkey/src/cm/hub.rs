@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     peer: SocketAddr,
     /// The peer's answer to our request.
     pub(crate) answer: Option<Box<Rep>>,
-    /// Whether the peer is ready (for a connection that it requested).
+    /// Whether the peer is ready, for a connection that the peer requested.
     pub(crate) is_established: bool,
     pub(crate) end: Option<End>,
 }

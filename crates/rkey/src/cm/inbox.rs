@@ -145,7 +145,7 @@ impl Inbox {
         if let Some(completion) = arrivals.waiting.pop_front() {
             let message = self.read(&completion)?;
             if arrivals.ended.is_none() {
-                // The ids of receives are slots. If the queue pair has failed, the flushed receives show it.
+                // The id of a receive is its slot. If the queue pair has failed, posting fails, and the flushed receives report that.
                 let _ = self.post(queue_pair, completion.id as u32);
             }
             return Ok(Some(message));

@@ -18,7 +18,7 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Starts it.
+    /// Starts the connection manager of a device.
     pub(crate) fn start(device: &rkey_device::Device) -> Result<Self> {
         let config = device.config();
         let settings = Settings {

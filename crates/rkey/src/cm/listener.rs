@@ -92,7 +92,7 @@ impl Listener {
         let request: Box<ConnectRequest> =
             self.manager.wait(time, "a connection request", |parts| {
                 let request = parts.handler.next_request(id)?;
-                // It no longer counts against the backlog. If its peer has withdrawn it, `accept` reports that.
+                // The request no longer counts against the backlog. If its peer has withdrawn it, `accept` reports that.
                 let _ = parts.manager.take_request(request.connection);
                 parts
                     .handler
@@ -145,7 +145,7 @@ impl Drop for Listener {
         // An error means that nothing is left to end: this is a forked child, or the manager has failed.
         let _ = self.manager.with(|parts| {
             for request in parts.handler.unlisten(id) {
-                // Its peer may have withdrawn it.
+                // The peer may have withdrawn its request.
                 let _ = parts.manager.close(parts.now, request.connection);
             }
             let _ = parts.manager.unlisten(parts.now, id);

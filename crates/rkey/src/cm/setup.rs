@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The maximum number of reads and atomics that a queue pair begins, or executes, at once.
 const READS: u8 = 16;
-/// The first of the ports for connections that we request, and how many there are.
+/// The local ports of connections that we request: the first, and their number.
 pub(super) const DYNAMIC: (u16, u32) = (49152, 16384);
 
 /// A queue pair and its memory, before there is a peer.
@@ -39,7 +39,7 @@ struct Agreed {
     route: Route,
     qpn: u32,
     starting_psn: u32,
-    /// How many reads and atomics the peer may have in flight, and how many we may.
+    /// The maximum number of reads and atomics in flight: the peer's, then ours.
     reads: (u8, u8),
 }
 

@@ -223,7 +223,7 @@ impl Handle {
             len: part.len.into(),
             key: key.wire_key(),
         }];
-        // The bytes are in the region, so the operation does not have its own buffer.
+        // The bytes are in the region, so the operation has no buffer of its own.
         let slot = Arc::new(Slot::new(Lent::new(Vec::new())));
         self.post(to, |rdm, host, connection| {
             let transfer = Transfer {
@@ -244,7 +244,7 @@ impl Handle {
         }))
     }
 
-    /// Calls `post` whenever there is a connection to the peer with room, until it succeeds.
+    /// Calls `post` whenever a connection to the peer has room, until `post` succeeds.
     fn post(
         &self,
         to: Address,

@@ -164,7 +164,7 @@ impl Inner {
     }
 }
 
-/// Leads until it is dropped.
+/// The thread that owns this value leads until it drops the value.
 struct Lead<'a>(&'a Inner);
 
 impl Drop for Lead<'_> {

@@ -37,7 +37,7 @@ pub(super) struct Place {
 pub(super) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
 
 impl Turn {
-    /// Waits for it.
+    /// Waits until no other test suite uses the ports.
     pub(super) fn take() -> Result<Self> {
         let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{PORT}"))?;
         let begun = Instant::now();
@@ -45,7 +45,7 @@ impl Turn {
             match UnixListener::bind_addr(&name) {
                 Ok(held) => return Ok(Self(held)),
                 Err(error) if begun.elapsed() > 2 * LIMIT => {
-                    return Err(error).context("another process uses the ports of dtest");
+                    return Err(error).context("another process has used the ports of dtest for too long");
                 }
                 Err(_) => thread::sleep(PAUSE),
             }
