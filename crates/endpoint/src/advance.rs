@@ -91,7 +91,7 @@ impl<F: Front> Driver<F> {
     /// Posts requests that waited for room on connections, as far as there is room now. Returns whether any still wait. For a
     /// host that watches its backlog ([`Host::watch_backlog`](rkey_rdm::endpoint::Host::watch_backlog)).
     pub fn post_backlog(&self) -> bool {
-        // Report waiting requests: the thread that holds the lock may leave some.
+        // Another thread holds the lock and may leave requests waiting, so report that some wait.
         let Some(mut state) = self.state.try_lock() else {
             return true;
         };

@@ -49,15 +49,15 @@ use std::net::SocketAddr;
 
 /// The properties of an endpoint.
 pub struct Options<'a> {
-    /// The type and features that it offers.
+    /// The type and features that the endpoint offers.
     pub service: Service,
-    /// The peers that it accepts.
+    /// The peers that the endpoint accepts.
     pub admission: Admission,
-    /// The address that peers use for it, until [`Driver::serve`] sets another.
+    /// The address that peers use for the endpoint, until [`Driver::serve`] sets another.
     pub name: SocketAddr,
     /// The endpoint's number, for regions that serve one endpoint only.
     pub number: Option<u32>,
-    /// The number under which peers' accesses through it are counted, if that is not its own number.
+    /// The number under which peers' accesses through the endpoint are counted, if that is not the endpoint's own number.
     pub counted_as: Option<u32>,
     /// The maximum number of scatter/gather entries of a work request.
     pub max_sge: u32,
@@ -76,9 +76,9 @@ pub struct Driver<F: Front> {
     buffers: Buffers,
     /// Completions of all connections.
     pub cq: Cq,
-    /// The peers that it accepts.
+    /// The peers that the endpoint accepts.
     pub admission: Admission,
-    /// Where peers find it.
+    /// Where peers find the endpoint.
     pub name: Mutex<SocketAddr>,
     number: Option<u32>,
     counted_as: Option<u32>,

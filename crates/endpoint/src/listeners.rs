@@ -162,7 +162,7 @@ impl Inner {
     }
 }
 
-/// Marks the end of the thread, also after a panic.
+/// Marks the end of the thread when dropped, even after a panic.
 struct End<'a>(&'a Inner);
 
 impl Drop for End<'_> {

@@ -17,18 +17,18 @@ impl Signal {
         Ok(Self(eventfd(0, flags)?))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub fn raise(&self) {
         // A full counter is already readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable.
+    /// Makes the descriptor unreadable.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 
-    /// Its descriptor.
+    /// The descriptor.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }

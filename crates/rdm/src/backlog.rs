@@ -20,7 +20,7 @@ pub enum Later {
 }
 
 impl Later {
-    /// How many bytes it keeps.
+    /// How many bytes the request keeps.
     fn len(&self) -> usize {
         match self {
             Self::Message(bytes, _) => bytes.len(),
@@ -28,7 +28,7 @@ impl Later {
         }
     }
 
-    /// The operation that it belongs to.
+    /// The operation that the request belongs to.
     #[must_use]
     pub fn operation(&self) -> u64 {
         let (Self::Message(_, id) | Self::Read(id)) = self;
@@ -69,7 +69,7 @@ impl Backlog {
         self.list.iter()
     }
 
-    /// Whether it holds more than a peer that follows the protocol can cause.
+    /// Whether the backlog holds more than a peer that follows the protocol can cause.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
         self.list.len() > ANSWERS_MAX || self.bytes > ANSWERS_BYTES

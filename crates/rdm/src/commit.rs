@@ -23,7 +23,7 @@ pub struct RemoteRange {
 /// Why a request cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// It is not a list of ranges, or the list is too long.
+    /// The request is not a list of ranges, or the list is too long.
     #[error("the request is not a list of ranges")]
     Malformed,
     /// The request has a key that no device could have issued.

@@ -16,7 +16,7 @@ pub struct Ended<T, Q> {
     pub operation: T,
     /// Its queue pair.
     pub qp: Option<Q>,
-    /// When it was first checked.
+    /// When the operation was first checked.
     since: Option<Instant>,
     cut: bool,
 }

@@ -43,9 +43,9 @@ pub struct Connection {
 /// The process at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Its PID, as the kernel reports it; 0 if it is in a PID namespace that we cannot see.
+    /// The peer's PID, as the kernel reports it; 0 if the peer is in a PID namespace that we cannot see.
     pub pid: u32,
-    /// Its user id, as the kernel reports it.
+    /// The peer's user id, as the kernel reports it.
     pub uid: u32,
 }
 

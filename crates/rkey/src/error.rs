@@ -39,7 +39,7 @@ pub enum Error {
     /// The peer closed the connection, exited, or stopped responding.
     #[error("the peer is no longer connected ({how}); reconnect when it is available again")]
     PeerGone {
-        /// How this was detected.
+        /// How the loss of the peer was detected.
         how: String,
     },
 

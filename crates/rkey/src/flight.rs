@@ -35,7 +35,7 @@ struct State {
 struct Failure {
     number: u64,
     cause: Cause,
-    /// Whether it has been reported to the program.
+    /// Whether the failure has been reported to the program.
     told: bool,
 }
 

@@ -192,7 +192,7 @@ impl World {
         self.arrive(from, side, &mad);
     }
 
-    /// Delivers a message to a host. It gets at most one answer, at the address that it came from.
+    /// Delivers a message to a host. The host sends at most one answer, to the address that the message came from.
     fn arrive(&mut self, from: IpAddr, side: usize, mad: &[u8; MAD]) {
         self.collect();
         self.hosts[side].receive(self.now, from, ADDRESSES[side], mad);
@@ -234,7 +234,7 @@ impl World {
     /// The programs close everything, and no more messages arrive.
     fn end(&mut self) {
         for (host, known) in self.hosts.iter_mut().zip(&self.known) {
-            // Also requests that the peer has withdrawn: they wait in the backlog.
+            // This includes requests that their peer has withdrawn, but that still wait in the backlog.
             for id in known {
                 let _ = host.take_request(*id);
             }

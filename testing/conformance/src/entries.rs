@@ -38,7 +38,7 @@ fn seed(line: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// All of them.
+/// All entries.
 pub const ALL: &[Entry] = &[
     Entry {
         name: "slot",
@@ -120,7 +120,7 @@ pub const ALL: &[Entry] = &[
     },
 ];
 
-/// The entry of this name.
+/// The entry with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)

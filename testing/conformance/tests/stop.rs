@@ -147,7 +147,7 @@ fn peer_that_is_read() {
     loop {
         let qp = side.qp();
         let to = side.invitation(&offer);
-        // Waits until the test wants the next one.
+        // Waits until the test accepts the next connection.
         if side.device.connect(address(), &[&qp], &to, LONG).is_err() {
             return;
         }

@@ -39,7 +39,7 @@ fn turncoat(round: u64) {
         scribble(&mut random, DOSES[turn.min(DOSES.len() - 1)]);
         let pause = Instant::now() + Duration::from_micros(random.below(2_000));
         while Instant::now() < pause {
-            // Its own engine also continues, with the garbage.
+            // The peer's own engine also continues, with the garbage in its rings.
             if round.is_multiple_of(2) && traffic.first_failure.is_none() {
                 traffic.fill();
             }
@@ -85,7 +85,7 @@ fn round(side: &Side, number: u64, random: &mut Random, when: &str) -> (String, 
     side.withdraw(&offer);
     side.check_outside(when);
     drop(peer.0.stdin.take());
-    // Its own garbage may have killed it.
+    // The peer may have died of its own garbage.
     peer.wait();
     (failure, took)
 }

@@ -156,7 +156,7 @@ impl Hosts {
         command
     }
 
-    /// The user that unprivileged programs are on a host: in a user namespace of our own, root.
+    /// The user id of unprivileged programs on a host: root's, if the hosts have a user namespace of their own.
     #[must_use]
     pub fn user(&self) -> u32 {
         if self.are_ours { 0 } else { UID }

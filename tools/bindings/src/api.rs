@@ -10,7 +10,7 @@ pub struct Api {
     pub package: &'static str,
     /// The command that says which version of the package is installed.
     pub asks: &'static [&'static str],
-    /// The beginning of its version.
+    /// The first characters of the package's version.
     pub version: &'static str,
     /// The headers.
     pub headers: &'static [&'static str],

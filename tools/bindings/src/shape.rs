@@ -175,7 +175,7 @@ fn subject(statement: &Stmt) -> Option<String> {
     }
 }
 
-/// Checks name the fields that were renamed, and none that were dropped.
+/// Renames fields in bindgen's checks as in the structures, and removes the checks of dropped fields.
 fn adapt_checks(api: &Api, expr: &mut Expr) {
     let Expr::Block(block) = expr else { return };
     block.block.stmts.retain_mut(|statement| {

@@ -13,11 +13,11 @@ use crate::source::Tree;
 /// How far a test proves a clause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Extent {
-    /// All of it.
+    /// The whole clause.
     Whole,
-    /// The whole clause, if the program has requested strict mode.
+    /// The whole clause, but only in strict mode.
     Strict,
-    /// A part.
+    /// A part of the clause.
     Part,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Citation {
     pub(super) missing: String,
 }
 
-/// One such comment.
+/// A comment that cites clauses.
 pub(super) struct Proof {
     /// The crate of the test.
     pub(super) package: String,

@@ -7,7 +7,7 @@ const AT_ONCE: &str =
     "registration is complete when the call returns, so it neither fails nor writes `*mr` later";
 const EXACT: &str = "an unused permission: rights are enforced exactly";
 
-/// Clauses that require nothing here.
+/// Clauses that require nothing of rkey.
 const NOT_APPLICABLE: &[(&str, &str)] = &[
     ("FI-014", HEADER),
     (
@@ -72,7 +72,7 @@ const OPEN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Why a clause does not apply, if it does not.
+/// Why a clause does not apply; `None` if it does.
 pub(super) fn not_applicable(id: &str) -> Option<&'static str> {
     in_list(NOT_APPLICABLE, id)
 }

@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 /// How far a clause is proved. The order is that of the columns of the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Proved through the API that it is about.
+    /// Proved through the API that the clause is about.
     Shown,
-    /// Proved through the API, if the program has requested strict mode.
+    /// Proved through the API, but only in strict mode.
     Strict,
     /// Proved in part.
     Partly,
-    /// The rule that it states is proved below the API.
+    /// The rule that the clause states is proved below the API.
     Rule,
-    /// It requires nothing here.
+    /// The clause requires nothing of rkey.
     DoesNotApply,
-    /// Not at all.
+    /// Not proved.
     Open,
 }
 
@@ -32,7 +32,7 @@ impl State {
         Self::Open,
     ];
 
-    /// The word for it in the table.
+    /// The word for the state in the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Shown => "shown",

@@ -50,7 +50,7 @@ pub(super) fn of_program(described: &str, output: &str) -> String {
 /// `FAIL [   0.166s] (1/5) crate::tests name`.
 fn verdict_of_nextest(line: &str) -> Option<String> {
     let (verdict, rest) = line.trim().split_once(" [")?;
-    // More than one thing may be wrong: "FAIL + LEAK".
+    // One test can have several verdicts: "FAIL + LEAK".
     let first = verdict.split(' ').next()?;
     let signal = first.starts_with("SIG");
     let (_, name) = rest.split_once(") ")?;

@@ -54,7 +54,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         bail!("no stage named '{name}'; `cargo xtask test --list` lists them");
     }
     let scratch = std::env::temp_dir().join(format!("rkey-test-{}", std::process::id()));
-    // An earlier process with our PID that was killed may have left it.
+    // An earlier process with our PID, which was killed, may have left this directory.
     let _ = std::fs::remove_dir_all(&scratch);
     let session = Session {
         root,

@@ -13,7 +13,7 @@ use std::process::Command;
 pub(super) struct Stage {
     /// For `--only`.
     pub(super) name: &'static str,
-    /// One line about what it checks.
+    /// What the stage checks, in one line.
     pub(super) what: &'static str,
     pub(super) run: fn(&Session<'_>) -> Result<Report>,
 }

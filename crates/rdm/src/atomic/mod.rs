@@ -214,7 +214,7 @@ impl Op {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Whether it combines two numbers into one, so that a collective operation can use it to reduce.
+    /// Whether the operation combines two numbers into one, so that a collective operation can use it to reduce.
     #[must_use]
     pub fn reduces(self) -> bool {
         (self as u8) <= Self::Bxor as u8

@@ -51,14 +51,14 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The length of the memory that it accesses, in bytes.
+    /// The length of the memory that the request accesses, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it only reads.
+    /// Whether the operation only reads.
     #[must_use]
     pub fn reads_only(&self) -> bool {
         self.op == Op::Read

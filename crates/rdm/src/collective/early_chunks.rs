@@ -18,7 +18,7 @@ pub const LEFT: u32 = u32::MAX;
 /// The sender and the operation of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The member that sent it.
+    /// The member that sent the chunk.
     pub from: SocketAddr,
     /// The group.
     pub group: Name,
@@ -29,7 +29,7 @@ pub struct Key {
 /// A chunk.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The connection that it arrived on.
+    /// The connection that the chunk arrived on.
     pub connection: usize,
     /// The sender's operation that waits for our answer.
     pub id: u64,

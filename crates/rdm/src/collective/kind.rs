@@ -13,7 +13,7 @@ pub enum Kind {
     AllReduce,
     /// All members' blocks, for every member.
     AllGather,
-    /// The reduction of all members' values, of which each member gets its own block.
+    /// Reduces all members' values; each member gets its own block of the result.
     ReduceScatter,
     /// The reduction of all members' values, for the root.
     Reduce,
@@ -46,7 +46,7 @@ impl Kind {
             .copied()
     }
 
-    /// Whether it combines members' values.
+    /// Whether the operation combines members' values.
     #[must_use]
     pub fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)

@@ -16,7 +16,7 @@ use core::net::SocketAddr;
 /// A connection. `Q` is the handle of its queue pair; `I` is what its host keeps for the peer.
 #[derive(Debug)]
 pub struct Connection<Q, I> {
-    /// Its queue pair, until that is destroyed.
+    /// The queue pair; `None` once it is destroyed.
     pub qp: Option<Q>,
     /// The address of the peer.
     pub peer: SocketAddr,
@@ -37,7 +37,7 @@ pub struct Connection<Q, I> {
     pub backlog: Backlog,
     /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
-    /// The destination of messages over it; `None` if the peer made it only to send.
+    /// The destination of messages over the connection; `None` if the peer made the connection only to send.
     pub leads_to: Option<Destination>,
 }
 
@@ -46,10 +46,10 @@ pub struct Connection<Q, I> {
 pub enum Teardown {
     /// Wait, because the connection is in use or something still refers to it.
     Wait,
-    /// Move its queue pair to the error state.
+    /// Move the queue pair to the error state.
     End,
-    /// Destroy its queue pair as soon as no peer accesses memory through it, and free its slot when all its messages are
-    /// read.
+    /// Destroy the queue pair as soon as no peer accesses memory through it, and free the slot when all messages of the
+    /// connection are read.
     Release,
 }
 
@@ -72,7 +72,7 @@ impl<Q, I> Connection<Q, I> {
         }
     }
 
-    /// Its state, which [`Connections::apply`] changes.
+    /// The state, which [`Connections::apply`] changes.
     #[inline]
     pub fn state(&self) -> State {
         self.state
@@ -95,7 +95,7 @@ impl<Q, I> Connection<Q, I> {
         !self.state.is_lost() && (self.outstanding > 0 || !self.backlog.is_empty())
     }
 
-    /// The next step of its teardown. `referred` says whether an operation still refers to it.
+    /// The next step of the teardown. `referred` says whether an operation still refers to the connection.
     pub fn teardown(&self, referred: bool) -> Teardown {
         let at_rest = self.outstanding == 0 && self.backlog.is_empty() && !referred;
         if !self.state.awaits_teardown() || !at_rest {

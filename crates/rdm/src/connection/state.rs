@@ -19,15 +19,15 @@ pub enum Phase {
     Connecting,
     /// Both sides are ready: operations may begin.
     Open,
-    /// It could not be made, and its endpoint has no other (connected endpoints only).
+    /// The connection could not be made, and its endpoint has no other (connected endpoints only).
     Refused,
-    /// It is lost, but the thread that is making it has not been notified yet.
+    /// The connection is lost, but the thread that is making it has not been notified yet.
     Aborted,
-    /// It failed, or the peer closed it or exited.
+    /// The connection failed, or the peer closed it or exited.
     Lost,
-    /// Its queue pair is in the error state, and a peer may still touch memory through it.
+    /// The connection's queue pair is in the error state, and a peer may still touch memory through it.
     Draining,
-    /// Nothing refers to it: its slot is free.
+    /// Nothing refers to the connection: its slot is free.
     Free,
 }
 
@@ -36,19 +36,19 @@ pub enum Phase {
 pub enum Event {
     /// Both sides are ready.
     Made,
-    /// It could not be made.
+    /// The connection could not be made.
     GivenUp,
-    /// It could not be made, and the endpoint keeps it as a record of that.
+    /// The connection could not be made, and the endpoint keeps it as a record of that.
     Refused,
-    /// It failed, or the peer closed it or exited.
+    /// The connection failed, or the peer closed it or exited.
     Lost,
     /// The peer violated the protocol.
     Violated,
-    /// Its queue pair was put into the error state.
+    /// The connection's queue pair was put into the error state.
     Ended,
-    /// Nothing refers to it.
+    /// Nothing refers to the connection.
     Released,
-    /// Its endpoint is closed.
+    /// The connection's endpoint is closed.
     Closed,
 }
 
@@ -176,7 +176,7 @@ impl State {
         !self.cut
     }
 
-    /// Whether it has ended: nothing more can be sent.
+    /// Whether the connection has ended: nothing more can be sent.
     #[inline]
     #[must_use]
     pub fn is_lost(self) -> bool {
@@ -186,28 +186,28 @@ impl State {
         )
     }
 
-    /// Whether a thread is still making it.
+    /// Whether a thread is still making the connection.
     #[inline]
     #[must_use]
     pub fn is_connecting(self) -> bool {
         matches!(self.phase, Phase::Connecting | Phase::Aborted)
     }
 
-    /// Whether it has ended and still has its slot.
+    /// Whether the connection has ended and still has its slot.
     #[inline]
     #[must_use]
     pub fn awaits_teardown(self) -> bool {
         matches!(self.phase, Phase::Lost | Phase::Draining)
     }
 
-    /// Whether its queue pair is in the error state for teardown.
+    /// Whether the connection's queue pair is in the error state for teardown.
     #[inline]
     #[must_use]
     pub fn is_draining(self) -> bool {
         self.phase == Phase::Draining
     }
 
-    /// Whether its slot is free.
+    /// Whether the connection's slot is free.
     #[inline]
     #[must_use]
     pub fn is_free(self) -> bool {

@@ -53,7 +53,7 @@ pub trait Host: Sized {
     /// result to the endpoint.
     ///
     /// # Errors
-    /// Why it could not start.
+    /// Why the host could not start to connect.
     fn connect(&self, peer: usize, to: Destination) -> Result<()>;
 
     // ---- Memory.
@@ -75,7 +75,7 @@ pub trait Host: Sized {
     /// Called when the RTS has been posted. The host checks the memory's rights again: if the region was deregistered
     /// since `expose`, the key is revoked.
     fn rts_posted(&self, exposed: &Self::Exposed);
-    /// Revokes a key, without waiting, if no peer is using it; returns whether it did.
+    /// Revokes a key, without waiting, if no peer is using it; returns whether the key is revoked.
     fn try_withdraw(&self, exposed: &Self::Exposed) -> bool;
     /// Revokes a key that is no longer in use by any peer.
     fn withdraw(&self, exposed: &Self::Exposed);
@@ -159,9 +159,9 @@ pub struct Arrived {
     pub len: usize,
     /// How many bytes did not fit.
     pub overflow: usize,
-    /// Why it failed, if it did.
+    /// Why the receive failed, if it did.
     pub error: Option<Error>,
-    /// Whether it is the last message of a receive for several.
+    /// Whether the message is the last one of a receive for several messages.
     pub last: bool,
 }
 
@@ -172,14 +172,14 @@ pub enum Note<'a> {
     Violation {
         /// The peer.
         peer: SocketAddr,
-        /// What it did.
+        /// What the peer did.
         why: &'a str,
     },
     /// A connection is lost.
     Lost {
         /// The peer.
         peer: SocketAddr,
-        /// How many operations it had in flight.
+        /// How many operations the connection had in flight.
         open: usize,
     },
     /// A member of a collective group has left or ended, and an operation waits for it.
@@ -188,7 +188,7 @@ pub enum Note<'a> {
     OtherCall(usize),
     /// A collective group has failed.
     GroupBroken {
-        /// How many members it has.
+        /// How many members the group has.
         members: usize,
         /// Why.
         error: Error,

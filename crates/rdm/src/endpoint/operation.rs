@@ -16,11 +16,11 @@ pub(super) struct Operation<H: Host> {
     pub(super) what: OperationKind<H>,
     /// The host's data for the report to the program; without it, nothing is reported.
     pub(super) attached: Option<H::Operation>,
-    /// The connection that it uses.
+    /// The connection that the operation uses.
     pub(super) connection: usize,
     /// Whether one of the missing parts is an answer from the peer.
     pub(super) awaits_answer: bool,
-    /// Its turn in the order of reports to the program, if they are ordered.
+    /// The operation's turn, if reports to the program are ordered.
     pub(super) turn: Option<u64>,
     pub(super) retained: Retained<H>,
 }
@@ -97,7 +97,7 @@ impl<H: Host> Operation<H> {
         }
     }
 
-    /// Records why it fails. Only the first reason counts.
+    /// Records why the operation fails. Only the first reason counts.
     #[cold]
     pub(super) fn fail(&mut self, why: impl Into<Failure>) {
         self.failure.get_or_insert_with(|| Box::new(why.into()));

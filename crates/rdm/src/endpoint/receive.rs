@@ -34,7 +34,7 @@ impl<H: Host> Receive<H> {
         }
     }
 
-    /// Whether it is for one message, and a message of this length fits.
+    /// Whether the receive is for one message, and a message of this length fits.
     #[inline]
     pub(super) fn takes_whole(&self, len: usize) -> bool {
         self.multi.is_none() && len <= self.room
@@ -46,7 +46,7 @@ impl<H: Host> Receive<H> {
         &self.sges
     }
 
-    /// Completes it with a whole message, which is in its memory.
+    /// Completes the receive with a whole message, which is in its memory.
     #[inline]
     pub(super) fn complete_whole(mut self, host: &H, source: &SocketAddr, header: &Header) {
         let matched = host.matched(&mut self.attached, 0, false, source, header);
@@ -59,7 +59,7 @@ impl<H: Host> Receive<H> {
         host.received(matched, how);
     }
 
-    /// Cancels it and reports that to the program.
+    /// Cancels the receive and reports that to the program.
     pub fn cancel(self, host: &H, tagged: bool) {
         host.canceled(self.attached, tagged, self.multi.is_some());
     }
@@ -126,7 +126,7 @@ pub(super) struct Landing<H: Host> {
     matched: H::Matched,
     /// Set if other messages may share the buffer.
     buffer: Option<Arc<Buffer>>,
-    /// Its turn in the order of reports to the program, if they are ordered.
+    /// The receive's turn, if reports to the program are ordered.
     pub(super) turn: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ pub enum Unexpected {
         header: Header,
         /// Its payload.
         payload: Vec<u8>,
-        /// The connection that it arrived on.
+        /// The connection that the message arrived on.
         connection: usize,
     },
     /// An RTS: the payload will be read under this key.
@@ -147,7 +147,7 @@ pub enum Unexpected {
         header: Header,
         /// The key of the sender's region.
         key: u32,
-        /// The connection that it arrived on.
+        /// The connection that the message arrived on.
         connection: usize,
     },
 }

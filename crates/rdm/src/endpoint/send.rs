@@ -27,14 +27,14 @@ pub struct Outgoing {
 
 /// The bytes of a message in the program's memory.
 pub trait Body<H: Host> {
-    /// The memory from which they are sent. Not used if they are copied.
+    /// The memory from which the bytes are sent. Not used if the bytes are copied.
     fn sges(&self) -> &[Sge];
-    /// Copies them.
+    /// Copies the bytes.
     ///
     /// # Errors
     /// [`Error::Fault`](crate::error::Error::Fault).
     fn copy(&self, into: &mut [u8]) -> Result<()>;
-    /// Lets a peer read them; returns the key for them.
+    /// Lets a peer read the bytes; returns the key for them.
     ///
     /// # Errors
     /// Same as [`Host::expose`].

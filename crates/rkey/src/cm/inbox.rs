@@ -15,11 +15,11 @@ use std::time::Duration;
 /// A message from the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Its bytes; empty if the message announces a write ([`Message::written`]).
+    /// The message's bytes; empty if the message announces a write ([`Message::written`]).
     pub bytes: Vec<u8>,
-    /// Its immediate data, as a number: a C program passes `htonl(number)`.
+    /// The message's immediate data, as a number: a C program passes `htonl(number)`.
     pub immediate: Option<u32>,
-    /// How many bytes the peer wrote, if this announces a write into our memory with immediate data.
+    /// How many bytes the peer wrote, if the message announces a write into our memory with immediate data.
     pub written: Option<u32>,
 }
 

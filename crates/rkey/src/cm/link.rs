@@ -155,7 +155,7 @@ impl Link {
         self.peer
     }
 
-    /// How it ended; `None` if it has not.
+    /// How the connection ended; `None` if it has not.
     pub(crate) fn end(&self) -> Result<Option<End>> {
         let id = self.id;
         self.manager

@@ -9,11 +9,11 @@ pub const MESSAGE_MAX: usize = 1 << 30;
 /// A message that has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its bytes: the receive's buffer, truncated to the length of the message.
+    /// The message's bytes: the receive's buffer, truncated to the length of the message.
     pub bytes: Vec<u8>,
     /// The sender's address.
     pub from: Address,
-    /// Its tag, or 0 if it has none.
+    /// The message's tag, or 0 if it has none.
     pub tag: u64,
 }
 

@@ -68,7 +68,7 @@ impl Peer {
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Stops it, and waits until all of its threads have stopped.
+    /// Stops the child, and waits until all of its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         until("all threads of the peer to stop", || {
@@ -89,7 +89,7 @@ impl Peer {
         assert!(status.success(), "the peer failed: {status}");
     }
 
-    /// Waits until it exits, for a limited time.
+    /// Waits until the child exits, for a limited time.
     pub fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + LONG;
         loop {
@@ -251,7 +251,7 @@ pub fn name_is_taken(name: &str) -> bool {
         .any(|l| l.split_ascii_whitespace().last() == Some(&name))
 }
 
-/// Files in a directory that could be ours.
+/// The files in a directory whose names suggest that rkey made them.
 pub fn litter(directory: &Path) -> BTreeSet<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return BTreeSet::new();

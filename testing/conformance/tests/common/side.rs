@@ -30,9 +30,9 @@ pub const SINK_COUNT: usize = 32;
 pub const SINK_WORDS: usize = 128 << 7;
 pub const WORDS: usize = SINK + SINK_COUNT * SINK_WORDS + GUARD;
 
-/// The content that no peer may change.
+/// The initial content of the words that no peer may change.
 const CANARY: u64 = 0xc0de_c0de_c0de_c0de;
-/// The inbox before a peer has written to it.
+/// The initial content of the inbox.
 pub const EMPTY: u64 = 0x0e0e_0e0e_0e0e_0e0e;
 
 pub struct Side {
@@ -116,7 +116,7 @@ impl Side {
         }
     }
 
-    /// Deregisters them again.
+    /// Deregisters the areas that [`Self::offer`] registered.
     pub fn withdraw(&self, offer: &Offer) {
         for region in [offer.pattern, offer.inbox, offer.atomics] {
             self.device.revoke_and_deregister(region).unwrap();

@@ -10,7 +10,7 @@ use std::fmt::Write;
 pub(super) struct Check {
     pub(super) name: String,
     clauses: String,
-    /// What it requires.
+    /// The requirement that the check tests.
     what: String,
 }
 

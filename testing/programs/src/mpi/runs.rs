@@ -38,7 +38,7 @@ impl Mpi {
         }
     }
 
-    /// What it prints when it uses the provider.
+    /// What the MPI prints when it uses the provider.
     pub(super) const fn proof(self) -> &'static str {
         match self {
             Self::Open => "mtl:ofi:provider: rkey0",

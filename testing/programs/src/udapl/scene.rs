@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Said {
     pub(super) client: String,
     pub(super) server: String,
-    /// Whether none of them had to be killed.
+    /// Whether all programs exited in time.
     pub(super) in_time: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct Members {
 
 /// A group that the endpoint is in.
 pub(super) struct Group<G> {
-    /// The program's number for it.
+    /// The program's number for the group.
     pub(super) address: u64,
     pub(super) name: Name,
     pub(super) members: Vec<Member>,
@@ -42,7 +42,7 @@ pub(super) struct Group<G> {
 
 pub(super) struct Member {
     pub(super) address: SocketAddr,
-    /// Whether it has left, or its connection is lost.
+    /// Whether the member has left, or its connection is lost.
     pub(super) left: bool,
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Groups<G, O> {
     runs: Vec<Run<O>>,
     /// Chunks that have been answered or read, for the runs that wait for them.
     finished: Vec<Finished>,
-    /// Messages that wait for a connection to their member.
+    /// Messages to members that have no connection yet.
     telling: Vec<(SocketAddr, Header)>,
     /// How many runs have been started.
     started: u64,
@@ -85,7 +85,7 @@ impl<G, O> Default for Groups<G, O> {
 }
 
 impl<G, O> Groups<G, O> {
-    /// Whether it has no work.
+    /// Whether the collective operations have no work to do.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.finished.is_empty() && self.telling.is_empty()

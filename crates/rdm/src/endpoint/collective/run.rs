@@ -150,7 +150,7 @@ impl<O> Run<O> {
         blocks.start * self.block..blocks.end * self.block
     }
 
-    /// Records that one of its chunks has been answered or read.
+    /// Records that one of the operation's chunks has been answered or read.
     fn hear(&mut self, finished: Finished) {
         self.error = self.error.or(finished.error);
         match finished.fetched {
