@@ -1,9 +1,9 @@
-"""Notes "name<TAB>result<TAB>reason" for each unit test, one line each."""
+"""Appends a line "name<TAB>result<TAB>reason" to a file for each unit test."""
 import unittest
 
 
 class Recorder(unittest.TextTestResult):
-    """`file` of a subclass returns the path of the file to append to."""
+    """A subclass defines `file`, which returns the path of the file to append to."""
 
     def file(self):
         raise NotImplementedError

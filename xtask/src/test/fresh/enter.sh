@@ -16,7 +16,7 @@ while IFS=$tab read -r from to; do
     fi
     mount -o bind,ro "$from" "$root$to"
 done < "$binds"
-# This is last: the steps above must not create or remove anything in them.
+# These mounts come last, because the steps above must not create or remove anything in them.
 for system in proc sys dev; do
     mount --rbind "/$system" "$root/$system"
 done
