@@ -72,7 +72,7 @@ mod tests {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(from_text(&to_text(address)), Some(address));
             assert_eq!(from_text(&format!("fi_sockaddr://{text}")), Some(address));
-            assert_eq!(from_text(text), None, "without a prefix");
+            assert_eq!(from_text(text), None, "no prefix");
         }
         assert_eq!(from_text("fi_sockaddr_in://name"), None);
     }

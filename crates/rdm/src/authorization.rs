@@ -101,6 +101,9 @@ mod tests {
         assert!(!may_answer(b"another", DEVICE, &asked, &answered));
         assert!(!may_answer(b"a key", other, &asked, &answered));
         assert!(!may_answer(b"a key", DEVICE, &answered, &answered));
-        assert!(!may_answer(b"a key", DEVICE, &asked, &asked), "an echo");
+        assert!(
+            !may_answer(b"a key", DEVICE, &asked, &asked),
+            "our own code is no answer"
+        );
     }
 }

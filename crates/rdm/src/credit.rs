@@ -147,7 +147,7 @@ mod tests {
             sent += 1;
         }
         assert_eq!(sent, BYTES / 8192);
-        assert!(!window.is_due(), "nothing was taken");
+        assert!(!window.is_due(), "the program took no message");
         // The receiver holds all messages but one, so that one is at least half of what the peer could use.
         window.release(8192);
         assert!(window.is_due());
@@ -155,7 +155,7 @@ mod tests {
         credit.add(messages, bytes);
         assert!(credit.spend(8192) && !credit.spend(1));
         assert!(window.charge(8192));
-        assert!(!window.charge(1), "without credit");
+        assert!(!window.charge(1), "the peer has no credit left");
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
                 told += 1;
             }
         }
-        assert_eq!(told, 20, "half of all at a time");
+        assert_eq!(told, 20, "credit returns in halves");
         credit.add(u32::MAX, u32::MAX);
         assert_eq!((credit.messages, credit.bytes), (MESSAGES, BYTES));
     }

@@ -103,7 +103,11 @@ mod tests {
         draining.push("send", Some("qp"));
         let mut ended = draining.take_due(now).pop().unwrap();
         assert!(draining.is_empty());
-        assert_eq!(ended.cut_off(now), None, "its time begins");
+        assert_eq!(
+            ended.cut_off(now),
+            None,
+            "the time starts at the first check"
+        );
         assert_eq!(ended.cut_off(now + STUCK), None);
         let late = now + STUCK + PAUSE;
         assert_eq!(ended.cut_off(late), Some(&"qp"));

@@ -375,7 +375,7 @@ mod tests {
             assert_eq!(
                 Header::decode(&bytes),
                 None,
-                "the payload is as long as the header says"
+                "a payload of another length was accepted"
             );
         }
     }

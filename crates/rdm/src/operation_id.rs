@@ -188,7 +188,11 @@ mod tests {
         assert_eq!(Plain::of(last), None);
         assert_eq!(operations.take(last), Some(7));
         let next = operations.add(8);
-        assert_eq!((Plain::of(next), next), (None, 0), "generations wrap");
+        assert_eq!(
+            (Plain::of(next), next),
+            (None, 0),
+            "generations do not wrap"
+        );
     }
 
     #[test]
@@ -198,10 +202,14 @@ mod tests {
         assert_eq!(operations.get(first), Some(&mut "first"));
         assert_eq!(operations.take(first), Some("first"));
         let second = operations.add("second");
-        assert_eq!(second as u32, first as u32, "the slot is reused");
+        assert_eq!(second as u32, first as u32, "the slot is not reused");
         assert!(operations.get(first).is_none() && operations.take(first).is_none());
         assert_eq!(operations.all(|it| *it == "second"), [second]);
-        assert_eq!(operations.get(u64::from(u32::MAX)), None, "no such slot");
+        assert_eq!(
+            operations.get(u64::from(u32::MAX)),
+            None,
+            "there is no such slot"
+        );
         assert_eq!((operations.len(), operations.drain()), (1, vec!["second"]));
         assert!(operations.is_empty());
     }

@@ -263,9 +263,9 @@ mod tests {
         assert_eq!((peers.numbered(5), peers.numbered(4)), (Some(b), None));
         assert_eq!((peers.numbered(6), peers.numbered(u64::MAX)), (None, None));
         peers.see_removals(0);
-        assert_eq!(peers.numbered(5), Some(b), "nothing was removed");
+        assert_eq!(peers.numbered(5), Some(b), "no address was removed");
         peers.see_removals(1);
-        assert_eq!(peers.numbered(5), None, "it may be another peer's by now");
+        assert_eq!(peers.numbered(5), None, "the number may be reused by now");
     }
 
     #[test]
@@ -281,11 +281,19 @@ mod tests {
             peers.set_number(number, peer);
         }
         assert_eq!(numbers.map(|it| peers.numbered(it)), all.map(Some));
-        assert_eq!(peers.find(address(1)), Some(all[0]), "the first context");
+        assert_eq!(
+            peers.find(address(1)),
+            Some(all[0]),
+            "an address names its first context"
+        );
         assert_eq!(peers.numbered(1 << 62), None);
         peers.forget(context(1));
         assert_eq!(peers.numbered(1 << 63), None);
-        assert_eq!(peers.numbered(0), Some(all[0]), "another context");
+        assert_eq!(
+            peers.numbered(0),
+            Some(all[0]),
+            "a lookup found another context"
+        );
         peers.see_removals(1);
         assert_eq!(peers.numbered(3 << 32 | 5), None);
     }
@@ -308,19 +316,19 @@ mod tests {
         assert_eq!(
             peers.find(address(1)),
             Some(it),
-            "it has not been reported to the program"
+            "an unreported failure is forgotten"
         );
         peers[it].failed = None;
         peers.forget(address(1));
         assert_eq!((peers.find(address(1)), peers.numbered(0)), (None, None));
-        assert_eq!(peers.at(address(2)), it, "its slot is reused");
+        assert_eq!(peers.at(address(2)), it, "the free slot is not reused");
         assert_eq!(peers.iter().count(), 1);
         let back = peers.at(address(1));
-        assert_ne!(back, it, "the slot is in use");
+        assert_ne!(back, it, "another peer has the slot");
         peers.forget(address(1));
         assert_eq!(peers.at(address(1)), back);
         let known: Vec<_> = peers.iter().map(|peer| peer.destination).collect();
-        assert_eq!(known.len(), 2, "it was added again: {known:?}");
+        assert_eq!(known.len(), 2, "the peer was added again: {known:?}");
     }
 
     #[test]
@@ -340,20 +348,20 @@ mod tests {
         let now = Instant::now();
         let it = peers.at(address(1));
         peers[it].retrying = vec![1, 2];
-        assert!(!callers.may_retry(1, now), "the result is not known yet");
+        assert!(!callers.may_retry(1, now), "the attempt has not ended");
         callers.connect_finished(&mut peers, it, now);
         assert!(peers[it].retrying.is_empty());
         assert!(
             callers.may_retry(3, now),
-            "the first that waits is notified"
+            "the first waiting caller is not told"
         );
         assert!(!callers.may_retry(3, now));
         assert!(callers.may_retry(1, now) && !callers.may_retry(1, now));
-        assert!(!callers.is_empty(), "the other has not been notified");
+        assert!(!callers.is_empty(), "the other caller is forgotten");
         callers.retried(it, 2);
         assert!(
             callers.is_empty() && !callers.may_retry(2, now),
-            "it retried without being woken"
+            "the caller retried without being woken"
         );
     }
 

@@ -192,7 +192,7 @@ fn an_unaccepted_request_is_refused_with_its_listener() {
         // Until the request waits at the listener.
         let begun = Instant::now();
         while !waits_at(address) {
-            assert!(begun.elapsed() < LONG, "no request arrives");
+            assert!(begun.elapsed() < LONG, "no request arrived");
             std::thread::sleep(Duration::from_millis(2));
         }
         drop(listener);

@@ -129,7 +129,7 @@ fn atomics_from_many_threads_lose_nothing() {
     assert_eq!(counter.load_u64(8).unwrap(), 1200);
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen.len(), 900, "no two additions got the same old value");
+    assert_eq!(seen.len(), 900, "two additions got the same old value");
     assert_eq!(counter.load_u64(0).unwrap(), 0);
 
     assert_eq!(
@@ -358,7 +358,7 @@ fn operations_after_a_refusal_are_flushed_and_messages_continue() {
     pair.outer.send("still here").unwrap();
     assert_eq!(pair.inner.receive::<String>().unwrap(), "still here");
     let noted = pair.owner.device().denials();
-    assert_eq!(noted.len(), 1, "the owner's device recorded it");
+    assert_eq!(noted.len(), 1, "the owner's device recorded no denial");
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn blocking_calls_end_at_their_time_limit() {
     let address = listener.address();
     assert!(
         device.listen(address).is_err(),
-        "the address is already in use"
+        "two listeners share an address"
     );
     drop(listener);
     // Reserves the address, so that no other program listens there while the client tries.

@@ -27,7 +27,10 @@ fn pass(from: &Endpoint, to: &Endpoint, tag: u64, message: &[u8]) -> Vec<u8> {
         });
         let arrived = receive.wait().unwrap();
         assert_eq!((arrived.from, arrived.tag), (from.address(), tag));
-        assert!(sender.join().unwrap() == message, "the buffer is returned");
+        assert!(
+            sender.join().unwrap() == message,
+            "the send returned other bytes"
+        );
         arrived.bytes
     })
 }

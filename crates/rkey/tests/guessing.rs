@@ -48,6 +48,6 @@ fn a_client_does_not_guess_the_next_clients_key() {
     }
     assert!(
         outer.map(&right).is_ok(),
-        "with the right key it can be mapped"
+        "mapping with the right key failed"
     );
 }

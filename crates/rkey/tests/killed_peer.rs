@@ -270,7 +270,7 @@ fn no_peer_writes_after_a_queue_pair_was_shut_down() {
         .unwrap()
         .all(is_stopped)
     {
-        assert!(Instant::now() < limit, "it does not stop");
+        assert!(Instant::now() < limit, "the peer does not stop");
     }
     drop(peer.read(&local, .., &theirs, 0).unwrap());
     peer.queue_pair().shut_down().unwrap();

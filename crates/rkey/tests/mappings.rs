@@ -54,7 +54,7 @@ fn allocated_memory_can_be_mapped_by_the_peer_until_it_is_deregistered() {
     again.read(5, &mut back[..16]).unwrap();
     assert!(
         matches!(pair.outer.map(&key), Err(Error::Denied(_))),
-        "the old key"
+        "the old key was mapped"
     );
 }
 
@@ -152,7 +152,7 @@ fn only_whole_regions_of_allocated_memory_can_be_mapped() {
     let part = shared.key(0..4096).unwrap();
     assert!(
         matches!(pair.outer.map(&part), Err(Error::NotMappable(_))),
-        "the key of a window"
+        "the key of a window was mapped"
     );
     let longer =
         RemoteKey::from_parts(shared.base(), 8193, shared.key(..).unwrap().key() as u32).unwrap();

@@ -427,7 +427,7 @@ fn regions_can_be_addressed_from_zero_or_by_a_chosen_address_and_key() {
     let again = RegionOptions::new(ALL).requested_key(0xdead_beef_0001);
     assert!(
         pair.owner.register(vec![0u8; 8], again).is_err(),
-        "the key is taken"
+        "a requested key was granted twice"
     );
     // Local operations use the same addressing.
     let source = pair.visitor.publish(b"local".to_vec()).unwrap();

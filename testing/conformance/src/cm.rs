@@ -249,7 +249,7 @@ impl World {
             }
             assert_eq!(host.connections().count(), 0);
             while host.next_transmit().is_some() || host.next_event().is_some() {}
-            assert_eq!(host.remembered(), 2, "the two listeners");
+            assert_eq!(host.remembered(), 2, "only the two listeners are left");
         }
     }
 }
@@ -260,7 +260,7 @@ pub fn message(bytes: &[u8]) {
         assert_eq!(
             Mad::decode(&mad.encode()),
             Ok(mad),
-            "a message changes in transit"
+            "encoding and decoding changes a message"
         );
     }
 }

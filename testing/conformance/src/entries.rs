@@ -192,7 +192,7 @@ pub fn denial(bytes: &[u8]) {
     assert_eq!(
         again.to_string(),
         denial.to_string(),
-        "a denial changes in transit"
+        "encoding and decoding changes a denial"
     );
 }
 
@@ -225,11 +225,11 @@ pub fn remote_key(bytes: &[u8]) {
         let again = rkey::RemoteKey::from_bytes(&key.to_bytes());
         assert!(
             again.is_ok_and(|again| again == key),
-            "a key changes in transit"
+            "encoding and decoding changes a key"
         );
         assert!(
             key.address().checked_add(key.len()).is_some(),
-            "a key wraps around"
+            "the range of a key wraps around"
         );
     }
 }

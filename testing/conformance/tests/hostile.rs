@@ -229,7 +229,7 @@ fn is_no_hindrance(test: &str, role_of_peer: &str) {
     );
     assert!(
         peer.0.try_wait().unwrap().is_none(),
-        "the peer died and delayed nothing"
+        "the peer died, so it delayed nothing"
     );
     side.open_local();
     drop((qp, over));

@@ -67,7 +67,10 @@ fn knock(name: &str, id: NodeId) -> Result<ShmLink, HandshakeError> {
             Step::Done(link) => return Ok(link),
             Step::Pending => std::thread::sleep(Duration::from_millis(1)),
         }
-        assert!(std::time::Instant::now() < deadline, "no response");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the device sent no response"
+        );
     }
 }
 

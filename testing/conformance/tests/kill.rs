@@ -284,7 +284,7 @@ fn the_survivor_of_a_kill_in_traffic_loses_nothing_else() {
         assert!(grown < GROWTH, "{grown} B more than after {WARM_UP} rounds");
     }
     let new: Vec<_> = litter(shared_memory).difference(&files).cloned().collect();
-    assert!(new.is_empty(), "left behind: {new:?}");
+    assert!(new.is_empty(), "the victims left files behind: {new:?}");
     // Succeeds only if it is empty.
     std::fs::remove_dir(folder()).expect("the victims leave no file behind");
     let snapshot = side.device.inspect().unwrap();

@@ -253,7 +253,7 @@ mod tests {
             &of(two),
         )
         .unwrap();
-        assert_eq!(value[..10], of(none)[..10], "two is more than one");
+        assert_eq!(value[..10], of(none)[..10], "2 > 1, so the swap happens");
         // i * i = -1
         let mut value = pair(none, one);
         let operand = value.clone();

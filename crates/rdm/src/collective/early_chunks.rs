@@ -187,9 +187,15 @@ mod tests {
             assert!((seq as usize) * 8192 <= BYTES);
         }
         assert_eq!(seq as usize, BYTES / 8192);
-        assert!(early.keep(key(2, 0), chunk(1, 0, 8192)), "another may");
+        assert!(
+            early.keep(key(2, 0), chunk(1, 0, 8192)),
+            "another peer has its own limit"
+        );
         assert!(early.take(&key(1, 0)).is_some());
-        assert!(early.keep(key(1, seq), chunk(0, 0, 8192)), "there is room");
+        assert!(
+            early.keep(key(1, seq), chunk(0, 0, 8192)),
+            "there is room again"
+        );
         assert!(early.forget_connection(0) && !early.forget_connection(0));
         assert_eq!((early.chunks.len(), early.held.len()), (1, 1));
         early.forget_group(key(2, 0).group);

@@ -261,7 +261,7 @@ mod tests {
                 };
                 if !std::mem::replace(&mut member.sent, true) {
                     for send in &round.sends {
-                        assert_ne!(send.to, me, "no member sends to itself");
+                        assert_ne!(send.to, me, "a member sends to itself");
                         let blocks = member.work[send.blocks.clone()].to_vec();
                         ways.entry((me, send.to)).or_default().push_back(blocks);
                     }
@@ -345,7 +345,10 @@ mod tests {
                 assert_eq!(exchanged[me], all(me));
                 assert!(sums(&scattered[me][0], me, n), "{scattered:?}");
                 assert!(sums(&reduced[me][0], 0, n));
-                assert_eq!(reduced[me], reduced[0], "the same in the same order");
+                assert_eq!(
+                    reduced[me], reduced[0],
+                    "members reduce in different orders"
+                );
             }
         }
     }

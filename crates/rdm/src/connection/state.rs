@@ -306,7 +306,7 @@ mod tests {
         }
         for told in [Event::Made, Event::GivenUp, Event::Refused] {
             let mut state = state;
-            assert!(!state.apply(told).lost(), "it was lost before");
+            assert!(!state.apply(told).lost(), "the connection was lost before");
             assert!(state.awaits_teardown() && !state.is_connecting());
         }
     }

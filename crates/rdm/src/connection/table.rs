@@ -253,22 +253,34 @@ mod tests {
     fn a_connection_stays_as_long_as_something_refers_to_it() {
         let mut table = Table::default();
         let it = open(&mut table, 7);
-        assert_eq!(table[it].teardown(false), Teardown::Wait, "it is open");
+        assert_eq!(
+            table[it].teardown(false),
+            Teardown::Wait,
+            "the connection is open"
+        );
         table.apply(it, Event::Lost);
-        assert_eq!(table[it].teardown(true), Teardown::Wait, "an operation");
+        assert_eq!(
+            table[it].teardown(true),
+            Teardown::Wait,
+            "an operation uses it"
+        );
         table[it].outstanding = 1;
-        assert_eq!(table[it].teardown(false), Teardown::Wait, "a request");
+        assert_eq!(
+            table[it].teardown(false),
+            Teardown::Wait,
+            "a request is posted"
+        );
         table[it].outstanding = 0;
         table[it].backlog.push_back(Later::Read(1));
-        assert_eq!(table[it].teardown(false), Teardown::Wait, "an answer");
+        assert_eq!(table[it].teardown(false), Teardown::Wait, "an answer waits");
         table[it].backlog.pop_front();
         table[it].pending = 1;
         assert_eq!(table[it].teardown(false), Teardown::End);
         table.apply(it, Event::Ended);
-        assert_eq!(table.release(it), None, "an unread message");
+        assert_eq!(table.release(it), None, "a message is unread");
         table[it].pending = 0;
         assert_eq!(table.release(it), Some(peer(7).into()));
-        assert_eq!(table.release(it), None, "only once");
+        assert_eq!(table.release(it), None, "the slot was freed before");
     }
 
     #[test]
@@ -290,7 +302,7 @@ mod tests {
                 table[it].window.charge(8192);
                 table[it].pending += 1;
             }
-            assert!(!table.is_littered(), "that peer is still connected");
+            assert!(!table.is_littered(), "the peer is still connected");
             table.apply(it, Event::Lost);
             littered += u64::from(credit::BYTES);
             if table.is_littered() {

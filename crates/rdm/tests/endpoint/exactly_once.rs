@@ -173,7 +173,7 @@ impl Run {
                         receive, data, how, ..
                     } => {
                         let message = &self.sent[*data as usize];
-                        assert!(received.insert(*data), "received twice");
+                        assert!(received.insert(*data), "a message was received twice");
                         assert_eq!((message.to, self.receives[*receive]), (node, node));
                         if how.error.is_none() {
                             let expected = content(*data as usize, message.len);
@@ -191,7 +191,10 @@ impl Run {
             for &(source, _, data) in &*it.host.matched.borrow() {
                 let message = &self.sent[data as usize];
                 let before = last.insert((source, message.tag), data);
-                assert!(before.is_none_or(|before| before < data), "out of order");
+                assert!(
+                    before.is_none_or(|before| before < data),
+                    "messages matched out of order"
+                );
                 assert_eq!(message.to, node);
             }
         }
@@ -199,11 +202,11 @@ impl Run {
             if !world.is_alive(node) {
                 continue;
             }
-            assert_eq!(it.ep.operations(), 0, "an operation is left");
-            assert_eq!(it.ep.under_way(), 0, "a request is left");
+            assert_eq!(it.ep.operations(), 0, "an operation is still in flight");
+            assert_eq!(it.ep.under_way(), 0, "a request is still in flight");
             assert!(it.ep.is_at_rest(&it.host) && !it.ep.is_busy());
             let kept = it.ep.matching(false).unexpected() + it.ep.matching(true).unexpected();
-            assert_eq!(kept, 0, "a message is left");
+            assert_eq!(kept, 0, "a message is still unexpected");
         }
     }
 
@@ -229,12 +232,18 @@ impl Run {
         let mut results = HashMap::new();
         for told in self.told.iter().flatten() {
             if let Told::Done(id, error) = told {
-                assert!(results.insert(*id, *error).is_none(), "completed twice");
+                assert!(
+                    results.insert(*id, *error).is_none(),
+                    "a send completed twice"
+                );
             }
         }
         for (id, message) in self.sent.iter().enumerate() {
             let ended = results.contains_key(&id);
-            assert!(ended || !world.is_alive(message.from), "{id} never ends");
+            assert!(
+                ended || !world.is_alive(message.from),
+                "the send of message {id} never ends"
+            );
         }
         results
     }
@@ -262,7 +271,7 @@ proptest! {
         let received = received.filter(|told| matches!(told, Told::Received { .. })).count();
         prop_assert_eq!(received, world.messages());
         prop_assert!(run.results(&world).values().all(Option::is_none));
-        prop_assert_eq!(world.net.borrow().exposed(), 0, "a key is left");
+        prop_assert_eq!(world.net.borrow().exposed(), 0, "a key is still valid");
         Run::check_credit(&world);
     }
 

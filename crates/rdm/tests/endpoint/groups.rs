@@ -123,7 +123,7 @@ fn waiting_members_are_notified_when_one_leaves() {
     let mut result = vec![0u64; 4];
     start_sum(&mut world, 0, 4, &mut result);
     world.settle();
-    assert_eq!(world.told(0), [], "it waits");
+    assert_eq!(world.told(0), [], "the operation waits for member 1");
     let now = world.now;
     let Node { ep, host, .. } = &mut world.nodes[1];
     ep.leave(host, GROUP, now);

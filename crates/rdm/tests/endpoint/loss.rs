@@ -60,7 +60,11 @@ fn operations_fail_when_their_peer_exits() {
     assert_eq!(world.told(0), told);
     let ep = &world.nodes[0].ep;
     assert_eq!((ep.operations(), ep.under_way()), (0, 0));
-    assert_eq!(ep.connections().count(), 0, "its slot is free");
+    assert_eq!(
+        ep.connections().count(),
+        0,
+        "the lost connection keeps its slot"
+    );
     assert_eq!(ep.peers().find(address(1)), None);
 }
 
@@ -73,7 +77,11 @@ fn an_absent_peer_is_reported_once() {
     world.settle();
     world.now -= REMEMBERED / 2;
     assert_eq!(send(&mut world), Some(Error::NotConnected));
-    assert_eq!(send(&mut world), Some(Error::Again), "another attempt");
+    assert_eq!(
+        send(&mut world),
+        Some(Error::Again),
+        "the send did not start another attempt"
+    );
 }
 
 #[test]
@@ -87,7 +95,7 @@ fn messages_sent_before_a_peer_exits_can_be_received() {
     assert_eq!(
         world.nodes[1].ep.connections().count(),
         1,
-        "unread messages"
+        "unread messages keep the connection"
     );
     let receives = [0; 2].map(|_| world.receive(1, any(), LONG));
     world.settle();
@@ -130,7 +138,7 @@ fn a_bye_ends_the_connection_at_once() {
 fn a_peer_that_has_just_connected_gets_the_bye() {
     let mut world = two();
     assert_eq!(world.try_send(0, 1, 8, How::default()), Err(Error::Again));
-    assert!(world.act(0), "the connection is made");
+    assert!(world.act(0), "no connection was requested");
     let Node { ep, host, .. } = &mut world.nodes[1];
     assert!(ep.connections()[0].state().is_connecting());
     ep.say_goodbye(host);
@@ -180,7 +188,7 @@ fn memory_that_a_peer_holds_is_returned_late() {
     let cut = world.told(0);
     assert!(matches!(cut.as_slice(), [Told::Cut(_)]), "{cut:?}");
     world.tick();
-    assert_eq!(world.told(0), [], "only once");
+    assert_eq!(world.told(0), [], "the link is cut only once");
     world.nodes[0].host.held.set(false);
     world.settle();
     let told = [Told::Done(id, Some(Error::ConnectionReset))];
@@ -203,9 +211,13 @@ fn a_peer_that_exceeds_its_credit_is_ignored() {
         }
         forge(&mut world, header, &[0; 400]);
     }
-    assert_eq!(world.told(1), [Told::Violation], "once");
+    assert_eq!(
+        world.told(1),
+        [Told::Violation],
+        "the violation is reported once"
+    );
     let kept = world.nodes[1].ep.matching(false).unexpected();
-    assert_eq!(kept, 4096, "as much as it had credit for");
+    assert_eq!(kept, 4096, "as many messages as credit");
 }
 
 #[test]

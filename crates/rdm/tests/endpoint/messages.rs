@@ -66,7 +66,7 @@ fn a_message_finds_the_receive_with_its_tag() {
             assert_eq!(world.told(1), [received(receive, 0, id, whole(len))]);
             assert_eq!(world.received(receive), content(id, len));
             assert_ne!(other, receive);
-            assert_eq!(world.net.borrow().exposed(), 0, "no key is left");
+            assert_eq!(world.net.borrow().exposed(), 0, "a key is still valid");
         }
     }
 }
@@ -124,7 +124,11 @@ fn a_long_message_is_truncated_to_its_receive() {
         };
         assert_eq!(world.told(1), [received(receive, 0, id, how)]);
         assert_eq!(world.received(receive), content(id, len)[..room]);
-        assert_eq!(world.told(0), [Told::Done(id, None)], "the sender is done");
+        assert_eq!(
+            world.told(0),
+            [Told::Done(id, None)],
+            "the send did not complete"
+        );
     }
 }
 
@@ -153,7 +157,10 @@ fn a_sender_without_credit_switches_to_rendezvous() {
     world.settle();
     let kept = world.nodes[1].ep.matching(true).unexpected();
     assert_eq!(kept, count);
-    assert!(world.nodes[0].ep.operations() > 0, "some wait for receives");
+    assert!(
+        world.nodes[0].ep.operations() > 0,
+        "no send waits for a receive"
+    );
     for _ in 0..count {
         world.receive(1, any(), 8);
         world.act(0);
@@ -162,7 +169,7 @@ fn a_sender_without_credit_switches_to_rendezvous() {
     let matched = world.nodes[1].host.matched.take();
     assert!(
         matched.iter().map(|it| it.2).eq(0..count as u64),
-        "in order"
+        "messages matched out of order"
     );
     let told = world.told(1);
     assert_eq!(told.len(), count);
@@ -259,7 +266,11 @@ fn a_message_can_be_peeked_claimed_and_discarded() {
     ep.receive_found(host, it, found);
     world.settle();
     assert_eq!(world.told(1), [received(receive, 0, first, whole(8))]);
-    assert_eq!(world.told(0), [Told::Done(second, None)], "discarded");
+    assert_eq!(
+        world.told(0),
+        [Told::Done(second, None)],
+        "the sender of a discarded message waits"
+    );
 }
 
 #[test]
@@ -304,7 +315,7 @@ fn a_connected_endpoint_completes_in_the_order_of_its_transfers() {
     let long = world.send(0, 1, LONG, tagged(1));
     let short = world.send(0, 1, 8, tagged(1));
     world.settle();
-    assert_eq!(world.told(0), [], "the short one waits for the long one");
+    assert_eq!(world.told(0), [], "the short message overtook the long one");
     let receives = [0; 2].map(|_| world.receive(1, any(), LONG));
     world.settle();
     let told = [Told::Done(long, None), Told::Done(short, None)];

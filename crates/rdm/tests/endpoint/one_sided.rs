@@ -141,7 +141,7 @@ fn a_durable_write_waits_for_the_answer() {
         world.act(0);
     }
     world.look(0);
-    assert_eq!(world.told(0), [], "written, and not answered");
+    assert_eq!(world.told(0), [], "the write completed before the answer");
     world.settle();
     assert_eq!(world.told(0), [Told::Done(5, None)]);
 }

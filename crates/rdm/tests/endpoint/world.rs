@@ -198,7 +198,7 @@ impl World {
         loop {
             match self.try_send(from, to, len, how) {
                 Ok(id) => return id,
-                Err(Error::Again) => assert!(self.act(0), "it never becomes possible"),
+                Err(Error::Again) => assert!(self.act(0), "no connection can be made"),
                 Err(error) => panic!("{error:?}"),
             }
         }

@@ -124,7 +124,7 @@ impl Receiving {
         let outcome = self
             .handle
             .inner
-            .wait(timeout, "a matching message", taken)?;
+            .wait(timeout, "a message that matches", taken)?;
         self.result(outcome)
     }
 

@@ -232,7 +232,7 @@ impl Side {
             if cq.poll(&mut one).unwrap() == 1 {
                 return one[0];
             }
-            assert!(Instant::now() < until, "no completion");
+            assert!(Instant::now() < until, "no completion in time");
         }
     }
 
