@@ -29,7 +29,7 @@ impl End {
     }
 
     fn next(&self) -> Completion {
-        self.queue.next(LONG).unwrap().expect("a completion")
+        self.queue.next(LONG).unwrap().expect("no completion")
     }
 }
 

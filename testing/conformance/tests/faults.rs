@@ -245,7 +245,7 @@ fn remote_trouble(pair: &Pair, trouble: Trouble) {
             // The other side also gets an event, and its report has the address.
             assert_eq!(ends.far.query().unwrap().state, QpState::Error, "{what}");
             assert!(event_of(&pair.far, &ends.far).is_some(), "{what}: no event");
-            let report = pair.far.device.denials().pop().expect("a report");
+            let report = pair.far.device.denials().pop().expect("no report");
             let text = report.denial.to_string();
             assert!(text.contains("0x"), "{what}: {text}");
             // Other queue pairs are unaffected.
@@ -364,7 +364,7 @@ fn local_trouble(pair: &Pair, trouble: Trouble, at: usize, len: usize, opcode: C
         "{what}"
     );
     assert_eq!(ends.near.query().unwrap().state, QpState::Error, "{what}");
-    let report = pair.near.device.denial(done.vendor).expect("a report");
+    let report = pair.near.device.denial(done.vendor).expect("no report");
     assert!(report.denial.to_string().contains("0x"), "{what}");
     // A message that arrived in part does not keep its receive waiting.
     let mut one = [Completion::default()];

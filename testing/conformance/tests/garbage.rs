@@ -314,7 +314,7 @@ fn silence() {
     for turn in 0..1000 {
         // The listener's program accepts no connection here, so its own backlog fills up.
         let place = if turn % 20 == 19 { &listener } else { &name };
-        sockets.push(socket_to(place).expect("a listener"));
+        sockets.push(socket_to(place).expect("no listener there"));
         if sockets.len() >= most {
             sockets.remove(0);
         }

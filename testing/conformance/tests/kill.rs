@@ -329,7 +329,7 @@ fn a_kill_wakes_a_survivor_that_sleeps() {
             });
             qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 1)]))
                 .unwrap();
-            let done = side.next_within(LONG).expect("a completion");
+            let done = side.next_within(LONG).expect("no completion arrived");
             assert_eq!((done.id, done.status), (1, Status::RetryExceeded));
             killer.join().unwrap()
         });
@@ -396,7 +396,7 @@ fn another_device_with_the_same_numbers_is_not_the_peer() {
     near_qp
         .post_recv(&RecvRequest { id: 1, sges: &sges })
         .unwrap();
-    let done = near.next_within(HANG).expect("a completion");
+    let done = near.next_within(HANG).expect("no completion arrived");
     assert_eq!((done.id, done.status), (1, Status::Flushed));
     let late = Work::Send {
         imm: None,

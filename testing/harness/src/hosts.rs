@@ -75,7 +75,7 @@ impl Hosts {
 
     /// Runs `cat` in the namespace that a command creates, which keeps the namespace alive until the test ends.
     fn keep(&mut self, mut command: Command) {
-        let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+        let own = std::fs::read_link("/proc/self/ns/net").expect("cannot read the namespace");
         let earlier = self.keepers.iter().filter_map(namespace);
         let known: Vec<PathBuf> = earlier.chain([own]).collect();
         // `cat` ends when its input is closed: when the test ends, at the latest.

@@ -133,7 +133,7 @@ fn adapt_fields(api: &Api, name: &str, fields: &mut FieldsNamed) {
             .iter()
             .filter(|(of, old, _)| *of == name && *old == own)
         {
-            field.ty = syn::parse_str(new).expect("a type");
+            field.ty = syn::parse_str(new).expect("the replacement type is not valid Rust");
         }
         if complete && let Some(function) = inside_option(&field.ty) {
             field.ty = function;
@@ -396,7 +396,7 @@ impl VisitMut for Spelling<'_> {
             .iter()
             .find(|(prefix, _)| name.starts_with(prefix));
         if let Some((_, ours)) = typed {
-            item.ty = syn::parse_str(ours).expect("a type");
+            item.ty = syn::parse_str(ours).expect("the replacement type is not valid Rust");
         } else if item
             .ty
             .to_token_stream()
@@ -441,13 +441,13 @@ impl VisitMut for Spelling<'_> {
             | ["std", "option", "Option"]
             | ["std", "mem", "size_of" | "align_of"] => {
                 path.leading_colon = None;
-                let last = path.segments.last().expect("a segment").clone();
+                let last = path.segments.last().expect("an empty path").clone();
                 path.segments = std::iter::once(last).collect();
             }
             [_] => {
-                let segment = path.segments.first_mut().expect("a segment");
+                let segment = path.segments.first_mut().expect("an empty path");
                 if let Some(ours) = self.names.get(&segment.ident.to_string()) {
-                    *path = syn::parse_str(ours).expect("a path");
+                    *path = syn::parse_str(ours).expect("the new name is not a valid path");
                 }
             }
             _ => {}
@@ -512,7 +512,7 @@ fn split(api: &Api, items: Vec<Item>) -> Result<(Vec<Item>, Vec<Item>)> {
                     || each.ty.to_token_stream().to_string() == "c_int"
                 {
                     let ours = find(api.enums, &name).copied().unwrap_or("c_int");
-                    each.ty = syn::parse_str(ours).expect("a type");
+                    each.ty = syn::parse_str(ours).expect("the replacement type is not valid Rust");
                     consts.push(item);
                 } else {
                     layouts.push(item);

@@ -13,14 +13,14 @@ type Refused = BTreeSet<(usize, String)>;
 
 /// `-W` or `-A` for each lint of clippy in the workspace's manifest.
 fn of_the_workspace(root: &Path) -> Vec<String> {
-    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("a manifest");
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("cannot read Cargo.toml");
     let table = manifest.split("[workspace.lints.clippy]\n").nth(1);
     let lines = table.expect("lints").lines().take_while(|l| !l.is_empty());
     let levels = lines.filter_map(|line| line.split_once(" = "));
     let flag = |(name, level): (&str, &str)| match level {
         "\"warn\"" => format!("-Wclippy::{name}"),
         "\"allow\"" => format!("-Aclippy::{name}"),
-        _ => panic!("{name} has the level {level}"),
+        _ => panic!("the lint {name} has the unexpected level {level}"),
     };
     levels.map(flag).collect()
 }
@@ -29,7 +29,7 @@ fn of_the_workspace(root: &Path) -> Vec<String> {
 /// `configuration`.
 fn refused(root: &Path, sample: &str, folder: &str, configuration: &str) -> Refused {
     let out = std::env::temp_dir().join(format!("rkey-sample-{}-{sample}", std::process::id()));
-    fs::create_dir_all(&out).expect("a folder");
+    fs::create_dir_all(&out).expect("cannot create the directory");
     let mut command = Command::new("clippy-driver");
     command
         .args(["--edition", "2024", "--crate-type", "lib"])
@@ -40,9 +40,9 @@ fn refused(root: &Path, sample: &str, folder: &str, configuration: &str) -> Refu
         .arg("--out-dir")
         .arg(&out)
         .env("CLIPPY_CONF_DIR", root.join(configuration));
-    let outcome = command.output().expect("clippy is installed");
+    let outcome = command.output().expect("cannot start clippy-driver");
     let _ = fs::remove_dir_all(&out);
-    let said = String::from_utf8(outcome.stderr).expect("text");
+    let said = String::from_utf8(outcome.stderr).expect("clippy's output is not UTF-8");
     assert!(outcome.status.success(), "{said}");
     let messages = said.lines().map(|line| {
         let read: Result<Diagnostic, _> = serde_json::from_str(line);
@@ -60,7 +60,8 @@ fn refused(root: &Path, sample: &str, folder: &str, configuration: &str) -> Refu
 
 /// The lints that the comments of a sample name.
 fn wanted(root: &Path, sample: &str) -> Refused {
-    let text = fs::read_to_string(root.join("xtask/samples").join(sample)).expect("a sample");
+    let text = fs::read_to_string(root.join("xtask/samples").join(sample))
+        .expect("cannot read the sample");
     let lines = text.lines().enumerate();
     let marked = lines.filter_map(|(index, line)| Some((index + 1, line.split_once("//~ ")?.1)));
     marked
