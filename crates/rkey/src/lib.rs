@@ -22,7 +22,7 @@
 //!     let local = device.domain()?.register(b"sixty-four bytes would fit".to_vec(), Access::empty())?;
 //!     let owner = device.connect(address)?;
 //!     let key: RemoteKey = owner.receive()?;
-//!     owner.write(&local, 0..10, &key, 128)?.wait()?; // 10 bytes of ours to offset 128 of theirs
+//!     owner.write(&local, 0..10, &key, 128)?.wait()?; // our first 10 bytes, to offset 128 of the region
 //!     owner.send("done")
 //! });
 //!

@@ -76,7 +76,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// registrations itself. Peers get no keys for cached memory.
     ///
     /// The variables `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE` limit the cache, and
-    /// `FI_MR_CACHE_MONITOR=disabled` turns it off: each call then registers anew. No monitor is needed, because the
+    /// `FI_MR_CACHE_MONITOR=disabled` turns it off: each call then registers the bytes again. No monitor is needed, because the
     /// device reads what is at the addresses at the time of the transfer. `rkey ls` shows the cache of a running program.
     ///
     /// ```

@@ -95,7 +95,7 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let address = text.parse().map_err(|_| {
+        let address: SocketAddr = text.parse().map_err(|_| {
             let text = text.escape_debug();
             Error::BadAddress(format!("`{text}` is not an IP address with a port"))
         })?;

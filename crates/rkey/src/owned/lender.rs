@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// The rights of a cached registration: it can be the source of our own sends and writes. Peers get none, because a key of
-/// theirs would remain valid when the program has dropped its guard.
+/// The rights of a cached registration: it can be the source of our own sends and writes. Peers get none, because
+/// their key would remain valid after the program has dropped its guard.
 const SOURCE: Access = Access::LOCAL_READ;
 
 /// The accessors around a registration.

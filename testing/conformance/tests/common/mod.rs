@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The longest time that any step may take on a busy machine; only a hang takes longer.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Waits until a condition holds. `what` says in the panic message what did not happen.
+/// Waits until a condition holds. `what` says in the panic message what the test waited for.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !is_so() {
