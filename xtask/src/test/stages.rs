@@ -63,18 +63,22 @@ pub(super) const ALL: &[Stage] = &[
     stage("loom", "lock-free parts under every interleaving", loom),
     stage(
         "fixed",
-        "hooks in a program that is not position-independent",
+        "the cache's hooks in a program that is not position-independent",
         fixed_addresses,
     ),
-    stage("miri", "base, core, engine and rdm under Miri", miri),
+    stage(
+        "miri",
+        "base, core, engine, rdm, cm and roce under Miri",
+        miri,
+    ),
     stage(
         "fuzz",
-        "mutated input for everything that reads a peer's bytes, 40 seconds each",
+        "mutated input for each entry that reads a peer's bytes, 40 seconds each",
         fuzz::mutated,
     ),
     stage(
         "libfuzzer",
-        "the same, guided by coverage: cargo-fuzz, a minute each",
+        "input guided by coverage (cargo-fuzz) for each fuzz target, a minute each",
         fuzz::by_coverage,
     ),
     stage(
@@ -94,7 +98,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "mpi",
-        "Open MPI and MPICH on four ranks over the libfabric provider",
+        "Open MPI, MPICH and Intel MPI on four ranks over the libfabric provider",
         mpi::tests,
     ),
     stage(
@@ -111,7 +115,7 @@ pub(super) const ALL: &[Stage] = &[
     stage("examples", "every example succeeds", examples),
     stage(
         "peers",
-        "the programs of the benchmarks build and run",
+        "the benchmark and its peers' programs build and run",
         peers,
     ),
     stage(
