@@ -56,7 +56,7 @@ fn absolute(file: &Path) -> anyhow::Result<String> {
     path.into_os_string().into_string().map_err(|_| {
         hinted(
             anyhow::anyhow!("cannot capture to {shown}: the name is not UTF-8"),
-            "choose another name",
+            "choose a name that is valid UTF-8",
         )
     })
 }

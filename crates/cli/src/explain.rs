@@ -36,17 +36,17 @@ struct Processes {
     processes: Vec<Denials>,
 }
 
-/// The denials of one process, of all its devices, and the refusals of its connection managers.
+/// What one process recorded: the denials of all its devices, and the refusals of its connection managers.
 #[derive(Default, Serialize)]
 struct Denials {
     pid: u32,
     uid: u32,
     command: String,
-    /// How many denials there were since its devices were opened.
+    /// How many accesses its devices have denied since they were opened.
     denied: u64,
     /// The last denials, oldest first.
     denials: Vec<DenialView>,
-    /// The processes that have tried keys without access.
+    /// The processes that have tried keys that give them no access.
     guessers: Vec<GuesserView>,
     /// How many connections were refused.
     connections_refused: u64,
@@ -86,7 +86,8 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     }
     if silent {
         println!(
-            "No live device of this user has denied an access, and no connection was refused. For programs that exit: `rkey run --explain -- PROGRAM`."
+            "No running process of this user has denied an access or recorded a refused connection. \
+             For a program that exits, use `rkey run --explain -- PROGRAM`."
         );
     }
     println!(
@@ -115,7 +116,7 @@ fn by_process(devices: Vec<Inspection>, managers: Vec<CmView>) -> Vec<Denials> {
     all
 }
 
-/// The entry of a process, which is added if it is missing.
+/// The entry of process `pid` in `all`; adds it if it is missing.
 fn of<'a>(all: &'a mut Vec<Denials>, pid: u32, uid: u32, command: &str) -> &'a mut Denials {
     let known = all.iter().position(|process| process.pid == pid);
     let index = known.unwrap_or_else(|| {
@@ -136,7 +137,7 @@ fn print(process: &Denials) -> bool {
         return false;
     }
     println!(
-        "process {} ({}): {} denied",
+        "process {} ({}), denied accesses: {}",
         process.pid, process.command, process.denied
     );
     let left_out = process.denied.saturating_sub(process.denials.len() as u64);

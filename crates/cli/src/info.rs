@@ -61,7 +61,7 @@ struct WireInfo {
 impl WireInfo {
     fn of(wire: Option<WireDescription>) -> Self {
         let off = match &wire {
-            Some(wire) if wire.addresses.is_empty() => Some("no address can be used"),
+            Some(wire) if wire.addresses.is_empty() => Some("the device can use no address"),
             Some(_) => None,
             None => Some("RKEY_WIRE=off, the default; RKEY_WIRE=auto turns it on"),
         };
@@ -117,7 +117,7 @@ const OFFERS: [Offer; 7] = [
     },
     Offer {
         what: "operations",
-        how: "send, receive, RDMA write and read (with immediate data), 8-byte compare-and-swap and fetch-and-add",
+        how: "send and RDMA write (with or without immediate data), receive, RDMA read, 8-byte compare-and-swap and fetch-and-add",
     },
     Offer {
         what: "regions",
@@ -137,7 +137,7 @@ const OFFERS: [Offer; 7] = [
     },
     Offer {
         what: "pinned memory",
-        how: "none: needs no locked-memory limit, and fork is safe",
+        how: "none: registration needs no locked-memory limit, and fork is safe",
     },
 ];
 
@@ -204,7 +204,7 @@ fn print_wire(info: &WireInfo, colour: bool) {
     }
     if let Some(faults) = &info.wire.faults {
         println!(
-            "RKEY_FAULT is set: packets that are sent get faults on purpose: {}",
+            "RKEY_FAULT is set: faults are injected into the packets that are sent: {}",
             faults.faults
         );
     }

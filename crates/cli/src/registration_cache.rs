@@ -77,7 +77,7 @@ pub(crate) fn print(info: &CacheInfo, colour: bool) {
     for ignored in &info.ignored {
         println!("warning: {ignored}");
     }
-    println!("Monitors for registrars that pin memory, as tested here:");
+    println!("Memory monitors, which programs need to cache pinned registrations, as tested here:");
     let mut table = style::table(colour, ["", "monitor", "why"]);
     for monitor in &info.monitors {
         let word = if monitor.works { "yes" } else { "no" };

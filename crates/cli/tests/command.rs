@@ -19,7 +19,7 @@ fn run(words: &[&str]) -> Output {
     program().args(words).output().unwrap()
 }
 
-/// Runs the command until `is_so` accepts its output: lists omit a device whose process gets no processor for a second.
+/// Runs the command until `is_so` accepts its output: lists omit a device whose process gets no processor time for a second.
 fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -281,7 +281,7 @@ fn a_closed_pipe_is_not_an_error() {
     assert_eq!(text(&output.stderr), "");
 }
 
-/// A listener, a request that waits, and a refusal, in a process that has the Rust API.
+/// A listener, a pending request and a refusal, in a process that uses the Rust API.
 #[test]
 fn ls_and_explain_show_the_connection_manager() {
     let _only_device = only_device();
@@ -293,7 +293,7 @@ fn ls_and_explain_show_the_connection_manager() {
     let pid = std::process::id().to_string();
     std::thread::scope(|scope| {
         let client = scope.spawn(|| device.connect_cm(address, b""));
-        // Until the request waits.
+        // Wait until the listener has the request.
         let waits = |output: &Output| text(&output.stdout).contains("1 of at most 128");
         let json = text(&run_until(&["ls", "--json", &pid], waits).stdout);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();

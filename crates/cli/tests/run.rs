@@ -68,7 +68,7 @@ fn sockets_are_moved_on_request() {
     let shows = ["--", "sh", "-c", "echo $LD_PRELOAD"];
     let output = run(&[&["--sockets"][..], &shows].concat());
     assert!(
-        !text(&output.stderr).contains("is in none of"),
+        !text(&output.stderr).contains("was not found in"),
         "install Debian's rdmacm-utils, as `cargo xtask test` does: its library librdmacm1 has librspreload.so: {output:?}"
     );
     let preload = text(&output.stdout);
@@ -132,7 +132,7 @@ fn probing_does_not_flood_the_log() {
 }
 
 #[test]
-fn arguments_are_the_programs_own() {
+fn arguments_reach_the_program_unchanged() {
     let output = run(&["printf", "%s|", "--explain", "-h", "two words", "--"]);
     assert_eq!(
         text(&output.stdout),
@@ -142,7 +142,7 @@ fn arguments_are_the_programs_own() {
 }
 
 #[test]
-fn the_exit_status_is_the_programs_own() {
+fn the_exit_status_is_that_of_the_program() {
     for more in [&[][..], &["--explain"]] {
         let end = |script: &str| run(&[more, &["sh", "-c", script]].concat()).status;
         assert_eq!(end("exit 0").code(), Some(0));

@@ -389,7 +389,7 @@ impl Denial {
             Api::Libfabric => {
                 format!("Add {missing} to the capabilities of the target's endpoint.")
             }
-            // An EP allows its peer everything that the memory allows.
+            // Should not happen: uDAPL endpoints always grant all remote access, so only the memory can refuse.
             Api::Udapl => format!("Let the target's EP allow {missing}."),
         }
     }

@@ -271,13 +271,14 @@ fn is_root() -> bool {
 
 /// A program of uid 65534, without a home, works like any other.
 #[test]
-fn as_unprivileged() {
+fn a_program_of_an_unprivileged_user_works() {
     match role().as_deref() {
         Some("unprivileged") => {
             assert_eq!(rustix::process::geteuid().as_raw(), 65534);
             let side = Side::open();
             let listener = side.listen();
-            let peer = Peer::start("as_unprivileged", "target", listener.local_address());
+            let test = "a_program_of_an_unprivileged_user_works";
+            let peer = Peer::start(test, "target", listener.local_address());
             let (qp, remote) = side.accept(&listener);
             side.set(0, 7);
             side.run(
@@ -311,7 +312,8 @@ fn as_unprivileged() {
         return;
     }
     let nowhere = "127.0.0.1:1".parse().unwrap();
-    let Some(mut unprivileged) = as_user(65534, "as_unprivileged", "unprivileged", nowhere) else {
+    let test = "a_program_of_an_unprivileged_user_works";
+    let Some(mut unprivileged) = as_user(65534, test, "unprivileged", nowhere) else {
         return;
     };
     let status = unprivileged.command.env_remove("HOME").status().unwrap();

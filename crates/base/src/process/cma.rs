@@ -32,7 +32,7 @@ pub enum CmaError {
         address: u64,
     },
     /// A byte on the other side cannot be accessed.
-    #[error("the memory of the process at {address:#x} cannot be accessed")]
+    #[error("the other process's memory at {address:#x} cannot be accessed")]
     RemoteFault {
         /// The first byte that was not transferred.
         address: u64,

@@ -1,4 +1,4 @@
-//! The messages between visitor and owner, over their first connection.
+//! The messages that visitor and owner exchange over their first connection.
 
 use anyhow::Context;
 use rkey::{Connection, RemoteKey};
@@ -10,14 +10,14 @@ pub(super) const MEMORY: u64 = 1 << 20;
 /// The offset of the shared counter in that memory, in bytes.
 pub(super) const COUNTER: u64 = MEMORY - 64;
 
-/// The first message of the owner.
+/// The owner's first message.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Hello {
     /// The address for further connections.
     pub(super) address: SocketAddr,
 }
 
-/// A request of the visitor.
+/// A request from the visitor.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Ask {
     /// A key for all of the memory.
@@ -60,11 +60,11 @@ pub(super) enum Bait {
     Plain,
     /// 4096 bytes that peers can only read.
     ReadOnly,
-    /// A region that is deregistered.
+    /// A deregistered region.
     Freed,
-    /// A region that is deregistered, and another one at its address.
+    /// A deregistered region, at whose address another one is now registered.
     Replaced,
-    /// A region of another protection domain.
+    /// A region in another protection domain.
     OtherDomain,
     /// A region of another device of the owner.
     OtherDevice,
@@ -76,7 +76,7 @@ pub(super) enum Bait {
     ZeroBased,
 }
 
-/// An answer of the owner.
+/// An answer from the owner.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Answer {
     Done,
@@ -85,7 +85,7 @@ pub(super) enum Answer {
     Failed(String),
 }
 
-/// The owner, as the visitor sees it.
+/// The visitor's connection to the owner, and the owner's address.
 pub(super) struct Owner {
     pub(super) connection: Connection,
     pub(super) address: SocketAddr,
@@ -133,7 +133,7 @@ impl Owner {
     pub(super) fn done(&self, ask: &Ask) -> anyhow::Result<()> {
         match self.ask(ask)? {
             Answer::Done => Ok(()),
-            other => anyhow::bail!("the owner answered {other:?}"),
+            other => anyhow::bail!("unexpected answer from the owner: {other:?}"),
         }
     }
 }

@@ -130,7 +130,7 @@ impl Mistake {
     fn make(&self, device: &Device, owner: &Owner) -> anyhow::Result<String> {
         let key = (self.spoil)(owner.key(&Ask::Bait(self.bait))?)?;
         let connection = device.connect(owner.address)?;
-        // Larger than the memory of any key here, so that the local side never refuses.
+        // Larger than the memory of any key here, so that only the owner can refuse the access.
         let local = device
             .domain()?
             .register(vec![0xeeu8; 8192], Access::empty())?;
@@ -141,7 +141,7 @@ impl Mistake {
         };
         let untouched = local.read_vec(..)?.iter().all(|byte| *byte == 0xee);
         match outcome {
-            Ok(()) => anyhow::bail!("it was allowed"),
+            Ok(()) => anyhow::bail!("the access was allowed"),
             Err(Error::Denied(denial)) => {
                 ensure!(
                     (self.names_it)(&denial.reason),
@@ -150,7 +150,7 @@ impl Mistake {
                 ensure!(untouched, "a refused access returned bytes");
                 Ok(denial.explain())
             }
-            Err(other) => anyhow::bail!("it was refused without a reason: {other}"),
+            Err(other) => anyhow::bail!("the access failed without a denial: {other}"),
         }
     }
 }

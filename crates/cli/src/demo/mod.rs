@@ -107,7 +107,7 @@ impl OwnerProcess {
         Ok(Self(child))
     }
 
-    /// Waits until it ends.
+    /// Waits until the owner's process has exited.
     fn finish(&mut self) -> anyhow::Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -115,7 +115,7 @@ impl OwnerProcess {
                 anyhow::ensure!(status.success(), "it ended with {status}");
                 return Ok(status.to_string());
             }
-            anyhow::ensure!(Instant::now() < deadline, "it has not ended");
+            anyhow::ensure!(Instant::now() < deadline, "it is still running");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -123,7 +123,7 @@ impl OwnerProcess {
 
 impl Drop for OwnerProcess {
     fn drop(&mut self) {
-        // After a successful demo it has ended already.
+        // After a successful demo, the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

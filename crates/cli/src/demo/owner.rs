@@ -27,7 +27,7 @@ pub(super) fn run(visitor: SocketAddr) -> anyhow::Result<()> {
         address: listener.address(),
     })?;
 
-    // The further connections that were accepted, newest last.
+    // The connections accepted after the first one, newest last.
     let others = Arc::new(Mutex::new(Vec::new()));
     let taken = Arc::clone(&others);
     std::thread::spawn(move || {

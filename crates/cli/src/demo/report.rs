@@ -39,7 +39,7 @@ impl Report {
         }
     }
 
-    /// Does a step. It is green if it succeeds. The table shows its result; the running text also shows `detail`.
+    /// Runs a step, which is green if it succeeds. The table shows its result; the running text also shows `detail`.
     pub(super) fn row(
         &mut self,
         step: &str,

@@ -59,7 +59,7 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
         visit.borrow(device)
     });
     report.row(
-        "lease memory of the owner and access it without its CPU",
+        "lease the owner's memory and access it directly",
         "",
         || visit.map(),
     );
@@ -81,7 +81,7 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
             beside(device, owner, &key)
         });
         report.row(
-            "the owner unbinds the window: refused from then on",
+            "the owner unbinds the window; its key is then refused",
             "",
             || {
                 owner.done(&Ask::Unbind)?;
@@ -298,11 +298,11 @@ fn unbound(device: &Device, owner: &Owner, key: &RemoteKey) -> anyhow::Result<St
     refusal(connection.write_bytes(b"x", key, 0)?.wait())
 }
 
-/// The sentence of a refusal; any other outcome is an error.
+/// The text of the denial; any other outcome is an error.
 fn refusal(outcome: rkey::Result<()>) -> anyhow::Result<String> {
     match outcome {
         Err(Error::Denied(denial)) => Ok(denial.to_string()),
-        Err(other) => anyhow::bail!("it failed in another way: {other}"),
-        Ok(()) => anyhow::bail!("it was allowed"),
+        Err(other) => anyhow::bail!("the access failed without a denial: {other}"),
+        Ok(()) => anyhow::bail!("the access was allowed"),
     }
 }

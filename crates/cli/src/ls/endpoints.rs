@@ -24,7 +24,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     let (number, ep_type) = (endpoint.number, &endpoint.ep_type);
     let _ = writeln!(text, "endpoint {number}, {ep_type} at {name}");
     let Some(traffic) = &endpoint.traffic else {
-        text.push_str("  busy: its program keeps holding its lock; try again\n");
+        text.push_str("  busy: the program is holding the endpoint's lock; try again\n");
         return;
     };
     let wanted = traffic
@@ -33,7 +33,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
         .map(|&(tag, ignore)| match ignore {
             0 => format!("{tag:#x}"),
             u64::MAX => "any".to_owned(),
-            _ => format!("{tag:#x} without {ignore:#x}"),
+            _ => format!("{tag:#x} (ignoring bits {ignore:#x})"),
         });
     let _ = write!(
         text,
@@ -67,7 +67,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     }
 }
 
-/// The first tags as text, with "..." if there are more.
+/// The first of `all` tags as text, followed by "..." if there are more.
 fn tags(first: impl Iterator<Item = String>, all: usize) -> String {
     let mut tags: Vec<String> = first.collect();
     if tags.is_empty() {
@@ -79,7 +79,7 @@ fn tags(first: impl Iterator<Item = String>, all: usize) -> String {
     format!("; tags {}", tags.join(", "))
 }
 
-/// A count, and how many of these have a tag.
+/// The total of `plain` and `tagged`, and how many of these have a tag.
 fn of_them(plain: usize, tagged: usize) -> String {
     match tagged {
         0 => plain.to_string(),
@@ -177,7 +177,7 @@ mod tests {
         let text = text(&device, false);
         for words in [
             "Endpoints: 5\nendpoint 0, FI_EP_RDM at an unknown address\n",
-            "posted receives: 5 (4 with a tag); tags 0x5, 0x70 without 0xf, any, ...\n",
+            "posted receives: 5 (4 with a tag); tags 0x5, 0x70 (ignoring bits 0xf), any, ...\n",
             "unexpected messages: 2, from 1 peer; tags 0x63\n",
             "127.0.0.1:7",
             "31",

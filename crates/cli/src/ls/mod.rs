@@ -49,7 +49,7 @@ pub(crate) fn run(args: &LsArgs) -> anyhow::Result<()> {
     print!("{}", connections::text(&managers, style::colour()));
     if !unused.is_empty() {
         println!(
-            "Not shown: {} without objects, in processes that use another one (libfabric opens one to query it).",
+            "Not shown: {} without objects, in processes that use another device (libfabric opens one just to query it).",
             style::count(unused.len(), "device")
         );
     }
@@ -179,7 +179,7 @@ fn state(silent: &SilentProcess) -> &'static str {
 fn print_all(devices: &[&Inspection], silent: &[SilentProcess]) {
     if devices.is_empty() && silent.is_empty() {
         println!(
-            "No process of this user has a device open in this network namespace (that this version of rkey can show)."
+            "This version of rkey finds no process of this user with an open device in this network namespace."
         );
         println!("Try `rkey demo` in another terminal.");
         return;

@@ -31,10 +31,11 @@ pub(super) fn make(front_ends: &[FrontEnd]) -> Result<PathBuf> {
                 .iter()
                 .map(|place| beside.join(place).display().to_string())
                 .collect();
-            let error = anyhow::anyhow!("{} is in none of {}", front_end.built, places.join(", "));
+            let places = places.join(", ");
+            let error = anyhow::anyhow!("{} was not found in {places}", front_end.built);
             hinted(
                 error,
-                "`cargo build --release` builds it; if you copy the rkey program, copy this library, too",
+                "build it with `cargo build --release`; if you copy the rkey program, copy this library, too",
             )
         })?;
         let library = fs::canonicalize(&library)
@@ -71,7 +72,7 @@ fn name<'a>(libraries: impl Iterator<Item = &'a PathBuf>) -> String {
 pub(super) fn private() -> Result<PathBuf> {
     // The program may change its working directory, so the path must be absolute.
     let temporary =
-        std::path::absolute(std::env::temp_dir()).context("TMPDIR is not a directory")?;
+        std::path::absolute(std::env::temp_dir()).context("cannot make TMPDIR an absolute path")?;
     let folder = temporary.join(format!("rkey-{}", own_user()));
     claim(&folder).map_err(|error| {
         let what = format!("cannot use {}", folder.display());

@@ -47,15 +47,15 @@ Examples (put `--` before a program that has options of its own):
   rkey run --explain -- mpiexec -n 4 ./program                               (MPICH with ch4:ofi)
 
 The program and its children get these variables:
-  LD_PRELOAD, LD_LIBRARY_PATH   the library for verbs and connections, libibverbs.so.1 and librdmacm.so.1
+  LD_PRELOAD, LD_LIBRARY_PATH   the front ends for verbs and the connection manager: libibverbs.so.1 and librdmacm.so.1
   FI_PROVIDER_PATH              the provider for libfabric, librkey-fi.so
   FI_PROVIDER=rkey,ofi_rxm      unless it is set: libfabric offers only these
-  FI_OFI_RXM_SAR_LIMIT=0        unless it is set: ofi_rxm of libfabric 1.17 hangs with matched probes otherwise
+  FI_OFI_RXM_SAR_LIMIT=0        unless it is set: prevents ofi_rxm of libfabric 1.17 from hanging in matched probes
   DAT_OVERRIDE                  unless it is set: the file with uDAPL's adapters, rkey-lo and one for each interface
 
 RKEY_LOG=info also shows why calls failed; RKEY_LOG=off silences refusals. `rkey info` lists more variables.";
 
-/// The exit codes of a shell when a program does not exist, or cannot be started.
+/// The exit codes that a shell returns if a program does not exist, and if it cannot be started.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 

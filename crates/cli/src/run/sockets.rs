@@ -14,8 +14,8 @@ const PLACES: &[&str] = &["/usr/lib", "/usr/lib64", "/usr/local/lib"];
 /// Appends the library to `LD_PRELOAD`.
 pub(super) fn add(variables: &mut [(&'static str, OsString)]) -> Result<()> {
     let library = find(PLACES).ok_or_else(|| {
-        let error = anyhow::anyhow!("{NAME} is in none of {}", PLACES.join(", "));
-        hinted(error, "it belongs to rdma-core: apt-get install librdmacm1")
+        let error = anyhow::anyhow!("{NAME} was not found in {}", PLACES.join(", "));
+        hinted(error, "it is part of rdma-core: apt-get install librdmacm1")
     })?;
     let preload = variables.iter_mut().find(|(name, _)| *name == "LD_PRELOAD");
     if let Some((_, value)) = preload {

@@ -43,7 +43,7 @@ pub(super) fn tidy(private: &Path) {
     }
 }
 
-/// All files that such a directory may contain.
+/// Every front end that a "run-" directory may link to.
 fn front_ends() -> impl Iterator<Item = &'static FrontEnd> {
     FRONT_ENDS.iter().chain([&OWN_LIBFABRIC])
 }

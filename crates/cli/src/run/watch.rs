@@ -46,7 +46,7 @@ pub(super) fn run(command: &mut Command) -> Result<io::Result<ExitCode>> {
     let status = child.wait();
     handle.close();
     let _ = forwarder.join();
-    let status = status.context("waiting for the program failed")?;
+    let status = status.context("cannot wait for the program to exit")?;
     report.print();
     drop(report); // `end_as` may not return
     Ok(Ok(end_as(status)))
