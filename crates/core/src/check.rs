@@ -192,7 +192,7 @@ impl Protection {
         }
     }
 
-    /// Memory and request must be in one domain. A peer may also reach memory of another API if the owner allows that.
+    /// Checks that memory and request are in one domain. A peer may also reach memory of another API if the owner allows that.
     fn check_domain(&self, entry: &Entry, request: &Request) -> Result<(), Reason> {
         let owner = entry.domain();
         let is_remote = request.qp.is_some();
@@ -315,7 +315,7 @@ impl Protection {
         request.refuse(reason, request.domain.api())
     }
 
-    /// Why a key cannot be used.
+
     #[cold]
     pub(crate) fn why_key_is_refused(&self, named: Named, remote: bool) -> Reason {
         let (slab, index, generation, misused) = match named {
@@ -556,7 +556,7 @@ mod tests {
 
     /// Between lookup and pin, the key's slot passes through all generations, and is live under the first one again.
     #[test]
-    fn a_slot_reused_between_lookup_and_pin_is_not_the_keys() {
+    fn a_slot_reused_between_lookup_and_pin_is_looked_up_again() {
         let (table, domain) = table();
         let first = register(&table, domain);
         let last = Cell::new(first.id);

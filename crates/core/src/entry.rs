@@ -125,8 +125,8 @@ impl Entry {
         self.window.store(key as u32, Ordering::Relaxed);
     }
 
-    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)): so that it ends only
-    /// under the table's lock: ending it also changes the registry, or is refused because something is bound to the region.
+    /// Whether the slot must be held ([`Slab::hold`](rkey_base::slab::Slab::hold)), so that it ends only under the table's
+    /// lock: ending it also changes the registry, or is refused because something is bound to the region.
     pub(crate) fn must_be_held(&self) -> bool {
         self.rights() & flag::NEEDS_REGISTRY != 0
             || self.link.load(Ordering::Relaxed) > 0

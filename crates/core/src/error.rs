@@ -48,7 +48,7 @@ pub enum CoreError {
         missing: Access,
     },
     /// There is no such right.
-    #[error("access has unknown bits {0:#x}")]
+    #[error("unknown access bits {0:#x}")]
     UnknownAccess(u32),
     /// A live region of the domain already has that key.
     #[error("key {0:#x} is in use by another region of the domain")]
@@ -77,10 +77,10 @@ pub enum CoreError {
         bindings: u32,
     },
     /// The region is already enabled. After `enable`, no endpoint or counter can be bound to it (FI-075).
-    #[error("{0} is enabled: bind endpoints and counters before that")]
+    #[error("{0} is already enabled: bind endpoints and counters before enabling it")]
     AlreadyEnabled(RegionId),
     /// The region is already bound to another endpoint or counter.
-    #[error("{region} is already bound to {to}")]
+    #[error("{region} is already bound to endpoint or counter {to}")]
     AlreadyBound {
         /// The region.
         region: RegionId,
@@ -91,7 +91,7 @@ pub enum CoreError {
     #[error("{0} is a null region: it can be deregistered, but not changed")]
     Null(RegionId),
     /// The region cannot be enabled before an endpoint is bound to it (FI-077).
-    #[error("{0} needs an endpoint before it can be enabled")]
+    #[error("{0} must be bound to an endpoint before it can be enabled")]
     NeedsEndpoint(RegionId),
 }
 
@@ -125,7 +125,7 @@ pub enum BindError {
         other: DomainId,
     },
     /// The region is not enabled.
-    #[error("the region is disabled")]
+    #[error("the region is disabled: enable it before binding a window to it")]
     Disabled,
     /// The region lacks a right that the window's rights need.
     #[error("a window with \"{asked}\" needs a region with \"{missing}\"")]
@@ -136,7 +136,7 @@ pub enum BindError {
         missing: Access,
     },
     /// Windows have remote rights only.
-    #[error("a window cannot have \"{0}\": only remote rights")]
+    #[error("a window cannot have \"{0}\": windows have only remote rights")]
     NotRemote(Access),
     /// The range is not inside the region.
     #[error("{asked} is not inside the region, which is {region}")]
@@ -156,7 +156,7 @@ pub enum BindError {
     #[error("a type 2 window is unbound by invalidating it, not by a bind of length 0")]
     ZeroLength,
     /// The key is not one of this window's.
-    #[error("{given} is not a key of this window, which has {current}")]
+    #[error("{given} is not a key of this window, whose current key is {current}")]
     ForeignKey {
         /// The key in the request.
         given: Key,
@@ -173,6 +173,6 @@ pub enum BindError {
     #[error("the region is zero-based: windows cannot be bound to it")]
     ZeroBasedRegion,
     /// Every key slot is in use.
-    #[error("every key slot is in use ({0})")]
+    #[error("all {0} key slots are in use")]
     NoKeySlot(u32),
 }

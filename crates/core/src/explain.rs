@@ -103,7 +103,7 @@ impl Denial {
                 write!(out, "the {noun} is bound to {}", Channel(*qp, words))
             }
             Reason::WrongEndpoint { bound: None } => {
-                write!(out, "the {noun} was bound to an endpoint that is closed")
+                write!(out, "the {noun} was bound to an endpoint that is now closed")
             }
             Reason::OtherPeer => write!(
                 out,
@@ -124,8 +124,12 @@ impl Denial {
                 self.api.names(*missing),
                 self.api.names(*granted & Access::REMOTE)
             ),
-            Reason::Withheld => out.write_str("the owner does not tell this peer why"),
-            Reason::Other(code) => write!(out, "reason {code}, unknown to this version"),
+            Reason::Withheld => {
+                out.write_str("the owner does not disclose the reason to this peer")
+            }
+            Reason::Other(code) => {
+                write!(out, "reason code {code}, which this version of rkey does not know")
+            }
             Reason::OutOfRange { .. }
             | Reason::CrossesSegments
             | Reason::ZeroBased { .. }
@@ -335,12 +339,17 @@ impl Denial {
             Reason::Deregistering => {
                 format!("Tell peers to stop before you {deregister} {}.", with_article(region))
             }
-            Reason::WrongEndpoint { bound: Some(_) } => {
-                format!("Use that one, or have the owner bind the {} to this one.", self.noun())
-            }
-            Reason::WrongEndpoint { bound: None } => {
-                format!("Have the owner bind the {} to this endpoint.", self.noun())
-            }
+            Reason::WrongEndpoint { bound: Some(qp) } => format!(
+                "Use {}, or have the owner bind the {} to the {} of this request.",
+                Channel(*qp, self.words()),
+                self.noun(),
+                self.endpoint()
+            ),
+            Reason::WrongEndpoint { bound: None } => format!(
+                "Have the owner bind the {} to the {} of this request.",
+                self.noun(),
+                self.endpoint()
+            ),
             Reason::OtherPeer => {
                 "Ask the owner to register the memory for this peer, or for all peers.".into()
             }
@@ -356,9 +365,11 @@ impl Denial {
                 format!("The owner must keep the memory mapped and {}.", self.usable())
             }
             Reason::Withheld => {
-                "`rkey explain` on the owner's side shows the reason; RKEY_EXPLAIN=all there shows it to peers as well.".into()
+                "To see the reason, run `rkey explain` on the owner's side, or start the owner with RKEY_EXPLAIN=all.".into()
             }
-            Reason::Other(_) => "The peer runs a newer version; see its own message.".into(),
+            Reason::Other(_) => {
+                "The peer runs a newer version of rkey: read the denial on its side.".into()
+            }
             Reason::Right { missing, .. } | Reason::QueuePair { missing, .. } => {
                 self.advice_on_rights(*missing)
             }
@@ -408,12 +419,14 @@ impl Denial {
                 before,
                 after,
             } => self.in_range(memory.len(), *before, *after),
-            Reason::CrossesSegments => "Split the request where the segments end.".into(),
+            Reason::CrossesSegments => "Split the request at the end of each segment.".into(),
             Reason::ZeroBased { offset, .. } => format!("Use offset {offset:#x}."),
             Reason::NotZeroBased { memory } => {
                 format!("Use address {:#x}.", memory.start().wrapping_add(self.addr))
             }
-            Reason::Wraps => "Check address and length; one of them is probably negative.".into(),
+            Reason::Wraps => {
+                "Check the address and the length: one of them was probably negative.".into()
+            }
             Reason::Misaligned => "Use an address that is a multiple of 8.".into(),
             _ => String::new(),
         }
@@ -432,7 +445,7 @@ impl Denial {
         }
     }
 
-    /// Advice if the request named local memory wrongly. Either side may read it.
+    /// Advice if the request named local memory wrongly. It is the same for a reader on either side.
     fn local_advice(&self) -> Option<String> {
         let words = self.words();
         let a_region = with_article(words.region);
@@ -464,7 +477,7 @@ impl Denial {
         }
     }
 
-    /// What the memory must be for the attempt.
+    /// What the attempt needs the memory to be: "readable" or "writable".
     fn usable(&self) -> &'static str {
         match self.attempt {
             Attempt::Remote(Operation::Read)

@@ -33,7 +33,7 @@ pub struct Grant<'a> {
     pub(crate) through_window: bool,
 }
 
-/// What keeps the region of a grant from ending.
+/// What keeps a grant's region from ending.
 pub(crate) enum KeptBy<'a> {
     /// Nothing: a request of no bytes touches no region.
     Nothing,

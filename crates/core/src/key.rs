@@ -515,7 +515,7 @@ mod tests {
         assert_eq!(set, draw.had);
     }
 
-    /// A key may be issued just when the prefixes in its own word are checked.
+    /// A key can be issued while the word that contains its own prefix is being checked.
     #[test]
     fn a_prefix_is_not_freed_before_its_window_lives() {
         let (keys, mut draw) = keys(5);

@@ -193,7 +193,7 @@ impl World {
 }
 
 #[test]
-fn access_in_a_section_against_close() {
+fn access_in_a_section_races_with_deregistration() {
     loom::model(|| {
         let (world, region) = World::new();
         let peer = {
@@ -207,7 +207,7 @@ fn access_in_a_section_against_close() {
 }
 
 #[test]
-fn access_with_a_pin_against_close() {
+fn access_with_a_pin_races_with_deregistration() {
     loom::model(|| {
         let (world, region) = World::new();
         let peer = {
@@ -301,7 +301,7 @@ fn the_new_length_belongs_to_the_new_memory() {
 
 /// A window is unbound: grants through it end before its region's memory belongs to the owner.
 #[test]
-fn access_through_a_window_against_unbind_and_close() {
+fn access_through_a_window_races_with_unbind_and_deregistration() {
     loom::model(|| {
         let (world, region) = World::new();
         let window = world
@@ -364,18 +364,18 @@ fn access_against_a_magazine(access: fn(&World, WireKey)) {
 }
 
 #[test]
-fn access_in_a_section_against_close_into_a_magazine() {
+fn access_in_a_section_races_with_deregistration_into_a_magazine() {
     access_against_a_magazine(World::access_in_section);
 }
 
 #[test]
-fn access_with_a_pin_against_close_into_a_magazine() {
+fn access_with_a_pin_races_with_deregistration_into_a_magazine() {
     access_against_a_magazine(World::access_with_a_pin);
 }
 
 /// A region that is bound to something does not end; one that has ended is not bound, nor is the next one in its slot.
 #[test]
-fn bind_against_close_into_a_magazine() {
+fn bind_races_with_deregistration_into_a_magazine() {
     loom::model(|| {
         let (world, region) = World::new();
         let magazine = world.table.magazine();

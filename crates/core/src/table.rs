@@ -141,7 +141,7 @@ impl Protection {
         }
     }
 
-    /// Whether an access that arrives in the domain `from` may reach memory of the domain `owner`.
+    /// Whether a request that arrives in the domain `from` may reach memory of the domain `owner`.
     #[inline]
     pub(crate) fn may_reach(&self, from: DomainId, owner: DomainId) -> bool {
         let other_api = from.api() != owner.api();

@@ -76,7 +76,7 @@ fn arena() -> Arena {
 }
 
 #[test]
-fn memory_is_the_owners_once_deregistration_is_drained() {
+fn memory_belongs_to_the_owner_once_deregistration_is_drained() {
     let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let section = SectionLock::new(table.section().unwrap());

@@ -109,7 +109,7 @@ fn a_remote_key_in_a_local_request() {
 
 /// Proves: VB-002, FI-054
 #[test]
-fn off_by_eight() {
+fn requests_across_an_end_of_the_region_are_refused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let denial = it.write(region.key.0, 0x7ff8, 16);

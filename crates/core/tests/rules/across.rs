@@ -152,7 +152,7 @@ fn windows_are_reachable_across_apis_like_regions() {
 
 /// FI-119: only endpoints with the same authorization key can reach the memory.
 #[test]
-fn an_exclusive_domain_stays_closed() {
+fn an_exclusive_domain_is_unreachable_from_other_apis() {
     let it = World::new(true);
     let owner = it.table.create_domain_for(Api::Libfabric, true).unwrap();
     let region = register(&it.table, owner);

@@ -123,7 +123,7 @@ fn a_bind_uses_its_reserved_key() {
 
 /// Proves: VB-I18
 #[test]
-fn type_2_keys_are_the_consumers_and_the_queue_pairs() {
+fn type_2_keys_are_chosen_by_the_consumer_and_tied_to_a_queue_pair() {
     for kind in [WindowKind::Type2A, WindowKind::Type2B] {
         let it = Fixture::new();
         let window = it.window(kind);
