@@ -327,7 +327,7 @@ fn ls_and_explain_show_the_connection_manager() {
     for words in [
         "connections refused: 2",
         "connecting to 127.0.0.1:1 was refused: nothing listens",
-        &format!("connecting to {address} was refused: the program refused"),
+        &format!("connecting to {address} was refused: the program rejected the connection"),
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }
@@ -362,7 +362,7 @@ fn explain_describes_every_reason() {
         "zero-based",
         "connection refused: the listener's backlog of 8 is full",
         "belongs to user 1001",
-        "57 B of private data do not fit: at most 56 B do",
+        "57 B of private data do not fit: the maximum is 56 B",
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }

@@ -23,9 +23,9 @@ pub enum CoreError {
     /// A limit is reached.
     #[error("the limit of {value} {limit} is reached{}", raise(*limit))]
     LimitReached {
-        /// Which one.
+        /// The limit.
         limit: Limit,
-        /// Its value.
+        /// The limit's value.
         value: u64,
     },
     /// The region, or a segment of its scatter list, has no bytes.

@@ -296,7 +296,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_SHARE",
         default: "user",
         allowed: "user or all",
-        meaning: "which processes may reach this device: those of the same user, or of all users (both ends need all)",
+        meaning: "which processes may reach this device: those of the same user, or of all users (both ends must set all)",
         apply: |config, value| {
             config.share = match value {
                 "user" => Share::User,
@@ -325,7 +325,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_CROSS_API",
         default: "off",
         allowed: "off or on",
-        meaning: "on: peers may reach memory of this process through another API than the one that registered it",
+        meaning: "on: peers may reach memory of this process through an API other than the one that registered it",
         apply: |config, value| {
             config.cross_api = match value {
                 "off" => false,
@@ -338,8 +338,9 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "RKEY_WIRE",
         default: "off",
-        allowed: "off, auto, or addresses of this host with commas between them (at most 64, no wildcard, no multicast)",
-        meaning: "the addresses on which this device takes packets of other hosts (RoCEv2, UDP port 4791); auto: all but loopback and link-local ones",
+        allowed: "off, auto, or addresses of this host, separated by commas (at most 64, no wildcard, no multicast)",
+        meaning: "the addresses on which this device receives packets from other hosts (RoCEv2, UDP port 4791); \
+                  auto: all but loopback and link-local ones",
         apply: |config, value| {
             config.wire.addresses = WireSetting::parse(value)?;
             Some(())
@@ -349,7 +350,8 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_FAULT",
         default: "off",
         allowed: Faults::ALLOWED,
-        meaning: "for tests: lose, repeat, reorder, damage or delay packets that this device sends to other hosts; each side sets its own",
+        meaning: "for tests: lose, duplicate, reorder, corrupt or delay packets that this device sends to other hosts; \
+                  each side sets its own",
         apply: |config, value| {
             config.wire.faults = Faults::parse(value)?;
             Some(())
@@ -369,7 +371,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_DIRECT_COPY",
         default: "auto",
         allowed: "auto or off",
-        meaning: "copy large payloads straight between the processes where the kernel allows it, or never",
+        meaning: "auto: copy large payloads directly between the processes where the kernel allows it; off: never",
         apply: |config, value| {
             config.direct_copy = match value {
                 "auto" => DirectCopy::Auto,
@@ -398,7 +400,7 @@ pub const VARIABLES: &[Variable] = &[
         remote_iovec_min,
         4096..=4294967295,
         "32k",
-        "payloads of at least this many bytes are copied straight between the processes if the ring is full"
+        "payloads of at least this many bytes are copied directly between the processes if the ring is full"
     ),
     number!(
         "RKEY_RING_BYTES",
@@ -569,7 +571,7 @@ pub const VARIABLES: &[Variable] = &[
         from_millis,
         1..=3_600_000,
         "5000",
-        "milliseconds that connecting may take if the program gives no time"
+        "milliseconds that connecting may take if the program sets no timeout"
     ),
     Variable {
         name: "RKEY_REPORT",

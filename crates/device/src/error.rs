@@ -70,7 +70,7 @@ pub enum DeviceError {
         what: &'static str,
     },
     /// This process was forked from the one that opened the device.
-    #[error("the parent of this process opened the device; open another one after fork")]
+    #[error("the parent of this process opened the device; open a new one after fork")]
     Forked,
     /// The engine of the device failed; nothing more will complete.
     #[error("the device failed: {0}; close it and open a new one")]
@@ -153,11 +153,11 @@ pub enum DeviceError {
         after: Duration,
     },
     /// Private data or another value is longer than allowed.
-    #[error("{what} has {len} bytes; at most {max} are allowed")]
+    #[error("{what} has length {len}; the maximum is {max}")]
     TooLong {
         /// What is too long.
         what: &'static str,
-        /// The length, in bytes.
+        /// Its length: in bytes, or in entries if it is a list.
         len: usize,
         /// The maximum length.
         max: usize,

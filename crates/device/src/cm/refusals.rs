@@ -127,7 +127,7 @@ impl Why {
                 "The other program may be stopped, may not be fetching its events, or may have a full backlog: `rkey ls` shows which side is waiting."
             }
             Self::PrivateData { .. } => {
-                "Pass less, and send the rest in a message after the connection is established."
+                "Pass less private data, and send the rest in a message after the connection is established."
             }
             Self::Stale => "Connect again with another queue pair.",
             Self::Other(_) => {
@@ -198,13 +198,13 @@ impl fmt::Display for Why {
             Self::Program(reason) if reason == RejectReason::VENDOR.0 => {
                 f.write_str("the program does not accept the vendor options (ECE)")
             }
-            Self::Program(_) => f.write_str("the program refused"),
+            Self::Program(_) => f.write_str("the program rejected the connection"),
             Self::PeerGone => f.write_str("the process at the other end has ended"),
-            Self::GaveUp => f.write_str("the other side gave up the connection"),
+            Self::GaveUp => f.write_str("the other side gave up on the connection"),
             Self::NoAnswer => f.write_str("the peer did not answer"),
             Self::PrivateData { given, most } => write!(
                 f,
-                "{given} B of private data do not fit: at most {most} B do"
+                "{given} B of private data do not fit: the maximum is {most} B"
             ),
             Self::Stale => {
                 f.write_str("an earlier connection still uses this communication id or queue pair")

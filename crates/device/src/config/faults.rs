@@ -94,7 +94,7 @@ impl Faults {
     };
     /// The longest delay.
     const MAX_DELAY: Duration = Duration::from_secs(10);
-    pub(super) const ALLOWED: &str = "off, or some of loss=, duplicate=, reorder=, corrupt= (a percentage each, such as 1% or 0.01%), delay= (such as 500us, 20ms or 1s; at most 10s) and seed= (a whole number), with commas between them";
+    pub(super) const ALLOWED: &str = "off, or some of loss=, duplicate=, reorder=, corrupt= (a percentage each, such as 1% or 0.01%), delay= (such as 500us, 20ms or 1s; at most 10s) and seed= (a whole number), separated by commas";
 
     /// Whether all packets are sent as they are.
     #[must_use]

@@ -284,7 +284,7 @@ impl Incoming {
         if qps.len() != self.peer.qps.len() {
             let _ = send(
                 &self.socket,
-                &Packet::Rejected("the number of queue pairs differs".into()),
+                &Packet::Rejected("the listener has a different number of queue pairs".into()),
             );
             return Err(DeviceError::Handshake(
                 "the peer has a different number of queue pairs",
@@ -343,7 +343,7 @@ impl Accepting {
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match try_receive(&self.socket)? {
             Some(Packet::Ready) => Ok(true),
-            Some(_) => Err(DeviceError::Handshake("the peer sent a packet out of turn")),
+            Some(_) => Err(DeviceError::Handshake("the peer sent an unexpected packet")),
             None => self.deadline.remaining().map(|_| false),
         }
     }

@@ -134,11 +134,11 @@ impl Device {
                     reason: printable(&reason),
                 });
             }
-            _ => return Err(DeviceError::Handshake("the peer sent a packet out of turn")),
+            _ => return Err(DeviceError::Handshake("the peer sent an unexpected packet")),
         };
         if side.qps.len() != qps.len() {
             return Err(DeviceError::Handshake(
-                "the peer paired a different number of queue pairs",
+                "the listener accepted with a different number of queue pairs",
             ));
         }
         self.check_identity(side.node, there.uid, there.pid)?;
@@ -192,7 +192,7 @@ fn ask(
             Err(error) => return Err(error),
         }
         let until = until.get_or_insert_with(|| {
-            let what = "the answer of the peer that listens there";
+            let what = "the listener's answer";
             answer.map_or(deadline, |time| Deadline::after(what, time))
         });
         if let Some(packet) = receive(&there.socket, until)? {

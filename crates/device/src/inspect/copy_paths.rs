@@ -68,7 +68,7 @@ fn remote_iovec() -> Path {
         && behavior != rustix::process::DumpableBehavior::Dumpable
     {
         why.push_str(
-            "; this process is not dumpable (it changed its user?), so peers cannot use it on this process",
+            "; this process is not dumpable (perhaps it has changed its user), so peers cannot copy to or from it",
         );
     }
     why.push_str(". Each link tries it in its own direction; where it is refused, payloads go through the ring.");
@@ -124,9 +124,9 @@ fn barrier() -> Path {
         name: "membarrier".to_owned(),
         works,
         why: if works {
-            "membarrier works: posting needs no fence, and copies by leases announce themselves with a plain store"
+            "membarrier works: neither a post nor a copy through a lease needs a fence"
         } else {
-            "membarrier is not available (old kernel or seccomp): posting and copies by leases need a fence, some nanoseconds slower"
+            "membarrier is not available (old kernel or seccomp): posts and copies through leases need a fence, some nanoseconds each"
         }
         .to_owned(),
     }

@@ -223,7 +223,7 @@ impl Watcher {
         match opened.and_then(|mut file| file.write_all(b"\n").map(|()| file)) {
             Ok(file) => Some(Self { file, count: 0 }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot open the file for refusals");
+                tracing::warn!(path = %path.display(), %error, "cannot open the file of RKEY_REPORT");
                 None
             }
         }
@@ -242,7 +242,7 @@ impl Watcher {
             format!("{who}: {what}\n")
         };
         if let Err(error) = self.file.write_all(text.as_bytes()) {
-            tracing::warn!(%error, "cannot write a refusal to the file");
+            tracing::warn!(%error, "cannot append a refusal to the file of RKEY_REPORT");
         }
     }
 }

@@ -291,7 +291,7 @@ impl Discovery {
             attempt.later(now);
             return false;
         }
-        tracing::warn!(block, %error, "cannot reach a device");
+        tracing::warn!(block, %error, "cannot reach the device that owns a block of queue pair numbers");
         if let Some(attempt) = self.attempts.remove(&block) {
             for waiting in attempt.qps {
                 shared

@@ -138,7 +138,7 @@ impl LinkLimits {
         let of_process = opened.clone().filter(|it| *it == who).count();
         if !ourselves && of_process >= per_process {
             return Err(format!(
-                "this process has {of_process} links to the device already, the most that one process may have \
+                "this process already has {of_process} links to the device, the most that one process may have \
                  (RKEY_MAX_LINKS_PER_PROCESS and RLIMIT_NOFILE of the device's process set the limit)"
             ));
         }
@@ -146,7 +146,7 @@ impl LinkLimits {
             let of_user = opened.filter(|it| it.uid == uid).count();
             if of_user >= per_user {
                 return Err(format!(
-                    "user {uid} has {of_user} links to the device already, the most that another user may have \
+                    "user {uid} already has {of_user} links to the device, the most that another user may have \
                      (RKEY_MAX_LINKS_PER_USER and RLIMIT_NOFILE of the device's process set the limit)"
                 ));
             }

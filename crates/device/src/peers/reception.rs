@@ -76,7 +76,7 @@ impl Reception {
                 }
                 Err(error) => {
                     // Most likely no descriptor is available. Clients wait in the socket's backlog meanwhile.
-                    tracing::warn!(%error, "cannot accept a client; trying again shortly");
+                    tracing::warn!(%error, "cannot accept a client; will retry shortly");
                     shared
                         .qp_numbers
                         .with_socket(block, |fd| shared.reactor.remove(fd));
@@ -111,7 +111,7 @@ impl Reception {
         let token = shared.reactor.new_token();
         let Some(fd) = acceptor.socket() else { return };
         if let Err(error) = shared.reactor.add(fd, token) {
-            tracing::warn!(%error, "dropped a client");
+            tracing::warn!(%error, "cannot watch a client's socket; dropped the client");
             return;
         }
         let who = acceptor.credentials();
@@ -228,7 +228,7 @@ fn answer(shared: &Shared, connection: OtherConnection) {
     let result = match connection.first() {
         inspect::REQUEST => inspect::answer(shared, &connection),
         _ => {
-            tracing::debug!("dropped a client with an unknown request");
+            tracing::debug!("dropped a client that sent an unknown request");
             return;
         }
     };

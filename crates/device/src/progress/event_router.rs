@@ -71,7 +71,7 @@ impl EventRouter {
             AsyncEvent::CqOverrun(cq) => {
                 tracing::warn!(
                     ?cq,
-                    "a completion queue overran; its queue pairs are broken"
+                    "a completion queue overran; its queue pairs have failed"
                 );
                 self.events.push(event);
                 self.cqs.ready(cq);

@@ -219,7 +219,7 @@ impl Leases {
         let fd = target
             .arena
             .duplicate_fd()
-            .map_err(|_| LeaseError::Unavailable("no descriptor is left"))?;
+            .map_err(|_| LeaseError::Unavailable("the owner has no file descriptor left"))?;
         let len = target.bytes.end - target.bytes.start;
         let offer =
             board
@@ -268,7 +268,7 @@ impl Leases {
         let keys = self.regions.lock().get(&region).copied();
         if !keys.is_some_and(|keys| keys.contain(key)) {
             return Err(LeaseError::Unavailable(
-                "leases are for keys of regions of allocated memory",
+                "a lease needs the key of a region in memory from the device's allocator",
             ));
         }
         let span = grant

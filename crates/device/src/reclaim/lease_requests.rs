@@ -97,7 +97,7 @@ impl LeaseRequests {
             lifecycle.check()?;
             if Instant::now() >= deadline {
                 return Err(DeviceError::TimedOut {
-                    what: "the answer about a lease",
+                    what: "the peer's answer to a lease request",
                     after: timeout,
                 });
             }

@@ -65,7 +65,7 @@ impl<L: Outlet> Outbox<L> {
         if before >= PER_LINK {
             tracing::debug!(
                 ?link,
-                "dropped an answer about a lease: the peer does not read"
+                "dropped the answer to a lease request: the peer does not read its socket"
             );
         } else if before > 0 || !try_send(&*line, &packet) {
             unsent.push_back(Unsent { link, line, packet });
@@ -103,7 +103,7 @@ fn try_send(line: &impl Outlet, packet: &Packet) -> bool {
     match line.send(&packet.bytes, &fds) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => false,
         Err(error) => {
-            tracing::debug!(%error, "cannot send an answer about a lease");
+            tracing::debug!(%error, "cannot send the answer to a lease request");
             true
         }
         Ok(()) => true,

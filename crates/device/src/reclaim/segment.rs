@@ -51,13 +51,13 @@ impl Segment {
         };
         let fixed = arena
             .fix_sharing(wanted)
-            .map_err(|_| "this kernel cannot share memory for reading only")?;
+            .map_err(|_| "the owner's kernel cannot share memory read-only")?;
         match (fixed, write) {
             (Sharing::ReadOnly, true) => Err(
-                "the memory was allocated, or first leased, for reading: no peer can map it for writing",
+                "the memory was allocated or first leased read-only: no peer can map it for writing",
             ),
             (Sharing::ReadWrite, false) if !self.writers.contains(&link) => Err(
-                "another peer has mapped the memory for writing: a lease for reading could be used to write it as well",
+                "another peer has mapped the memory for writing, so this peer could also write through a read-only lease",
             ),
             (Sharing::ReadWrite, true) => {
                 self.writers.insert(link);

@@ -96,7 +96,7 @@ impl Port {
                     icrc::PORT
                 ))
             }
-            Err(error) => Err(format!("binding UDP port {}: {error}", icrc::PORT)),
+            Err(error) => Err(format!("cannot bind UDP port {}: {error}", icrc::PORT)),
         }
     }
 

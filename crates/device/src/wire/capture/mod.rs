@@ -70,7 +70,9 @@ impl Capture {
         let name = pattern.to_string_lossy();
         let path = PathBuf::from(name.replace("%p", &process.to_string()));
         let Some(mut known) = CAPTURES.try_lock_for(PATIENCE) else {
-            tracing::warn!("no capture: this process was forked while another thread began one");
+            tracing::warn!(
+                "packets are not captured: this process was forked while another thread was starting a capture"
+            );
             return None;
         };
         let is_it = |it: &&Arc<Self>| it.process == process && it.path == path;
@@ -190,7 +192,7 @@ impl Capture {
     /// Ends the capture, because of an error.
     fn end(&self, queue: &mut Queue, why: &str) {
         tracing::error!(
-            "the capture {} has ended: {why}. The traffic goes on",
+            "the capture {} has ended: {why}; packets are still sent and received",
             self.path.display()
         );
         queue.state = State::Ended;
@@ -203,7 +205,7 @@ impl Capture {
 fn open(path: &Path) -> Result<File, String> {
     use rustix::process::{getegid, geteuid, getgid, getuid};
     if getuid() != geteuid() || getgid() != getegid() {
-        return Err("programs with the rights of another user (set-user-ID) write none".to_owned());
+        return Err("set-user-ID and set-group-ID programs do not capture packets".to_owned());
     }
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);

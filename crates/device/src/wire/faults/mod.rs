@@ -55,7 +55,7 @@ impl Injector {
             ..faults
         };
         tracing::warn!(
-            "RKEY_FAULT is set: packets to other hosts get faults on purpose ({faults})"
+            "RKEY_FAULT is set: faults are injected into packets to other hosts ({faults})"
         );
         let machine = Mutex::new(FaultMachine::new(faults, seed));
         Ok(Some(Self { machine }))
@@ -127,7 +127,7 @@ impl Core {
             self.send_datagram(&datagram, send_or_wait);
         }
         let counts = machine.counts();
-        tracing::info!(?counts, "packets that got faults (RKEY_FAULT)");
+        tracing::info!(?counts, "faults injected into packets (RKEY_FAULT)");
     }
 
     /// The machine stays locked, so that packets leave in order.
