@@ -83,7 +83,7 @@ pub struct Config {
     pub share: Share,
     /// Which peers learn why their requests were denied.
     pub explain: Explain,
-    /// How it reaches other hosts.
+    /// How the device reaches other hosts.
     pub wire: WireConfig,
     /// Whether payloads may be copied directly between the two processes.
     pub direct_copy: DirectCopy,
@@ -104,9 +104,9 @@ pub struct Config {
     pub timeout: u8,
     /// Retries after a transport timeout for queue pairs that do not set them, 0 to 7.
     pub retry_count: u8,
-    /// Retries when the receiver has no receive posted, 0 to 6, 7 = without limit.
+    /// How often to retry when the peer has no receive posted: 0 to 6 times, or 7 for no limit.
     pub rnr_retry: u8,
-    /// How long `connect` and the handshake of a connection may take when the caller gives no time.
+    /// How long `connect` and the handshake of a connection may take if the caller sets no timeout.
     pub connect_timeout: Duration,
     /// The watcher's file (`rkey run --explain`): refusals are written there instead of to the log.
     pub report: Option<PathBuf>,

@@ -25,7 +25,7 @@ impl CountListener for Ear {
 }
 
 #[test]
-fn who_listens_is_told_of_every_count_until_he_goes() {
+fn a_listener_is_told_of_every_count_until_it_is_dropped() {
     let (server, client) = (Side::open(), Side::open());
     server
         .device

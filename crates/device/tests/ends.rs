@@ -29,12 +29,17 @@ fn mappings() -> usize {
 /// A killed peer leaves nothing behind: outstanding requests to it fail long before a timeout, even if the program sleeps, and
 /// descriptors and mappings are released.
 #[test]
-fn a_killed_peer() {
+fn a_killed_peer_leaves_nothing_behind() {
     match role().as_deref() {
         Some("target") => target(),
         Some(_) => survive(),
         // This runs in its own process, so that other tests do not change the counts.
-        None => Peer::start("a_killed_peer", "alone", "127.0.0.1:1".parse().unwrap()).finish(),
+        None => Peer::start(
+            "a_killed_peer_leaves_nothing_behind",
+            "alone",
+            "127.0.0.1:1".parse().unwrap(),
+        )
+        .finish(),
     }
 }
 
@@ -43,7 +48,11 @@ fn survive() {
     let listener = side.listen();
     let mut before = None;
     for round in 0..6 {
-        let mut peer = Peer::start("a_killed_peer", "target", listener.local_address());
+        let mut peer = Peer::start(
+            "a_killed_peer_leaves_nothing_behind",
+            "target",
+            listener.local_address(),
+        );
         let (qp, remote) = side.accept(&listener);
         let write = Work::Write {
             remote: remote.at(0),
@@ -109,7 +118,7 @@ fn hears_that_the_peer_is_gone(side: &Side, qp: &Qp) {
 
 /// Without outstanding requests, the program gets an event, and its receives are flushed unless the options forbid it.
 #[test]
-fn a_killed_peer_that_owed_nothing() {
+fn a_killed_peer_without_requests_causes_an_event() {
     if role().is_some() {
         return target();
     }
@@ -117,7 +126,7 @@ fn a_killed_peer_that_owed_nothing() {
     let listener = side.listen();
     for fail_with_peer in [true, false] {
         let mut peer = Peer::start(
-            "a_killed_peer_that_owed_nothing",
+            "a_killed_peer_without_requests_causes_an_event",
             "target",
             listener.local_address(),
         );
@@ -157,7 +166,7 @@ fn a_killed_peer_that_owed_nothing() {
 
 /// If nothing is posted, nothing completes, but an armed queue is notified, unless the queue pair stays in service.
 #[test]
-fn an_armed_queue_hears_of_a_killed_peer() {
+fn an_armed_queue_is_notified_of_a_killed_peer() {
     if role().is_some() {
         return target();
     }
@@ -165,7 +174,7 @@ fn an_armed_queue_hears_of_a_killed_peer() {
     let listener = side.listen();
     for fail_with_peer in [true, false] {
         let mut peer = Peer::start(
-            "an_armed_queue_hears_of_a_killed_peer",
+            "an_armed_queue_is_notified_of_a_killed_peer",
             "target",
             listener.local_address(),
         );
@@ -195,14 +204,14 @@ fn an_armed_queue_hears_of_a_killed_peer() {
 
 /// A stopped peer does not respond: the timeout of the queue pair decides.
 #[test]
-fn a_stopped_peer() {
+fn a_stopped_peer_times_out() {
     if role().is_some() {
         return target();
     }
     let side = Side::hasty();
     let listener = side.listen();
     for asleep in [false, true] {
-        let peer = Peer::start("a_stopped_peer", "target", listener.local_address());
+        let peer = Peer::start("a_stopped_peer_times_out", "target", listener.local_address());
         let (qp, remote) = side.accept(&listener);
         let write = Work::Write {
             remote: remote.at(0),
@@ -232,7 +241,7 @@ fn a_stopped_peer() {
 
 /// A program that makes no calls gets the event on the channel's descriptor.
 #[test]
-fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
+fn a_timeout_is_reported_on_the_descriptor_of_the_channel() {
     if role().is_some() {
         return target();
     }
@@ -241,7 +250,7 @@ fn a_stopped_peer_and_a_program_that_waits_elsewhere() {
     let cq = side.device.create_cq(16, Some(&channel)).unwrap();
     let listener = side.listen();
     let peer = Peer::start(
-        "a_stopped_peer_and_a_program_that_waits_elsewhere",
+        "a_timeout_is_reported_on_the_descriptor_of_the_channel",
         "target",
         listener.local_address(),
     );
@@ -328,7 +337,7 @@ fn deregistering_cuts_off_only_peers_that_got_the_address() {
 
 /// Peers notice at once that a device is closed.
 #[test]
-fn a_closed_device() {
+fn peers_notice_at_once_that_a_device_is_closed() {
     let near = Side::open();
     let far = Side::open();
     let listener = far.listen();
@@ -367,10 +376,10 @@ fn a_closed_device() {
 
 /// Opening and closing leaves nothing behind.
 #[test]
-fn opening_and_closing() {
+fn opening_and_closing_leak_nothing() {
     if role().is_none() {
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        return Peer::start("opening_and_closing", "alone", nowhere).finish();
+        return Peer::start("opening_and_closing_leak_nothing", "alone", nowhere).finish();
     }
     drop(Side::open());
     let before = (descriptors(), mappings());

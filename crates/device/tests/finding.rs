@@ -82,7 +82,7 @@ fn say(peer: &mut Peer, number: u32) {
 
 /// The initiator posts before the target is ready to receive, and tries again until it is.
 #[test]
-fn the_peer_is_not_ready_yet() {
+fn requests_wait_until_the_peer_is_ready() {
     if role().is_some() {
         let side = Side::open();
         let qp = side.qp();
@@ -95,7 +95,7 @@ fn the_peer_is_not_ready_yet() {
     }
     let side = Side::open();
     let qp = side.qp();
-    let (mut peer, number, remote) = start("the_peer_is_not_ready_yet", "target");
+    let (mut peer, number, remote) = start("requests_wait_until_the_peer_is_ready", "target");
     bring_up(&qp, number);
     say(&mut peer, qp.qpn());
     side.set(0, 55);
@@ -170,7 +170,7 @@ fn claim() -> (OwnedFd, u32) {
 
 /// A number without a queue pair: the timeout of the queue pair decides, and the search ends with it.
 #[test]
-fn the_peer_never_appears() {
+fn a_number_without_a_queue_pair_causes_a_timeout() {
     let side = Side::hasty();
     let qp = side.qp();
     let (_claimed, number) = claim();
@@ -229,7 +229,7 @@ fn an_owner_that_cannot_answer_is_waited_for() {
 
 /// Two queue pairs of one device, and of two devices of one process.
 #[test]
-fn peers_in_one_process() {
+fn queue_pairs_of_one_process_find_each_other() {
     let near = Side::open();
     let other = Side::open();
     for far in [&near, &other] {
@@ -323,7 +323,7 @@ fn send_to_group(side: &Side, qp: &Qp, group: [u8; 16]) {
 
 /// Datagrams arrive by number; those to unused numbers complete and are lost.
 #[test]
-fn datagrams() {
+fn datagrams_arrive_by_number() {
     let send = |side: &Side, qp: &Qp, to: u32, word: usize| {
         send_datagram(side, qp, to, rkey_engine::Route::default(), word);
     };
@@ -348,7 +348,7 @@ fn datagrams() {
     // To an unused number.
     send(&side, &qp, qp.qpn() ^ 0x55_5500, 0);
     assert_eq!(side.next_asleep().status, Status::Success);
-    let (peer, number, _) = start("datagrams", "target");
+    let (peer, number, _) = start("datagrams_arrive_by_number", "target");
     side.receive(&qp, 2, 100, 512);
     side.set(0, 41);
     send(&side, &qp, number, 0);
@@ -368,7 +368,7 @@ fn datagrams() {
 /// Datagrams that wait for the link to their destination are sent before their queue pair is destroyed, and received although
 /// the sender closes its device at once.
 #[test]
-fn datagrams_of_a_destroyed_queue_pair() {
+fn destroying_a_queue_pair_sends_its_datagrams() {
     if role().is_some() {
         let side = Side::open();
         let qp = datagram_qp(&side.device, &side);
@@ -381,7 +381,7 @@ fn datagrams_of_a_destroyed_queue_pair() {
         }
         return;
     }
-    let (peer, number, _) = start("datagrams_of_a_destroyed_queue_pair", "target");
+    let (peer, number, _) = start("destroying_a_queue_pair_sends_its_datagrams", "target");
     let side = Side::open();
     let qp = datagram_qp(&side.device, &side);
     for word in 0..4 {
@@ -407,7 +407,7 @@ fn group(which: u8) -> [u8; 16] {
 /// Datagrams to a group reach its members in other processes, in other devices of this process, and the sender itself, until they
 /// leave it.
 #[test]
-fn groups() {
+fn datagrams_reach_the_whole_group() {
     const READY: &str = "ready to receive";
     let group = group(1);
     if role().is_some() {
@@ -430,7 +430,7 @@ fn groups() {
         qp.join(group).unwrap();
         assert_eq!(qp.memberships(), 1);
     }
-    let (mut peer, .., mut words) = start_talker("groups", "member");
+    let (mut peer, .., mut words) = start_talker("datagrams_reach_the_whole_group", "member");
     let send = || {
         let (side, qp) = (&sides[0], &qps[0]);
         side.set(0, 4711);
@@ -472,10 +472,10 @@ fn groups() {
 
 /// A member that does not answer does not delay every datagram to the group.
 #[test]
-fn a_member_that_is_stopped_does_not_hold_up_the_group() {
+fn a_stopped_member_does_not_delay_the_group() {
     const SENDS: u32 = 600;
     let group = group(2);
-    let test = "a_member_that_is_stopped_does_not_hold_up_the_group";
+    let test = "a_stopped_member_does_not_delay_the_group";
     if role().is_some() {
         let side = Side::open();
         let qp = datagram_qp(&side.device, &side);
@@ -544,7 +544,7 @@ fn a_claimed_address_is_the_one_that_the_peer_listens_at() {
 
 /// The caller can refuse the peer that answers before the queue pair accepts that peer's requests.
 #[test]
-fn who_answers_is_looked_at_first() {
+fn the_caller_can_refuse_the_peer_that_answers() {
     let (near, far) = (Side::open(), Side::open());
     let listener = far.listen();
     for welcome in [true, false] {
@@ -562,7 +562,7 @@ fn who_answers_is_looked_at_first() {
                 assert_eq!(qp.query().unwrap().state, QpState::Reset);
                 welcome
                     .then_some(())
-                    .ok_or(DeviceError::Handshake("not he"))
+                    .ok_or(DeviceError::Handshake("the wrong peer"))
             };
             let (find, answer) = (common::LONG, common::LONG);
             let address = listener.local_address();
@@ -575,7 +575,7 @@ fn who_answers_is_looked_at_first() {
             } else {
                 let error = made.unwrap_err();
                 assert!(
-                    matches!(error, rkey_device::DeviceError::Handshake("not he")),
+                    matches!(error, rkey_device::DeviceError::Handshake("the wrong peer")),
                     "{error}"
                 );
                 assert_eq!(state, QpState::Reset);

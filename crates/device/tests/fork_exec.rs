@@ -118,7 +118,7 @@ fn exec_closes_everything() {
 
 /// The device notices the end of a killed target even if a child of the target lives on with copies of its sockets.
 #[test]
-fn a_killed_peer_whose_child_lives_on() {
+fn a_killed_peer_is_noticed_although_its_child_lives() {
     if role().is_some() {
         let side = Side::open();
         let (_qp, _) = side.connect();
@@ -140,7 +140,7 @@ fn a_killed_peer_whose_child_lives_on() {
     let side = Side::open();
     let listener = side.listen();
     let mut peer = Peer::start(
-        "a_killed_peer_whose_child_lives_on",
+        "a_killed_peer_is_noticed_although_its_child_lives",
         "target",
         listener.local_address(),
     );

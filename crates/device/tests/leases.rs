@@ -187,7 +187,7 @@ fn a_lease_ends_with_its_region() {
 /// A region is deregistered while a peer writes to it as fast as it can: nothing is written after the call returns, the peer
 /// gets an error, and neither side hangs.
 #[test]
-fn deregistering_under_fire() {
+fn deregistering_stops_a_peer_that_keeps_writing() {
     if role().is_some() {
         let side = Side::open();
         for round in 0.. {
@@ -236,7 +236,7 @@ fn deregistering_under_fire() {
     let side = Side::open();
     let listener = side.listen();
     let peer = Peer::start(
-        "deregistering_under_fire",
+        "deregistering_stops_a_peer_that_keeps_writing",
         "target",
         listener.local_address(),
     );

@@ -84,7 +84,7 @@ fn objects_of_other_devices_are_refused() {
 
 /// Addresses of other hosts, addresses without a listener, and addresses in use.
 #[test]
-fn addresses() {
+fn unusable_addresses_are_refused() {
     let side = Side::open();
     let elsewhere = "192.0.2.1:5000".parse().unwrap();
     let error = side.device.listen(elsewhere).unwrap_err().to_string();
@@ -170,7 +170,7 @@ fn connecting_waits_for_the_listener() {
 
 /// Clients that stay silent or violate the protocol do not delay others, at a listener and at the device's own sockets.
 #[test]
-fn garbage_at_the_door() {
+fn bad_clients_do_not_delay_others() {
     let side = Side::open();
     let listener = side.listen();
     let uid = rustix::process::geteuid().as_raw();
@@ -228,7 +228,7 @@ fn garbage_at_the_door() {
 /// Devices of this user are listed with their objects, also while their programs sleep. The device of a stopped program is left
 /// out, and delays the list by at most a second.
 #[test]
-fn listing_devices() {
+fn devices_are_listed() {
     if role().is_some() {
         let side = Side::open();
         let (_qp, _) = side.connect();
@@ -237,7 +237,7 @@ fn listing_devices() {
     let side = Side::open();
     let listener = side.listen();
     let peers: Vec<Peer> = (0..2)
-        .map(|_| Peer::start("listing_devices", "target", listener.local_address()))
+        .map(|_| Peer::start("devices_are_listed", "target", listener.local_address()))
         .collect();
     let _qps = [side.accept(&listener), side.accept(&listener)];
     // A device whose process gets no processor for a second is left out.
@@ -253,7 +253,7 @@ fn listing_devices() {
     for found in list.borrow().iter().filter(|i| [one, two].contains(&i.pid)) {
         assert_eq!((found.regions, found.qps.len(), found.cqs.len()), (1, 1, 1));
         assert_eq!(found.qps[0].state, "RTS");
-        assert!(found.command.contains("listing_devices"));
+        assert!(found.command.contains("devices_are_listed"));
     }
     peers[0].stop();
     until("a list of those that answer", || {

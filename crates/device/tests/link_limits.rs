@@ -43,7 +43,7 @@ fn ask_as(node: NodeId, name: &str) -> Outcome {
             Ok(Step::Pending) => {}
             Ok(Step::Done(link)) => return Outcome::Link(Box::new(link)),
             Err(HandshakeError::Refused(why)) => return Outcome::Refused(why),
-            Err(error) => return Outcome::Refused(format!("no words: {error}")),
+            Err(error) => return Outcome::Refused(format!("no answer: {error}")),
         }
     }
     Outcome::NoAnswer

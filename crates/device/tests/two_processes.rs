@@ -156,13 +156,13 @@ fn echo() {
 
 /// Messages travel both ways, with immediate data, one at a time.
 #[test]
-fn messages_both_ways() {
+fn messages_travel_both_ways() {
     if role().is_some() {
         return echo();
     }
     let side = Side::open();
     let listener = side.listen();
-    let peer = Peer::start("messages_both_ways", "target", listener.local_address());
+    let peer = Peer::start("messages_travel_both_ways", "target", listener.local_address());
     let (qp, _) = side.accept(&listener);
     let rounds = 2000u32;
     for round in 0..=rounds {
@@ -194,7 +194,7 @@ fn messages_both_ways() {
 
 /// Both processes write to each other at once, without a pause.
 #[test]
-fn both_directions_at_once() {
+fn both_processes_write_to_each_other_at_once() {
     fn stream(side: &Side, qp: &Qp, remote: Remote) {
         let total = 20_000u64;
         let (mut posted, mut done) = (0u64, 0u64);
@@ -231,7 +231,7 @@ fn both_directions_at_once() {
     let side = Side::open();
     let listener = side.listen();
     let peer = Peer::start(
-        "both_directions_at_once",
+        "both_processes_write_to_each_other_at_once",
         "target",
         listener.local_address(),
     );
@@ -242,7 +242,7 @@ fn both_directions_at_once() {
 
 /// A thousand queue pairs between two processes: several blocks of numbers, one link each way.
 #[test]
-fn many_queue_pairs() {
+fn a_thousand_queue_pairs_work() {
     const ROUNDS: usize = 16;
     const EACH: usize = 64;
     if role().is_some() {
@@ -261,7 +261,7 @@ fn many_queue_pairs() {
     }
     let side = Side::open();
     let listener = side.listen();
-    let peer = Peer::start("many_queue_pairs", "target", listener.local_address());
+    let peer = Peer::start("a_thousand_queue_pairs_work", "target", listener.local_address());
     let mut all = Vec::new();
     for _ in 0..ROUNDS {
         let qps: Vec<Qp> = (0..EACH).map(|_| side.qp()).collect();

@@ -26,7 +26,7 @@ const ADDRESSES_MAX: usize = 64;
 pub(super) struct ReadResult {
     pub(super) packets: usize,
     pub(super) has_ended: bool,
-    /// The other process is_query for an inspection.
+    /// The other process asks for an inspection.
     pub(super) is_query: bool,
     /// The other process has violated the protocol.
     pub(super) is_violation: bool,

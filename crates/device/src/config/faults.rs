@@ -41,7 +41,7 @@ pub struct Rate(u32);
 impl Rate {
     const MILLION: u32 = 1_000_000;
 
-    /// Of a million packets, this many; at most all of them.
+    /// This many of a million packets; at most all of them.
     #[must_use]
     pub const fn new(per_million: u32) -> Self {
         match per_million {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_settings_are_refused() {
         for bad in [
             "loss",
             "loss=",

@@ -17,7 +17,7 @@ pub struct WireConfig {
 }
 
 impl WireConfig {
-    /// Not at all.
+    /// The device does not reach other hosts.
     pub const OFF: Self = Self {
         addresses: WireSetting::Off,
         faults: Faults::NONE,

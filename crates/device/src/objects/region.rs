@@ -102,7 +102,7 @@ impl Device {
         Ok(changed)
     }
 
-    /// Deregisters a region: its keys refuse at once, and when this returns no peer touches its memory.
+    /// Deregisters a region: its keys are refused at once, and when this returns no peer touches its memory.
     ///
     /// This takes microseconds if no peer is using the memory, and usually at most a second otherwise, even if a peer is stopped in
     /// the middle of a copy. A peer that does not respond for a second to a request that names the memory loses its link to
@@ -178,7 +178,7 @@ impl Device {
         }
     }
 
-    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys already refuse. `leasable` means
+    /// Waits until neither a peer nor the engine accesses the memory of a region whose keys are already refused. `leasable` means
     /// that peers may have leases on it.
     #[inline(always)]
     fn wait_until_unused<P: Draining>(

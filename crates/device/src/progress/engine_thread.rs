@@ -1,6 +1,5 @@
 //! The engine thread: it waits for sockets, doorbell and timer, establishes and accepts links, and drives the engine
 //! while the program does not.
-//! program does not.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -136,7 +136,7 @@ impl Reclaim {
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
     }
 
-    /// Waits until no peer touches the memory of a region whose keys already refuse. `leasable` means that the region may have
+    /// Waits until no peer touches the memory of a region whose keys are already refused. `leasable` means that the region may have
     /// leases.
     #[inline]
     pub(crate) fn wait_for_region(

@@ -1,9 +1,9 @@
 //! Memory that can be leased.
 //!
 //! A lease passes the descriptor of the whole allocation, not only of the leased bytes, and the owner cannot control what a peer does
-//! with a descriptor. So the allocation itself is sealed: its first lease decides whether it can be mapped for reading only
-//! or also for writing. A seal restricts every process, even one of the same user, which could otherwise reopen a read-only
-//! descriptor for writing.
+//! with a descriptor. So the allocation itself is sealed: its first lease decides whether it can be mapped only read-only or also
+//! writable. A seal restricts every process, even one of the same user, which could otherwise reopen a read-only descriptor for
+//! writing.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -307,7 +307,7 @@ fn send_once(socket: impl AsFd, bytes: &[u8]) -> Sent {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Received {
-    /// Of this length.
+    /// A message of this many bytes.
     Message(usize),
     Nothing,
     End,
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(owner.next(), Ok(1));
     }
 
-    /// Like when no descriptor is left: the socket stays readable, and accepting fails.
+    /// As when no descriptor is left, the socket stays readable and accepting fails.
     #[test]
     fn a_block_that_cannot_accept_is_paused() {
         let owner = Owner::new(Forwarding::new());

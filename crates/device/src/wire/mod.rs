@@ -101,7 +101,7 @@ pub(crate) trait Receiver: Send + Sync {
     /// Handles packets for the device's queue pairs.
     fn receive(&self, packets: &[Arrived<'_>]);
 
-    /// No more packets will arrive, because of a bug.
+    /// Called when the wire's thread has failed because of a bug: no more packets will arrive.
     fn failed(&self, why: &str);
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Outgoing {
 struct OnePacket {
     local: IpAddr,
     remote: IpAddr,
-    /// In bytes, with the checksum.
+    /// The length of the packet with its checksum, in bytes.
     length: usize,
 }
 

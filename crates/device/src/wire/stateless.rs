@@ -1,4 +1,4 @@
-//! Stateless answers to messages that no process here is the receiver of: a request to a port without a listener is refused, and
+//! Stateless answers to messages without a receiver on this host: a request to a port without a listener is refused, and
 //! a DREQ for an unknown connection is confirmed. Any process may answer, because that needs no state. An answer is as long as
 //! the message it answers, and the number of answers per second is limited.
 

@@ -37,7 +37,7 @@ impl Receiver for Recorder {
 }
 
 impl Recorder {
-    /// With queue pair numbers that no other device has.
+    /// A recorder with queue pair numbers that no other device has.
     fn new() -> Arc<Self> {
         let numbers = QpNumbers::new(Scope::of(crate::Share::User));
         numbers.claim_first(|_, _| Ok(())).unwrap();
@@ -155,7 +155,7 @@ fn each_process_receives_the_packets_of_its_queue_pairs_over_ipv6() {
         eprintln!("SKIP: this host has no address {ip}");
         return;
     }
-    // There is only one: waits for other runs of this test.
+    // There is only one such address, so wait until other runs of this test release it.
     wait_until(|| take_address(ip));
     three_processes_share(ip);
 }

@@ -21,7 +21,7 @@ use crate::threads;
 #[cfg(test)]
 pub(super) use pcap::read;
 
-/// The most bytes that wait to be written.
+/// The maximum number of bytes that wait to be written.
 const MAX_BYTES: usize = 8 << 20;
 /// How long to wait for the file when a wire closes, or while another thread looks up a capture.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,36 +35,36 @@ pub(super) struct Capture {
     path: PathBuf,
     process: u32,
     queue: Mutex<Queue>,
-    /// The queue has got bytes.
+    /// Notified when bytes have been added to the queue.
     filled: Condvar,
-    /// All bytes have been written, or never will be.
+    /// Notified when all bytes have been written, or the capture has ended.
     written: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     bytes: Vec<u8>,
-    /// How many packets did not fit.
+    /// How many packets did not fit into the queue.
     left_out: u64,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// No packet has come.
+    /// No packet has been added yet, so there is no thread.
     #[default]
     New,
-    /// The thread waits.
+    /// The thread waits for packets.
     Idle,
-    /// The thread writes.
+    /// The thread writes to the file.
     Writing,
     /// An error has ended the capture.
     Ended,
 }
 
 impl Capture {
-    /// The capture of this process in a file; `%p` in its name stands for the process id. `None` if another thread does not
-    /// return it in time.
+    /// The capture of this process in a file; `%p` in its name stands for the process id. `None` if another thread keeps the list
+    /// of captures locked for too long.
     pub(super) fn of_process(pattern: &Path) -> Option<Arc<Self>> {
         let process = std::process::id();
         let name = pattern.to_string_lossy();
@@ -129,7 +129,7 @@ impl Capture {
         self.filled.notify_one();
     }
 
-    /// Waits until what has been added is in the file, for a limited time.
+    /// Waits, for a limited time, until everything that has been added is in the file.
     pub(super) fn flush(&self) {
         if self.process != std::process::id() {
             return;
@@ -170,7 +170,7 @@ impl Capture {
         }
     }
 
-    /// Writes what comes. Returns when writing fails.
+    /// Writes the queued bytes to the file, and waits for more. Returns only when writing fails.
     fn write_to(&self, mut file: impl Write) -> Result<(), String> {
         let mut bytes = Vec::new();
         loop {

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Faults, Rate};
 
-/// The most packets for which a packet waits. Only packets that do not wait themselves count.
+/// The maximum number of packets that overtake a reordered one. Packets that are reordered themselves do not count.
 const OVERTAKING: u64 = 8;
-/// The longest time for which a packet waits for others.
+/// The longest time for which a reordered packet waits to be overtaken.
 const WAIT: Duration = Duration::from_millis(1);
-/// The most bytes that wait. Like those that a full router drops, further packets are lost.
+/// The maximum number of bytes that wait. Further packets are lost, like those that a router with full buffers drops.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A datagram with its checksum.
@@ -38,26 +38,26 @@ pub struct FaultCounts {
     pub corrupted: u64,
 }
 
-/// A packet that lets others overtake.
+/// A reordered packet, which waits until others have overtaken it.
 #[derive(Debug)]
 struct Overtaken {
-    /// How many more packets may overtake it.
+    /// How many more packets overtake it.
     left: u64,
     until: Instant,
     datagram: Datagram,
 }
 
-/// The packets that wait, and the state of the dice.
+/// Decides the fate of each packet, and holds the packets that wait.
 #[derive(Debug)]
 pub(super) struct FaultMachine {
     faults: Faults,
     seed: u64,
-    /// How many packets have come.
+    /// How many packets have been pushed.
     come: u64,
     overtaken: Vec<Overtaken>,
     /// Packets and when to send them, in order.
     delayed: VecDeque<(Instant, Datagram)>,
-    /// The bytes that wait in both.
+    /// The bytes that wait in `overtaken` and `delayed`.
     bytes: usize,
     counts: FaultCounts,
 }
@@ -129,7 +129,7 @@ impl FaultMachine {
         }
     }
 
-    /// Puts a packet into the order, and behind it those that it is the last to overtake.
+    /// Appends a packet to the output, and after it the reordered packets for which it is the last one to overtake them.
     fn advance(&mut self, now: Instant, datagram: Datagram) {
         let due = now + self.faults.delay;
         self.delayed.push_back((due, datagram));
@@ -189,7 +189,7 @@ fn damage(bytes: &mut [u8], bit: u64) {
 struct Dice(u64);
 
 impl Dice {
-    /// Those of the n-th packet.
+    /// The random numbers for the n-th packet.
     fn new(seed: u64, n: u64) -> Self {
         Self(Self(seed ^ Self(n).next()).next())
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn the_seed_determines_the_faults() {
         let faults = Faults {
             loss: Rate::new(10_000),
             duplicate: Rate::new(20_000),

@@ -1,9 +1,10 @@
-//! Injected faults (`RKEY_FAULT`): the packets that a process sends are lost, repeated, reordered, damaged or delayed on purpose.
+//! Injected faults (`RKEY_FAULT`): the packets that a process sends are lost, duplicated, reordered, corrupted or delayed on
+//! purpose.
 //!
-//! Only sending has faults: if both sides set them, each direction has them, and packets of a side without them arrive as on a
-//! good network. Faults follow the checksum, so a damaged packet reaches the peer with a correct UDP checksum and a wrong
-//! invariant one. All packets have them, those of the connection manager included. Each packet is sent alone, by the thread that
-//! sends it or, if it waits, by the wire's thread.
+//! Faults are injected only into packets that this process sends; for faults in both directions, both sides must set them. They
+//! are injected after the checksum is computed, so a corrupted packet reaches the peer with a correct UDP checksum and a wrong
+//! invariant one. All packets are subject to them, including those of the connection manager. Each packet is sent in a system
+//! call of its own, by the thread that sends it or, if it waits, by the wire's thread.
 
 mod machine;
 
