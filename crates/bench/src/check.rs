@@ -46,7 +46,7 @@ impl Table {
 }
 
 fn register(protection: &Protection, domain: DomainId, index: u64) -> Result<Region> {
-    let range = VaRange::new(BASE + index * PAGE, PAGE).context("a range of the address space")?;
+    let range = VaRange::new(BASE + index * PAGE, PAGE).context("too many regions")?;
     Ok(protection.register(&RegionSpec::new(
         domain,
         &[range],

@@ -82,8 +82,9 @@ impl std::fmt::Debug for Control {
 impl Control {
     /// A new page; child processes inherit its descriptor.
     pub(crate) fn create() -> Result<Self> {
-        let fd = memfd_create("rkey-bench", MemfdFlags::empty()).context("memfd_create")?;
-        ftruncate(&fd, std::mem::size_of::<Page>() as u64).context("ftruncate")?;
+        let fd = memfd_create("rkey-bench", MemfdFlags::empty())
+            .context("cannot create the control page")?;
+        ftruncate(&fd, std::mem::size_of::<Page>() as u64).context("cannot size the control page")?;
         Self::map(fd)
     }
 
@@ -113,7 +114,7 @@ impl Control {
                 0,
             )
         };
-        let at = at.context("mmap of the control page")?;
+        let at = at.context("cannot map the control page")?;
         // SAFETY: page-aligned, as long as the file (checked above), never unmapped, and made of atomics only,
         // for which every bit pattern is valid.
         let page = unsafe { &*at.cast::<Page>() };

@@ -80,7 +80,7 @@ pub(crate) fn all(
     front_ends: fn() -> Result<PathBuf>,
 ) -> Result<(Vec<Count>, Vec<String>)> {
     let folder = Folder::new()?;
-    let program = std::env::current_exe().context("the path of this program")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut subjects: Vec<Subject> = Path::ALL
         .into_iter()
         .map(|path| Subject {
@@ -144,7 +144,7 @@ impl Folder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("rkey-count-{}", std::process::id()));
         std::fs::create_dir_all(&folder)
-            .with_context(|| format!("creating {}", folder.display()))?;
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Self(folder))
     }
 }
@@ -167,7 +167,7 @@ fn profile(subject: &Subject, file: &std::path::Path) -> Result<String> {
     }
     run?;
     let file = format!("{}-01", file.display());
-    std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))
+    std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))
 }
 
 fn one_run(subject: &Subject, file: &std::path::Path) -> Result<()> {
@@ -196,7 +196,7 @@ fn one_run(subject: &Subject, file: &std::path::Path) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             bail!("--count needs valgrind (Debian: apt-get install valgrind)")
         }
-        output => output.context("starting valgrind")?,
+        output => output.context("cannot start valgrind")?,
     };
     ensure!(
         output.status.success(),
@@ -254,7 +254,7 @@ fn costs_in(text: &str, function: &str) -> Result<Vec<u64>> {
             for (at, word) in line.split_whitespace().skip(1).enumerate() {
                 let cost: u64 = word
                     .parse()
-                    .with_context(|| format!("a cost in '{line}'"))?;
+                    .with_context(|| format!("cannot parse a cost in '{line}'"))?;
                 sums.resize(sums.len().max(at + 1), 0);
                 sums[at] += cost;
             }

@@ -90,7 +90,7 @@ impl External {
         let mut child =
             child::start(&mut command).with_context(|| format!("{name} cannot be started"))?;
         let (line, answers) = channel();
-        let out = child.stdout.take().context("its standard output")?;
+        let out = child.stdout.take().context("its output is not piped")?;
         std::thread::spawn(move || {
             // UCX also writes warnings to standard output.
             let lines = BufReader::new(out).lines().map_while(Result::ok);
@@ -100,7 +100,7 @@ impl External {
                 }
             }
         });
-        let mut err = child.stderr.take().context("its standard error")?;
+        let mut err = child.stderr.take().context("its errors are not piped")?;
         let complaints = std::thread::spawn(move || {
             let mut text = Vec::new();
             let _ = err.read_to_end(&mut text);

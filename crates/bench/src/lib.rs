@@ -82,7 +82,7 @@ pub struct BenchArgs {
     /// Measures libfabric and UCX in the same run.
     #[arg(long)]
     peers: bool,
-    /// With --peers: libfabric over tcp as well.
+    /// With --peers: measures libfabric over tcp, too.
     #[arg(long, requires = "peers")]
     tcp: bool,
     /// Measures our libfabric provider instead of the device itself, with the program for libfabric's
@@ -119,7 +119,7 @@ pub struct BenchArgs {
     /// Counts instructions, loads and stores of the short paths on each side, instead of measuring times. Needs valgrind.
     #[arg(long, conflicts_with_all = ["operations", "peers", "libfabric", "svg", "quick"])]
     count: bool,
-    /// Runs a path that is counted; for this program's own use.
+    /// Runs a path for --count; for this program's own use.
     #[arg(long, hide = true, value_name = "PATH")]
     counted: Option<Counted>,
     /// Runs the target's side of a benchmark; for this program's own use.

@@ -58,9 +58,12 @@ impl Machine {
         };
         format!(
             "{}, {} processors, {place}, Linux {}, {} build\n\
-             two processes pinned to cores {} and {}, both polling; median (best-worst) of the repetitions, for which all contestants take turns\n\
-             cores apart: a cache line to the other core and back, and bytes from one core's cache to the other, before and after each repetition; floor: one way of the line\n\
-             static: the same buffer again and again; rotating: several in turn; touched: the initiator rewrites the source and the target reads the destination each time",
+             two processes pinned to cores {} and {}, both polling; median (best-worst) of the repetitions; \
+             all contestants take turns, repetition by repetition\n\
+             cores apart: round trip of a cache line to the other core, and bandwidth from one core's cache to the other's, \
+             before and after each repetition; floor: half that round trip\n\
+             static: the same buffer every time; rotating: several in turn; \
+             touched: the initiator rewrites the source and the target reads the destination each time",
             self.cpu, self.processors, self.kernel, self.build, self.cores.0, self.cores.1
         )
     }

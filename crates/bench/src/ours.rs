@@ -147,7 +147,7 @@ impl Ours {
         };
         let start = Instant::now();
         for _ in 0..count {
-            let pages = spare.take().context("the pages of the round before")?;
+            let pages = spare.take().context("the previous round lost its pages")?;
             *spare = Some(domain.register(pages, access)?.deregister()?);
         }
         Ok(measure::each(start.elapsed(), count))

@@ -34,7 +34,7 @@ impl std::str::FromStr for TargetSpec {
             numbers
                 .next()
                 .context("a number is missing")?
-                .context("no number")
+                .context("not a number")
         };
         let (descriptor, core, length) = (next()?, next()?, next()?);
         Ok(Self {
@@ -60,7 +60,7 @@ impl Pair {
             core: cores.1,
             length,
         };
-        let program = std::env::current_exe().context("the path of this program")?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = std::process::Command::new(&program);
         command
             .args(["bench", "--target", &spec.to_string()])

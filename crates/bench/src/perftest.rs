@@ -39,7 +39,7 @@ impl Perftest {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
-            .context("Debian package: ucx-utils")?;
+            .context("cannot start ucx_perftest (Debian package: ucx-utils)")?;
         Ok(Self {
             cores,
             version: perftest_version(),
@@ -81,7 +81,7 @@ impl Contestant for Perftest {
 
     fn run(&mut self, step: &Step, count: u64, stop: &Stop) -> Result<Sample> {
         let subject = step.subject();
-        let test = test_of(&subject).context("no perftest measures this")?;
+        let test = test_of(&subject).context("no test of ucx_perftest measures this")?;
         let ns = perftest_once(test, subject.size, &count.to_string(), self.cores, stop)?;
         Ok(Sample::of(ns))
     }
@@ -161,7 +161,7 @@ fn perftest_once(
 /// It cannot be started, or was killed because the benchmark stops.
 fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
     let mut child = Guard(child::start(command.stdout(Stdio::piped()))?);
-    let mut out = child.0.stdout.take().context("its standard output")?;
+    let mut out = child.0.stdout.take().context("its output is not piped")?;
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
         out.read_to_end(&mut text).map(|_| text)
@@ -191,11 +191,11 @@ fn parse_perftest(text: &str) -> Result<f64> {
     let column = head
         .split(',')
         .position(|name| name == "overall_lat")
-        .context("no column overall_lat")?;
+        .context("its output has no column overall_lat")?;
     let value = figures
         .split(',')
         .nth(column)
-        .context("a short line of figures")?;
+        .context("its line of figures is too short")?;
     Ok(value.trim().parse::<f64>()? * 1000.0)
 }
 

@@ -103,7 +103,7 @@ impl Probe {
                     theirs.help(&job);
                 }
             })
-            .context("a thread that measures the distance between the cores")?;
+            .context("cannot start the thread that measures the distance between the cores")?;
         Ok(Some(Self {
             shared,
             jobs: Some(jobs),

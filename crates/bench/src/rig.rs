@@ -100,7 +100,7 @@ impl Rig {
         control.arrive(side, 1);
         wait_for(&control, 1 - side, 1, ends.as_ref())?;
         let theirs: Introduction = serde_json::from_slice(&control.read(1 - side))
-            .context("the other side's introduction")?;
+            .context("cannot read the other side's introduction")?;
         pair.connect(&theirs.address)?;
         let direct = pair.map(&theirs.shared);
         control.arrive(side, 2);
@@ -285,7 +285,7 @@ impl Rig {
         let mut patience = Patience::new();
         while self.shared_words.load(offset) != value {
             std::hint::spin_loop();
-            patience.check("a word of the other side", self.ends.as_ref())?;
+            patience.check("a write by the other side", self.ends.as_ref())?;
         }
         Ok(())
     }

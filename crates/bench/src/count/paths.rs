@@ -141,7 +141,7 @@ fn take_turns(
             round - WARM_UP
         );
     }
-    bail!("an operation does not complete")
+    bail!("an operation did not complete within {} s", PATIENCE.as_secs())
 }
 
 /// A device whose engine thread leaves the work to us.
@@ -262,19 +262,20 @@ fn messages() -> Result<()> {
             receiving = Some(them.receive_tagged(TAG, None, room)?);
             Ok(true)
         })?;
-        let receiving = receiving.context("a receive")?;
+        let receiving = receiving.context("no receive was posted")?;
         let mut sending = None;
         ours(&mut || {
             sending = Some(us.send_tagged(them.address(), TAG, vec![1; 8])?);
             Ok(true)
         })?;
-        let sending = sending.context("a send")?;
+        let sending = sending.context("no send was posted")?;
         take_turns(round, &mut || Ok(sending.is_done()), &mut || {
             Ok(receiving.is_done())
         })?;
         // Both have ended, so these calls do not poll.
-        sending.try_wait().ok().context("a send")??;
-        buffer = receiving.try_wait().ok().context("a receive")??.bytes;
+        sending.try_wait().ok().context("the send has not ended")??;
+        let received = receiving.try_wait().ok();
+        buffer = received.context("the receive has not ended")??.bytes;
         ensure!(buffer.len() == 8, "a message of another length");
     }
     Ok(())
