@@ -14,7 +14,7 @@
 //!                                                         left behind
 //! ```
 //!
-//! A live slot that is idle, that is neither pinned nor *held*, can be claimed for its next use in one step
+//! A live slot that is idle (neither pinned nor *held*) can be claimed for its next use in one step
 //! ([`Slab::retire_and_claim`]).
 //!
 //! The state of a slot is one 64-bit word: the generation (32 bits), the state (8, with a bit for the hold) and the

@@ -252,7 +252,7 @@ impl DmaBuf {
 
     fn tell(&self, when: u64, direction: u64) -> Result<(), String> {
         (self.sync)(self.fd.as_fd(), when | direction)
-            .map_err(|error| format!("its driver refuses: {error}"))
+            .map_err(|error| format!("its driver refuses the access: {error}"))
     }
 
     fn access(

@@ -14,16 +14,16 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum CmaError {
     /// The kernel does not allow it (`EPERM`), does not offer it (`ENOSYS`), or cannot do it now (`ENOMEM`).
-    #[error("the kernel refuses access to the memory of the process: {}", io::Error::from_raw_os_error(*.errno))]
+    #[error("the kernel refuses access to the other process's memory: {}", io::Error::from_raw_os_error(*.errno))]
     Refused {
         /// The error number.
         errno: i32,
     },
     /// The permit was revoked.
-    #[error("the process revoked its permit")]
+    #[error("the other process has revoked its permit")]
     Revoked,
     /// The process no longer exists (`ESRCH`).
-    #[error("the process no longer exists")]
+    #[error("the other process no longer exists")]
     Gone,
     /// A byte on our side cannot be accessed.
     #[error("our memory at {address:#x} cannot be accessed")]

@@ -187,7 +187,7 @@ impl PeerArena {
         if len == 0 || !len.is_multiple_of(page) || !offset.is_multiple_of(page) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "only whole pages can be mapped",
+                "only whole pages of an arena can be mapped",
             ));
         }
         let size = inspect(&fd)?;

@@ -151,7 +151,7 @@ impl Mapping {
         start.ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "not whole pages of the mapping",
+                "the range does not consist of whole pages of the mapping",
             )
         })
     }
@@ -250,7 +250,7 @@ pub(super) fn inspect(fd: &OwnedFd) -> io::Result<u64> {
     }
     match u64::try_from(fstat(fd)?.st_size) {
         Ok(size) => Ok(size),
-        Err(_) => refuse("the peer's segment has no size"),
+        Err(_) => refuse("the peer's segment has an invalid size"),
     }
 }
 

@@ -131,7 +131,7 @@ fn claim_against_claim() {
 
 /// A slot released to the caller's list to be reused last is claimed last, and only once it is drained.
 #[test]
-fn a_list_of_the_callers_against_a_pin() {
+fn a_pin_races_with_a_release_to_a_list_of_the_caller() {
     loom::model(|| {
         let slab = Arc::new(Slab::<Value>::new(2));
         let list = Arc::new(SpinLock::new(FreeList::new()));

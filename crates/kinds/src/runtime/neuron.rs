@@ -32,7 +32,7 @@ impl Runtime for Neuron {
     fn load(&self, _: &Allocation, _: &mut [u8], _: u64) -> Result<(), Failure> {
         Err(Failure::new(
             "a copy from the device",
-            "there is no such call",
+            "the runtime has no such call",
         ))
     }
 
