@@ -103,7 +103,7 @@ impl Denial {
                 write!(out, "the {noun} is bound to {}", Channel(*qp, words))
             }
             Reason::WrongEndpoint { bound: None } => {
-                write!(out, "the {noun} was bound to an endpoint that is now closed")
+                write!(out, "the {noun} was bound to an endpoint that is closed")
             }
             Reason::OtherPeer => write!(
                 out,
@@ -128,7 +128,7 @@ impl Denial {
                 out.write_str("the owner does not disclose the reason to this peer")
             }
             Reason::Other(code) => {
-                write!(out, "reason code {code}, which this version of rkey does not know")
+                write!(out, "reason code {code}, unknown to this version of rkey")
             }
             Reason::OutOfRange { .. }
             | Reason::CrossesSegments

@@ -211,7 +211,11 @@ fn a_stopped_peer_times_out() {
     let side = Side::hasty();
     let listener = side.listen();
     for asleep in [false, true] {
-        let peer = Peer::start("a_stopped_peer_times_out", "target", listener.local_address());
+        let peer = Peer::start(
+            "a_stopped_peer_times_out",
+            "target",
+            listener.local_address(),
+        );
         let (qp, remote) = side.accept(&listener);
         let write = Work::Write {
             remote: remote.at(0),

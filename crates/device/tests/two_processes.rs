@@ -162,7 +162,11 @@ fn messages_travel_both_ways() {
     }
     let side = Side::open();
     let listener = side.listen();
-    let peer = Peer::start("messages_travel_both_ways", "target", listener.local_address());
+    let peer = Peer::start(
+        "messages_travel_both_ways",
+        "target",
+        listener.local_address(),
+    );
     let (qp, _) = side.accept(&listener);
     let rounds = 2000u32;
     for round in 0..=rounds {
@@ -261,7 +265,11 @@ fn a_thousand_queue_pairs_work() {
     }
     let side = Side::open();
     let listener = side.listen();
-    let peer = Peer::start("a_thousand_queue_pairs_work", "target", listener.local_address());
+    let peer = Peer::start(
+        "a_thousand_queue_pairs_work",
+        "target",
+        listener.local_address(),
+    );
     let mut all = Vec::new();
     for _ in 0..ROUNDS {
         let qps: Vec<Qp> = (0..EACH).map(|_| side.qp()).collect();

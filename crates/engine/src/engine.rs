@@ -293,7 +293,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
             depth,
             config.max_queue_depth,
         )?;
-        limit("scatter/gather entries", max_sge, config.max_sge)?;
+        limit(
+            "the number of scatter/gather entries",
+            max_sge,
+            config.max_sge,
+        )?;
         limit(
             "the number of shared receive queues",
             self.x.srqs.len() as u32 + 1,
@@ -422,16 +426,20 @@ impl<L: Link, M: Memory> Engine<L, M> {
             most.max_queue_depth,
         )?;
         limit(
-            "scatter/gather entries of a send",
+            "the number of scatter/gather entries of a send",
             config.max_send_sge,
             most.max_sge,
         )?;
         limit(
-            "scatter/gather entries of a receive",
+            "the number of scatter/gather entries of a receive",
             config.max_recv_sge,
             most.max_sge,
         )?;
-        limit("bytes of inline data", config.max_inline, most.max_inline)?;
+        limit(
+            "the length of inline data",
+            config.max_inline,
+            most.max_inline,
+        )?;
         let queues = [config.send_cq, config.recv_cq];
         if queues.iter().any(|cq| self.x.cqs.get(*cq).is_none()) {
             return Err(EngineError::NoSuch("completion queue"));

@@ -35,7 +35,7 @@ pub enum EngineError {
     #[error("queue pair number {0:#x} is in use or has more than 24 bits")]
     Number(u32),
     /// A completion queue has more entries than its new depth.
-    #[error("the completion queue holds {held} entries, more than {asked}")]
+    #[error("the completion queue holds {held} entries, more than the new depth of {asked}")]
     CqHolds {
         /// How many entries it holds.
         held: u32,
@@ -61,14 +61,14 @@ pub enum ModifyError {
         to: QpState,
     },
     /// Attributes that this transition needs are missing.
-    #[error("the transition needs {}", words(*.0))]
+    #[error("the transition lacks required attributes: {}", words(*.0))]
     Missing(Attributes),
     /// The call passed attributes that this transition does not accept.
-    #[error("the transition does not take {}", words(*.0))]
+    #[error("the transition does not accept the attributes {}", words(*.0))]
     NotAllowed(Attributes),
     /// Only queue pairs of the types RC and UC can have a peer on another host. Its address comes with its number, and while
     /// the queue pair is in service the peer cannot move to or from this host.
-    #[error("a {0:?} queue pair cannot get a peer on another host in this transition")]
+    #[error("a {0:?} queue pair cannot be given a peer on another host in this transition")]
     Wire(QpType),
     /// A value is out of range.
     #[error("{what} is {given}, but the limit is {limit}")]

@@ -73,7 +73,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             .ok_or(EngineError::NoSuch("raw queue pair"))?;
         if flow.mask.len() > FLOW_MAX || flow.value.len() != flow.mask.len() {
             return Err(EngineError::Limit {
-                what: "bytes of a flow",
+                what: "the length of a flow in bytes",
                 given: flow.mask.len() as u64,
                 limit: FLOW_MAX as u64,
             });

@@ -269,7 +269,7 @@ fn check_prefix(qp: &Qp, request: &SendRequest<'_>) -> Result<u64, PostError> {
     if request.work != plain || !qp.config.qp_type.is_plain_connection() || request.inline.is_some()
     {
         return Err(PostError::NotSupported(
-            "a prefix before anything but a plain send",
+            "only a plain send of a connected queue pair can have a prefix",
         ));
     }
     if given > max as usize {
@@ -286,7 +286,9 @@ fn prepare_frame(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError
         invalidate: None,
     };
     if request.work != plain {
-        return Err(PostError::NotSupported("raw queue pairs only send"));
+        return Err(PostError::NotSupported(
+            "raw queue pairs support only plain sends",
+        ));
     }
     qp.sq.set_next_detail(Detail::Datagram(UdAddress {
         link: None,
@@ -326,10 +328,10 @@ fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> 
     let not = |what| Err(PostError::NotSupported(what));
     match request.work {
         Work::Send { .. } if kind == QpType::Ud => not("datagrams cannot invalidate"),
-        Work::Send { imm: Some(_), .. } => not("immediate data together with an invalidation"),
+        Work::Send { imm: Some(_), .. } => not("immediate data excludes an invalidation"),
         Work::Send { .. } => Ok(()),
-        Work::Write { .. } => not("RDMA write of datagrams"),
-        _ if request.inline.is_some() => not("inline data"),
+        Work::Write { .. } => not("RDMA writes need a connection"),
+        _ if request.inline.is_some() => not("only sends and RDMA writes can have inline data"),
         Work::Read { .. }
         | Work::CompareSwap { .. }
         | Work::FetchAdd { .. }
@@ -363,7 +365,7 @@ pub(crate) fn prepare_other(
             *flags |= WqeFlags::INVALIDATE;
         }
         // Refused above.
-        Work::Write { .. } => return Err(PostError::NotSupported("RDMA write of datagrams")),
+        Work::Write { .. } => return Err(PostError::NotSupported("RDMA writes need a connection")),
         Work::Read { remote } => {
             wqe.op = CompletionOp::Read;
             let receives = request.flags.contains(SendFlags::RECEIVES);

@@ -217,13 +217,13 @@ pub enum PostError {
     #[error("no such shared receive queue")]
     NoSuchSrq,
     /// The queue pair does not accept this kind of request in its current state.
-    #[error("the queue pair is in state {0:?} and does not take this request")]
+    #[error("the queue pair does not accept this request in state {0:?}")]
     WrongState(QpState),
     /// The queue is full: poll completions first.
     #[error("the queue is full: all {0} entries are in use")]
     QueueFull(u32),
     /// The queue pair was created for fewer scatter/gather entries.
-    #[error("{given} scatter/gather entries, but the queue was created for {max}")]
+    #[error("the request has {given} scatter/gather entries, but the queue takes at most {max}")]
     TooManySges {
         /// How many the request has.
         given: usize,
@@ -231,7 +231,7 @@ pub enum PostError {
         max: u32,
     },
     /// The queue pair was created for less inline data.
-    #[error("{given} bytes of inline data, but the queue was created for {max}")]
+    #[error("the request has {given} bytes of inline data, but the queue takes at most {max}")]
     InlineTooLong {
         /// How many the request has.
         given: usize,

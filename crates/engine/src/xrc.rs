@@ -124,7 +124,9 @@ pub(crate) fn prepare(
         return Ok(());
     }
     if let Some(WireKey::Requested(_)) = request.work.key() {
-        return Err(PostError::NotSupported("keys of 64 bits"));
+        return Err(PostError::NotSupported(
+            "extended reliable connections cannot use requested (64-bit) keys",
+        ));
     }
     let to = request.ud.ok_or(PostError::NoAddress)?;
     wqe.key |= u64::from(to.qpn) << 32;

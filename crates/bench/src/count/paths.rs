@@ -141,7 +141,10 @@ fn take_turns(
             round - WARM_UP
         );
     }
-    bail!("an operation did not complete within {} s", PATIENCE.as_secs())
+    bail!(
+        "an operation did not complete within {} s",
+        PATIENCE.as_secs()
+    )
 }
 
 /// A device whose engine thread leaves the work to us.

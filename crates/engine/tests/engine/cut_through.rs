@@ -152,7 +152,7 @@ fn queue_pairs() -> Vec<Situation> {
         ("little inline data", || {
             scene(QpType::Rc, |_, config| config.max_inline = 16)
         }),
-        ("no elements", || {
+        ("no entries", || {
             scene(QpType::Rc, |_, config| config.max_send_sge = 0)
         }),
     ]

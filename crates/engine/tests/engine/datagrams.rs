@@ -4,7 +4,7 @@ use crate::support::*;
 use rkey_engine::*;
 
 #[test]
-fn datagrams() {
+fn datagrams_arrive_or_are_lost_silently() {
     let route = Route {
         source: std::array::from_fn(|i| i as u8),
         target: std::array::from_fn(|i| i as u8 + 100),

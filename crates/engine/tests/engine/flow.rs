@@ -7,7 +7,7 @@ use rkey_link::Capabilities;
 /// A message is scattered over the buffers of the receive in order, and gathered from those of
 /// the send.
 #[test]
-fn scatter_and_gather() {
+fn messages_are_gathered_and_scattered_in_order() {
     for remote_iovec in [false, true] {
         let caps = Capabilities {
             remote_iovec,

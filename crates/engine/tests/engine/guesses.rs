@@ -169,7 +169,7 @@ fn reconnecting_does_not_help() {
 /// Guesses that are sent without waiting for responses stay in the guesser's ring, and those that are still there when
 /// the link goes down are never read.
 #[test]
-fn guesses_in_the_ring_wait_there() {
+fn guesses_in_the_ring_wait_until_the_pause_ends() {
     let mut attack = Attack::new();
     let (qp, wire) = attack.link(process(1, 42));
     for _ in 0..ALLOWANCE + 50 {

@@ -111,7 +111,7 @@ fn a_broken_link_fails_outstanding_requests() {
 /// A requester that dies while its payload is being fetched has broken no rule: the responder reports no error, and the
 /// receive of the message is flushed with the others.
 #[test]
-fn a_requester_that_dies_in_the_middle_of_its_message() {
+fn the_death_of_a_requester_in_the_middle_of_a_message_is_no_error() {
     let caps = Capabilities {
         remote_iovec: true,
         remote_iovec_min: 100,

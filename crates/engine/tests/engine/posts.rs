@@ -78,7 +78,10 @@ fn a_step_needs_its_attributes_and_takes_no_others() {
     rtr.peer = Some(Peer { qpn: 5, node: None });
     rtr.min_rnr_timer = None;
     let missing = modify(&rtr).unwrap_err();
-    assert_eq!(missing.to_string(), "the transition needs min_rnr_timer");
+    assert_eq!(
+        missing.to_string(),
+        "the transition lacks required attributes: min_rnr_timer"
+    );
     assert_eq!(node.state(&qp), QpState::Init, "nothing changed");
 }
 

@@ -154,7 +154,7 @@ fn a_message_does_not_change_its_queue() {
 /// The receive that a message has taken ends with its queue. The rest of the message has no effect on a completion
 /// queue that reuses the destroyed one's index.
 #[test]
-fn a_queue_ends_in_the_middle_of_a_message() {
+fn destroying_a_queue_ends_the_message_in_progress() {
     let (mut pair, [a, b]) = connection();
     let queue = Behind::new(&mut pair.nodes[1], DOMAIN);
     let mine = pair.nodes[0].register(0, 1 << 16, ALL);
@@ -236,7 +236,7 @@ fn keys_are_those_of_the_domain_of_the_queue() {
 
 /// Requests cannot name a queue that does not exist, serves other connections, or is an ordinary one.
 #[test]
-fn queues_that_requests_cannot_name() {
+fn requests_name_only_queues_of_their_own_connection() {
     for case in 0..4 {
         let (mut pair, [a, b]) = connection();
         let node = &mut pair.nodes[1];

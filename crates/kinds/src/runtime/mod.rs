@@ -112,6 +112,6 @@ pub(crate) fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
     }
     loaded(kind).ok_or_else(|| Absent {
         kind,
-        why: "it was not loaded".into(),
+        why: "its runtime was not loaded".into(),
     })
 }
