@@ -42,7 +42,7 @@ pub enum DownReason {
     #[error(transparent)]
     Malformed(Malformed),
     /// This side closed the link.
-    #[error("closed by this side")]
+    #[error("this side closed the link")]
     Closed,
     /// The peer does not respond, and requests named memory that the owner needs back.
     #[error("the peer does not respond")]

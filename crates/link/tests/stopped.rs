@@ -140,7 +140,7 @@ fn a_stopped_responder_writes_nothing_when_it_continues() {
         until("the stop", || no_thread_copies(pid).unwrap());
         let access = link.peer_access().unwrap();
         access.revoke();
-        until("the end of all reaching", || {
+        until("the end of the peer's access", || {
             access.is_at_rest(Instant::now() + LONG)
         });
         // The memory is ours again.

@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
     /// The owner has revoked the lease permanently; request a new one.
-    #[error("the owner revoked the lease")]
+    #[error("the owner has revoked the lease")]
     Revoked,
     /// The link to the owner is down.
     #[error("the link to the owner is down")]
     Gone,
     /// The range is not inside the lease.
-    #[error("{len} bytes at {offset} are not inside the {leased} leased bytes")]
+    #[error("{len} bytes at offset {offset} are not inside the {leased} leased bytes")]
     OutOfRange {
         /// The offset of the access.
         offset: u64,
@@ -37,8 +37,8 @@ pub enum DirectError {
         /// How many bytes are leased.
         leased: u64,
     },
-    /// The lease is for reading only.
-    #[error("the lease is for reading only")]
+    /// The lease allows only reads.
+    #[error("the lease allows only reads")]
     ReadOnly,
     /// The address of an atomic is not a multiple of 8, here and in the owner's process.
     #[error(

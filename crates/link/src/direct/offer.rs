@@ -46,6 +46,7 @@ impl LeaseOffer {
 
     /// Parses the bytes of a peer's control message.
     ///
+    /// # Errors
     /// The bytes are not a lease offer, or the offer is impossible.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; 27] = bytes

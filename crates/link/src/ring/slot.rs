@@ -555,6 +555,6 @@ mod tests {
                 }
             }
         }
-        assert!(good > 1000, "only {good} were good: the test tests little");
+        assert!(good > 1000, "only {good} were valid: this shows little");
     }
 }
