@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_elsewhere_has_no_identification() {
+    fn no_identification_is_found_for_damage_elsewhere() {
         let packet = 64;
         let zero = vec![0; BEFORE_PACKET + packet];
         // Flip one bit at a time: none of the results matches any of the 65,535 other identifications.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn no_packet_has_these_lengths() {
+    fn no_identification_is_found_for_lengths_that_no_packet_has() {
         for length in [1, 2, 3, 5, 4 * LENGTHS, 4 * LENGTHS + 1, usize::MAX] {
             assert_eq!(of(0, length), None, "{length}");
         }

@@ -82,7 +82,7 @@ pub struct Opened<'a> {
 
 /// The checksum of a datagram is wrong. The receiver drops the datagram silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the invariant checksum of {length} B is wrong")]
+#[error("the invariant checksum of a datagram of {length} B is wrong")]
 pub struct WrongChecksum {
     /// The length of the datagram, in bytes.
     pub length: usize,

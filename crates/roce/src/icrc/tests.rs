@@ -76,7 +76,7 @@ fn a_datagram_with_another_address_is_refused() {
             let wrong = flow(other, to).open(&datagram).unwrap_err();
             assert_eq!(
                 wrong.to_string(),
-                "the invariant checksum of 20 B is wrong",
+                "the invariant checksum of a datagram of 20 B is wrong",
                 "{other}"
             );
             assert!(flow(to, from).open(&datagram).is_err());

@@ -85,7 +85,7 @@ pub struct Packet<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The bytes end within the headers.
-    #[error("{0} B are too short for the packet's headers")]
+    #[error("a packet of {0} B is too short for its headers")]
     Short(usize),
     /// The version of the transport is not 0.
     #[error("unknown transport version {0}")]

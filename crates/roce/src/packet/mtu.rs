@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_is_split_into_this_many_packets() {
+    fn long_messages_are_split_into_packets_of_the_mtu() {
         assert_eq!(Mtu::Bytes256.packets(u32::MAX), 1 << 24);
         assert_eq!(Mtu::Bytes4096.packets(1 << 31), 1 << 19);
     }

@@ -46,7 +46,7 @@ fn a_late_response_sends_the_oldest_packet_again_without_a_retry() {
 }
 
 #[test]
-fn a_superfluous_probe_costs_one_packet_and_leaves_the_window() {
+fn a_superfluous_probe_costs_one_packet_and_keeps_the_window() {
     for lost in [false, true] {
         let mut lone = measured(16);
         lone.wait();
@@ -76,7 +76,7 @@ fn probes_become_rarer_until_the_timeout_ends_them() {
 }
 
 #[test]
-fn nothing_is_probed_before_a_round_trip_was_measured() {
+fn no_probe_is_sent_before_a_round_trip_was_measured() {
     let mut lone = Lone::new(|config| config.probe_after = Some(INTERVAL));
     lone.post(send(1, 1), vec![0]);
     lone.sent();

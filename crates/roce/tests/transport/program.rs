@@ -113,7 +113,7 @@ impl Host for Program {
     fn write(&mut self, range: &RemoteRange, bytes: &[u8]) -> Result<(), Refusal> {
         assert_eq!(range.length as usize, bytes.len());
         let place = self.find(range, Access::Write)?;
-        let (whole, access) = self.granted.expect("checked as a whole before");
+        let (whole, access) = self.granted.expect("the range was checked");
         assert_eq!((whole.rkey, access), (range.rkey, Access::Write));
         let end = range.address + u64::from(range.length);
         assert!(range.address >= whole.address && end <= whole.address + u64::from(whole.length));

@@ -420,7 +420,7 @@ fn as_many_reads_are_remembered_as_the_peer_may_have_outstanding() {
         lone.request(psn, read(psn as usize), &[]);
         assert_eq!(!lone.psns().is_empty(), again);
     }
-    // A pending answer to a late duplicate gives way to a new request.
+    // A new request cancels a pending answer to a late duplicate.
     lone.request(501, read(501), &[]);
     lone.request(503, read(503), &[]);
     assert_eq!(lone.psns(), [503]);

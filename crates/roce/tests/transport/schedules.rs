@@ -85,11 +85,11 @@ fn verify(world: &World, side: usize, model: &Model) -> usize {
         // A request without bytes succeeds even without memory.
         let memory = own.program.requests.get(&(id as u64));
         let same = memory.map_or(after.is_empty(), |memory| memory == after);
-        assert!(same, "memory of request {id}");
+        assert!(same, "the memory of request {id} is wrong");
     }
     assert!(
         model.explains(&other.program.exposed, done),
-        "exposed memory after {done}"
+        "the exposed memory is wrong after {done} requests"
     );
     assert_eq!(other.program.exposed.len(), EXPOSED);
     let messages = model.messages.iter().zip(&other.received);

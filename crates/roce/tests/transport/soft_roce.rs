@@ -1,4 +1,4 @@
-//! Recorded conversations of Linux's Soft-RoCE with one side replaced: our responder gives the same responses, and our
+//! Recorded conversations of Linux's Soft-RoCE with one side replaced: rkey's responder gives the same responses, and its
 //! requester sends the same packets.
 
 use rkey_roce::packet::{

@@ -27,7 +27,7 @@ fn give(lone: &mut Lone, packets: &[(u32, Request)]) {
 
 /// The receives that were filled, with the length of each message.
 fn messages(lone: &mut Lone) -> Vec<(u64, u32)> {
-    assert!(lone.psns().is_empty(), "no answers");
+    assert!(lone.psns().is_empty(), "the responder must send nothing");
     let events = lone.events().into_iter();
     let messages = events.map(|event| match event {
         Event::Received(message) => (message.id, message.bytes),

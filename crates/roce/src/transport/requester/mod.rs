@@ -134,7 +134,7 @@ impl Requester {
         self.works.len()
     }
 
-    /// Whether the peer owes a response.
+    /// Whether the peer must still respond to a packet.
     fn awaits_response(&self) -> bool {
         self.top > self.unacked
     }

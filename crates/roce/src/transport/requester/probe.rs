@@ -65,7 +65,7 @@ impl Probe {
         self.deadline
     }
 
-    /// A packet that asks for a response has left for the first time; `end` is the position after it.
+    /// A packet that requests a response was sent for the first time; `end` is the position after it.
     pub(super) fn measure(&mut self, now: u64, end: Sequence) {
         self.sample.get_or_insert((end, now));
     }
@@ -94,7 +94,7 @@ impl Probe {
         self.deadline = None;
     }
 
-    /// A probe leaves.
+    /// A probe is sent.
     pub(super) fn probed(&mut self, now: u64) {
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         self.watch(now);
@@ -113,7 +113,7 @@ mod tests {
     use crate::packet::Psn;
 
     #[test]
-    fn a_probe_leaves_when_a_response_is_later_than_usual() {
+    fn a_probe_is_sent_when_a_response_is_later_than_usual() {
         let first = Sequence::first(Psn::new(5));
         let mut probe = Probe::new(Some(1000));
         probe.watch(0);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_twice_is_not_measured() {
+    fn packets_that_were_sent_twice_are_not_measured() {
         let first = Sequence::first(Psn::new(5));
         let mut probe = Probe::new(Some(0));
         probe.measure(0, first);

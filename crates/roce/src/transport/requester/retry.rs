@@ -33,13 +33,13 @@ pub(super) struct Retry {
     deadline: Option<u64>,
     /// Do not send before this time, because the peer had no receive.
     not_before: Option<u64>,
-    /// The position that a response last made us go back to. Responses already in transit then repeat the same report.
+    /// The position that a response last made the requester go back to. Responses already in transit then repeat the same report.
     last_rewind: Option<Sequence>,
     window_max: u32,
     window: u32,
     /// Positions acknowledged since the window last changed.
     acknowledged: u32,
-    /// A probe has left since the last progress: until then, the window is one packet.
+    /// A probe was sent since the last progress: until there is progress, the window is one packet.
     is_probing: bool,
     pub(super) probe: Probe,
 }
@@ -102,8 +102,8 @@ impl Retry {
         }
     }
 
-    /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window grows by one packet
-    /// whenever a whole window has been acknowledged.
+    /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window
+    /// grows by one packet whenever a whole window has been acknowledged.
     pub(super) fn progress(&mut self, now: u64, position: Sequence, positions: u32) {
         self.probe.progress(now, position);
         self.retries_left = self.retry_count;

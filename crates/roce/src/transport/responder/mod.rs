@@ -270,7 +270,7 @@ impl Responder {
                 match self.sender.read(step, &read, to) {
                     Ok(length) => length,
                     Err(refusal) => {
-                        // The memory was deregistered after the request arrived. Responses to later requests are void.
+                        // The memory was deregistered after the request arrived. Later requests get no response.
                         self.replies.clear();
                         self.refuse(step, read.at, refusal.into(), Status::Flushed);
                         self.transmit(step, to)

@@ -54,8 +54,8 @@ impl Remembered {
         }
         match self.requests.front() {
             Some(oldest) if oldest.is_answered => {
-                // The peer has its response, or it could not send another request. A pending answer to a late duplicate is
-                // void.
+                // The peer has its response, or it could not send another request. So it no longer needs a pending answer
+                // to a late duplicate.
                 replies.remove(oldest.first);
                 self.requests.pop_front();
                 true
