@@ -95,7 +95,7 @@ fn copies_go_to_the_right_place() {
 }
 
 #[test]
-fn atomics_count() {
+fn atomics_return_the_old_value_and_check_their_range() {
     let s = setup(4096, Sharing::ReadWrite);
     let (_, mut map) = s.lease(0, 4096, true);
     assert_eq!(map.fetch_add(8, 5).unwrap(), 0);

@@ -145,7 +145,7 @@ pub enum Error {
     #[error("the backlog is 0: pass at least 1")]
     NoBacklog,
     /// The limit of connections is reached, or no communication id is free.
-    #[error("there are {0} connections already: close some")]
+    #[error("there are already {0} connections: close some")]
     Full(usize),
     /// The addresses are of different families, or one is not a unicast address.
     #[error("cannot connect {0} to {1}: use unicast addresses of one family")]

@@ -80,8 +80,8 @@ reasons! {
     ALTERNATE_GID = 18, "RoCE has no alternate paths";
     /// The path MTU is not valid.
     MTU = 26, "the path MTU is not valid";
-    /// The program refused.
-    CONSUMER = 28, "the program refused, or its listener has another address or queue pair type";
+    /// The program rejected the connection.
+    CONSUMER = 28, "the program rejected the connection, or its listener has another address or queue pair type";
     /// The vendor options are not acceptable.
     VENDOR = 35, "the vendor options (ECE) are not acceptable";
 }

@@ -83,7 +83,7 @@ impl fmt::Display for SidrStatus {
         match *self {
             Self::VALID => f.write_str("valid"),
             Self::UNSUPPORTED => f.write_str("nothing listens on this port"),
-            Self::REJECT => f.write_str("the program refused"),
+            Self::REJECT => f.write_str("the program rejected the request"),
             Self::NO_QUEUE_PAIR => f.write_str("no queue pair is available"),
             Self(other) => write!(f, "status {other}"),
         }

@@ -287,7 +287,7 @@ impl OtherConnection {
         if bytes.len() > CONTROL_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "packet too long",
+                "the packet is too long",
             ));
         }
         self.socket.send(&hello::frame(Kind::Other, bytes), fds)

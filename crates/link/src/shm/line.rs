@@ -105,7 +105,7 @@ impl Line {
         if bytes.len() > CONTROL_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "control message too long",
+                "the control message is too long",
             ));
         }
         self.socket.send(&hello::frame(Kind::Control, bytes), fds)

@@ -160,7 +160,7 @@ impl Socket {
         if bytes.is_empty() || bytes.len() > PACKET_MAX || fds.len() > FDS_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "packet of impossible size",
+                "the packet is empty, too long, or has too many descriptors",
             ));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -168,7 +168,7 @@ impl Socket {
         if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "too many descriptors",
+                "the packet has too many descriptors",
             ));
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -230,7 +230,7 @@ impl Socket {
         {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "packet too long",
+                "the packet is too long",
             ));
         }
         bytes.truncate(received.bytes);
