@@ -1,6 +1,7 @@
 //! What a lookup costs: `cargo bench -p rkey-cache`. Each line is the best of several runs, in nanoseconds per lookup.
 //!
-//! At the end, our cache and UCX's take turns; each of those figures is the median of the rounds, and the ratio is the median of the ratios.
+//! At the end, rkey's cache and UCX's take turns. Each of those figures is the median of the rounds, and the ratio is the
+//! median of the ratios.
 //!
 //! Compare a miss with the registration alone, which costs almost nothing here: the difference is the cost of the
 //! cache.
@@ -162,7 +163,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Our cache and UCX's take turns.
+/// Compares rkey's cache with UCX's: they take turns.
 fn compare(name: &str, cache: &Cache<Nothing>, memory: &Memory, peer: &mut Peer) {
     const ROUNDS: usize = 31;
     for what in ["hit", "threads", "miss"] {
@@ -207,7 +208,7 @@ fn main() {
             let pinning = cache(Follows::Pages, Arc::new(monitor));
             caches.push(("pinning, memhooks", pinning));
         }
-        Err(error) => println!("memhooks: {error}"),
+        Err(error) => println!("cannot use memhooks: {error}"),
     }
     match Userfaultfd::open() {
         Ok((monitor, reader)) => {
@@ -215,7 +216,7 @@ fn main() {
             let pinning = cache(Follows::Pages, Arc::new(monitor));
             caches.push(("pinning, userfaultfd", pinning));
         }
-        Err(error) => println!("userfaultfd: {error}"),
+        Err(error) => println!("cannot use userfaultfd: {error}"),
     }
     for (what, cache) in &caches {
         hits(what, cache, &memory);
@@ -227,6 +228,6 @@ fn main() {
                 compare(what, cache, &memory, &mut peer);
             }
         }
-        Err(error) => println!("no comparison with UCX: {error}"),
+        Err(error) => println!("cannot compare with UCX: {error}"),
     }
 }

@@ -153,7 +153,7 @@ impl Settings {
         let max_count = read(MAX_COUNT).and_then(|value| match value.trim().parse() {
             Ok(count) => Some(count),
             Err(_) => {
-                refuse(MAX_COUNT, value, "give a number of regions");
+                refuse(MAX_COUNT, value, "give a number of entries");
                 None
             }
         });

@@ -46,7 +46,7 @@ impl fmt::Display for Cause {
             Self::Freed => "it was freed",
             Self::Replaced => "other memory was found there",
             Self::Told => "the program or an imported monitor announced a change",
-            Self::Unknown => "the monitor lost track",
+            Self::Unknown => "the monitor stopped or did not understand an event",
         })
     }
 }
@@ -92,10 +92,10 @@ impl fmt::Display for Refusal {
             }
             Self::Foreign => f.write_str("another library watches it with userfaultfd"),
             Self::TooManyMappings => {
-                f.write_str("too many mappings; raise vm.max_map_count to watch more")
+                f.write_str("the process has too many mappings: raise vm.max_map_count")
             }
             Self::Stopped => f.write_str("the monitor has stopped"),
-            Self::Source => f.write_str("the imported monitor refused it"),
+            Self::Source => f.write_str("the imported monitor refused to watch it"),
             Self::NoObject => f.write_str("it is not part of one shared object"),
             Self::System(errno) => write!(f, "watching or checking it failed: {errno}"),
         }

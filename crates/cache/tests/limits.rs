@@ -341,7 +341,7 @@ fn idle_registrations_are_evicted_when_the_registrar_is_exhausted() {
 }
 
 #[test]
-fn absurd_limits_are_harmless() {
+fn a_cache_with_the_largest_limits_works() {
     let mut absurd = options();
     absurd.max_count = usize::MAX;
     absurd.max_size = Some(u64::MAX);

@@ -143,7 +143,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
         match call(&arena, &page) {
             Ok(()) => {}
             Err(error) => {
-                println!("{name}: not here ({error})");
+                println!("{name}: skipped ({error})");
                 continue;
             }
         }
@@ -162,7 +162,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
         let guard = cache.get(buffer, SEND, Kind::HOST).unwrap();
         assert!(matches!(guard.why(), Why::Ended(_)), "{name}: {guard:?}");
         let sent = cache.registrar().send(&guard, page.start());
-        assert_eq!(sent, 8, "{name}: stale");
+        assert_eq!(sent, 8, "{name}: the send had old data");
         println!("{name}: {events} events, hole: {hole}");
     }
 }
@@ -220,7 +220,7 @@ fn unwatched(cache: &Cache<Ring>, range: VaRange) -> Refusal {
 
 /// Memory that can be unmapped without an event is registered for each use.
 #[test]
-fn memory_that_can_vanish_unnoticed_is_not_cached() {
+fn memory_that_can_be_unmapped_without_an_event_is_not_cached() {
     let Some((cache, _)) = cache() else {
         return;
     };
@@ -280,7 +280,7 @@ fn in_a_child(code: impl FnOnce() -> i32) -> i32 {
 
 /// A child can remove pages from memory that it shares with its parent, and the parent's monitor does not see it.
 #[test]
-fn shared_memory_that_a_child_punches_is_not_stale() {
+fn shared_memory_whose_pages_a_child_removed_is_not_stale() {
     let Some((cache, monitor)) = cache() else {
         return;
     };
@@ -290,10 +290,10 @@ fn shared_memory_that_a_child_punches_is_not_stale() {
     stamp(&buffer, 5);
     assert_eq!(send(&cache, buffer), 5);
     let events = monitor.events();
-    let punched = in_a_child(|| i32::from(advise(&buffer, libc::MADV_REMOVE).is_err()));
-    assert_eq!(punched, 0, "the child could not punch");
+    let removed = in_a_child(|| i32::from(advise(&buffer, libc::MADV_REMOVE).is_err()));
+    assert_eq!(removed, 0, "the child could not remove the pages");
     stamp(&buffer, 6);
-    assert_eq!(send(&cache, buffer), 6, "stale");
+    assert_eq!(send(&cache, buffer), 6, "the send had old data");
     assert_eq!(monitor.events(), events);
 }
 
@@ -376,7 +376,7 @@ fn a_reader_that_exits_blocks_no_thread() {
     stamp(&second, 9);
     assert_eq!(send(&cache, second), 9);
     assert_eq!(unwatched(&cache, second), Refusal::Stopped);
-    // A reader can also be driven by hand.
+    // A program can also call the reader's steps itself.
     let (monitor, again) = Userfaultfd::open().unwrap();
     reader = again;
     let soon = rustix::event::Timespec {

@@ -3,9 +3,9 @@
 //! **Remote keys** are issued in the order of a keyed permutation of all 32-bit numbers ([`crate::cipher`]): the first
 //! key is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
 //! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions are registered
-//! and deregistered, learns nothing about the other keys except that they differ. No key is issued again before all have been used; then the
-//! next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and compare the
-//! result with how many numbers have been drawn so far.
+//! and deregistered, learns nothing about the other keys except that they differ. No key is issued again before all have
+//! been used; then the next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and
+//! compare the result with how many numbers have been drawn so far.
 //!
 //! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses only the upper 24. None of the 256
 //! keys with these bits is in use, and usually none was issued before: the device tries a few values to find such bits.

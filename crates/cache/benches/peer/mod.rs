@@ -1,4 +1,4 @@
-//! UCX's registration cache, measured in turn with ours.
+//! UCX's registration cache, measured in turn with rkey's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -19,7 +19,7 @@ impl Peer {
     pub(crate) fn start() -> Result<Self, String> {
         let header = "/usr/include/ucs/memory/rcache.h";
         if !Path::new(header).exists() {
-            return Err(format!("{header} is missing: apt-get install libucx-dev"));
+            return Err(format!("{header} is missing: install libucx-dev"));
         }
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let program = folder.join("ucx-rcache");
@@ -31,7 +31,7 @@ impl Peer {
         compile.args(["-lucs", "-lucm", "-lpthread"]);
         match compile.status() {
             Ok(status) if status.success() => {}
-            other => return Err(format!("cc: {other:?}")),
+            other => return Err(format!("cc cannot compile the peer: {other:?}")),
         }
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
@@ -39,7 +39,7 @@ impl Peer {
             .spawn()
             .map_err(|error| error.to_string())?;
         let (to, from) = (child.stdin.take(), child.stdout.take());
-        let from = from.ok_or("no output")?;
+        let from = from.ok_or("the peer's output is not a pipe")?;
         Ok(Self {
             child,
             to,

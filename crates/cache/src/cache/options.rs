@@ -67,7 +67,7 @@ impl Default for Options {
 #[non_exhaustive]
 pub enum Invalid {
     /// The size is not a power of two.
-    #[error("entries cannot be rounded to multiples of {0}: choose a power of two")]
+    #[error("entries cannot be rounded to multiples of {0} bytes: choose a power of two")]
     Rounding(u64),
     /// The registrar pins pages, and the size is larger than a page.
     #[error(

@@ -43,7 +43,7 @@ fn reap(entries: &Entries, freed: &AtomicU64) -> u64 {
 
 /// An entry that a change has ended while it was being registered never becomes valid.
 #[test]
-fn publish_against_invalidate() {
+fn an_entry_that_ends_while_it_is_registered_never_becomes_valid() {
     loom::model(|| {
         let entries = Arc::new(Entries::new(2));
         entries.claim(0, page(1), CLASS);
@@ -65,7 +65,7 @@ fn publish_against_invalidate() {
 
 /// A pinned entry is not freed, and a dead one is freed exactly once, whichever thread unpins it last.
 #[test]
-fn pin_against_invalidate_and_reap() {
+fn a_pinned_entry_is_not_freed_and_a_dead_one_is_freed_once() {
     loom::model(|| {
         let entries = with_entry();
         let freed = Arc::new(AtomicU64::new(0));
@@ -92,7 +92,7 @@ fn pin_against_invalidate_and_reap() {
 
 /// A slot that gets another entry does not serve a lookup for the old one.
 #[test]
-fn pin_against_reuse_of_the_slot() {
+fn a_reused_slot_does_not_serve_a_lookup_for_the_old_entry() {
     loom::model(|| {
         let entries = with_entry();
         let looker = {

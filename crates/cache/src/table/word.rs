@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_life_of_an_entry() {
+    fn an_entry_becomes_valid_once_published_and_free_after_its_last_use() {
         let word = Word::new();
         assert_eq!(word.pin(), Pin::Refused { orphaned: false });
         word.claim();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_hits_overflow_in_time() {
+    fn no_hit_is_lost_when_the_count_overflows() {
         let word = Word::new();
         word.claim();
         word.arm();

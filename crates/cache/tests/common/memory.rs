@@ -29,7 +29,7 @@ pub(crate) const PAGE: u64 = 4096;
 impl Arena {
     /// Room for `pages` pages. Nothing can be read or written there until it is mapped.
     pub(crate) fn new(pages: u64) -> Self {
-        // A page without access on either side keeps neighbours away.
+        // A page without access on either side, so that no other mapping is next to it.
         let len = (pages + 2) * PAGE;
         let start = NEXT.fetch_add(1 << 32, Ordering::Relaxed);
         // SAFETY: replaces nothing.

@@ -1,4 +1,5 @@
-//! The hooks: one for each function that unmaps, moves, discards or frees memory. They take no lock, allocate nothing, and preserve `errno`.
+//! The hooks: one for each function that unmaps, moves, discards or frees memory. They take no lock, allocate nothing, and
+//! preserve `errno`.
 
 // UNSAFETY: defines functions with the C calling convention, which call the functions that they replace.
 #![allow(unsafe_code)]

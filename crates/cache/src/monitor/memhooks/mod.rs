@@ -71,7 +71,7 @@ impl Drop for Change<'_> {
 #[non_exhaustive]
 pub enum NotHooked {
     /// The C library lacks a function.
-    #[error("the C library has no `{0}`")]
+    #[error("the C library has no function `{0}`")]
     Missing(&'static str),
     /// The program has the `free` of one allocator and the `malloc_usable_size` of another.
     #[error(

@@ -359,7 +359,8 @@ unsafe fn set(object: &Object, slot: u64, function: &Function) -> Found {
 fn is_writable(word: u64) -> bool {
     const OR: c_long = 2 << 28;
     let other = 0_u32;
-    // SAFETY: wakes at most 0 of the threads that wait for `other`, and changes no bit of the word; the kernel checks that the word is mapped.
+    // SAFETY: wakes at most 0 of the threads that wait for `other`, and changes no bit of the word; the kernel checks that the
+    // word is mapped.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,

@@ -74,16 +74,16 @@ pub enum Unavailable {
     #[error("{}", attempts(.0))]
     Refused(Vec<(Way, Errno)>),
     /// The kernel cannot be asked what is mapped at an address.
-    #[error("the kernel does not answer PROCMAP_QUERY (Linux 6.11)")]
+    #[error("the kernel does not answer PROCMAP_QUERY, which needs Linux 6.11")]
     NoMaps,
     /// Another system call failed.
-    #[error("{0}")]
+    #[error("cannot set up the monitor: {0}")]
     System(#[from] io::Error),
 }
 
 fn attempts(attempts: &[(Way, Errno)]) -> String {
     let line = |(way, errno): &(Way, Errno)| match *errno {
-        Errno::INVAL => format!("{way}: the kernel is older than 6.7"),
+        Errno::INVAL => format!("{way}: Linux is older than 6.7"),
         errno => format!("{way}: {errno}"),
     };
     attempts.iter().map(line).collect::<Vec<_>>().join("; ")
