@@ -301,7 +301,7 @@ fn a_killed_peer_is_detected_and_leaves_nothing_behind() {
         let output = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "a_killed_peer_is_noticed_and_nothing_is_left",
+                "a_killed_peer_is_detected_and_leaves_nothing_behind",
                 "--nocapture",
             ])
             .env("RKEY_TEST_ALONE", "1")
