@@ -165,7 +165,7 @@ fn programs_succeed_on_a_network_that_loses_packets() {
 
 /// The number of a program's packets that got a fault, according to its log.
 fn faults_of(text: &str, kind: &str) -> u64 {
-    let counts = text.split("packets that got faults").nth(1);
+    let counts = text.split("faults injected into packets").nth(1);
     let count = counts.and_then(|rest| rest.split_once(&format!("{kind}: ")));
     let digits = count.and_then(|(_, rest)| rest.split(|it: char| !it.is_ascii_digit()).next());
     let digits = digits.unwrap_or_else(|| panic!("no count: {text}"));
