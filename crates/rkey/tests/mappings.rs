@@ -106,7 +106,7 @@ fn a_peer_that_maps_for_reading_cannot_write() {
     assert!(tried > 0, "no descriptor of the memory was found");
     let error = pair.outer.map(&key).unwrap_err();
     assert!(matches!(error, Error::NotMappable(_)), "{error}");
-    assert!(error.to_string().contains("for reading"), "{error}");
+    assert!(error.to_string().contains("read-only"), "{error}");
 
     // The peer can still write through requests, and the owner can still write.
     let write = pair.outer.write_bytes(b"by request", &key, 0).unwrap();
