@@ -487,7 +487,7 @@ mod loom_models {
     use loom::thread;
 
     #[test]
-    fn two_consumers_and_a_wrapping_producer() {
+    fn two_consumers_take_every_entry_of_a_wrapping_producer_once() {
         loom::model(|| {
             let (mut producer, fifo) = Fifo::new(2);
             let consumers: Vec<_> = (0..2)
@@ -511,7 +511,7 @@ mod loom_models {
     }
 
     #[test]
-    fn retaining_under_a_consumer() {
+    fn an_entry_is_either_taken_or_dropped_by_retain() {
         loom::model(|| {
             let (mut producer, fifo) = Fifo::new(3);
             for i in 1..=3 {
@@ -541,7 +541,7 @@ mod loom_models {
     }
 
     #[test]
-    fn resizing_under_a_consumer() {
+    fn no_entry_is_lost_when_the_queue_is_resized() {
         loom::model(|| {
             let (mut producer, fifo) = Fifo::new(1);
             producer.push(1).unwrap();

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time() {
+    fn one_thread_at_a_time_holds_the_lock() {
         let lock = SpinLock::new(1);
         let guard = lock.lock();
         assert!(lock.is_locked());

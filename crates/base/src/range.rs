@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn parts() {
+    fn slices_and_addresses_must_lie_inside_the_range() {
         let whole = range(0x1000, 0x100);
         assert_eq!(whole.to_string(), "0x1000..0x1100");
         assert_eq!(whole.slice(0x10, 0xF0), Some(range(0x1010, 0xF0)));

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_every_length_and_alignment() {
+    fn copies_of_every_length_and_alignment_are_exact() {
         let source: Vec<u8> = (0..600u32).map(|i| (i * 7 + 1) as u8).collect();
         for len in (0..300).chain([400, 511]) {
             for offset in [0, 1, 3, 8, 15, 33] {

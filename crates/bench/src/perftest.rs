@@ -195,7 +195,7 @@ fn parse_perftest(text: &str) -> Result<f64> {
     let value = figures
         .split(',')
         .nth(column)
-        .context("its line of figures is too short")?;
+        .context("its line of figures has no value for overall_lat")?;
     Ok(value.trim().parse::<f64>()? * 1000.0)
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn print(info: &CacheInfo, colour: bool) {
     for ignored in &info.ignored {
         println!("warning: {ignored}");
     }
-    println!("Memory monitors, which programs need to cache pinned registrations, as tested here:");
+    println!("Memory monitors on this host (a cache of pinned registrations needs one):");
     let mut table = style::table(colour, ["", "monitor", "why"]);
     for monitor in &info.monitors {
         let word = if monitor.works { "yes" } else { "no" };

@@ -32,7 +32,7 @@ fn binding(of: u32) -> BoundTo {
 
 /// A reader sees a binding as a whole or not at all.
 #[test]
-fn rebind_against_binding() {
+fn a_reader_sees_a_whole_binding_or_none() {
     loom::model(|| {
         let slot = Arc::new(Entry::default());
         slot.rebind(Some(&binding(1)));
@@ -88,19 +88,19 @@ fn look_up_against_changes(key: u64, right: fn(Option<(u32, u32)>) -> bool) {
 
 /// A cell that is reused for another key is never taken for the old key's, and vice versa.
 #[test]
-fn requested_keys_added_and_removed() {
+fn a_reused_cell_is_never_taken_for_another_key() {
     look_up_against_changes(7, |found| matches!(found, None | Some((70, 0))));
     look_up_against_changes(8, |found| matches!(found, None | Some((80, 0))));
 }
 
 #[test]
-fn a_requested_key_that_stays() {
+fn a_requested_key_that_stays_is_always_found() {
     look_up_against_changes(5, |found| found == Some((50, 0)));
 }
 
 /// A device key is found with its own slot or not at all; a key that stays is always found, even while the table grows.
 #[test]
-fn device_keys_added_and_removed() {
+fn a_device_key_is_found_with_its_own_slot_or_not_at_all() {
     loom::model(|| {
         let (goes, stays, comes, grows) = (0x100, 0x200, 0x300, 0x500);
         let table = Arc::new(KeyTable::new());
@@ -222,7 +222,7 @@ fn access_with_a_pin_races_with_deregistration() {
 
 /// A slot is reused while an old key is looked up: the old key grants no access to the new region.
 #[test]
-fn an_old_key_against_the_next_use_of_its_slot() {
+fn an_old_key_does_not_reach_the_next_region_in_its_slot() {
     loom::model(|| {
         let (world, region) = World::new();
         let peer = {
@@ -290,7 +290,7 @@ fn access_against_a_change(addr: u64) {
 }
 
 #[test]
-fn access_in_a_section_against_a_change_in_place() {
+fn access_in_a_section_races_with_a_change_in_place() {
     access_against_a_change(0);
 }
 
@@ -401,7 +401,7 @@ fn bind_races_with_deregistration_into_a_magazine() {
 
 /// Counts stay exact when another thread empties a magazine that its own thread is using.
 #[test]
-fn emptying_against_registering() {
+fn counts_stay_exact_when_another_thread_empties_a_magazine() {
     long_model(|| {
         let (world, region) = World::new();
         let magazine = world.table.magazine();

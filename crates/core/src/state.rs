@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_life_of_a_region() {
+    fn the_region_states_match_the_drawing() {
         let events = ["enable", "bind", "access", "bind window", "deregister"];
         let expected =
             "              enable        bind          access        bind window   deregister
@@ -206,7 +206,7 @@ Deregistering -             -             -             -             -";
     }
 
     #[test]
-    fn the_life_of_a_window() {
+    fn the_window_states_match_the_drawings() {
         let events = ["bind", "nothing", "invalidate", "revoke", "deallocate"];
         let device = "            bind        nothing     invalidate  revoke      deallocate
 Unbound     Bound       Unbound     -           Unbound     Deallocated

@@ -358,7 +358,7 @@ fn as_user(uid: u32, test: &str, role: &str, address: std::net::SocketAddr) -> O
 
 /// Another user does not find our listener unless both sides share with all users.
 #[test]
-fn other_users() {
+fn other_users_find_no_listener_unless_both_sides_share() {
     match role().as_deref() {
         Some("stranger") => {
             let side = Side::open();
@@ -418,15 +418,15 @@ fn other_users() {
     }
     let side = Side::open();
     let listener = side.listen();
-    let Some(mut stranger) = as_user(65534, "other_users", "stranger", listener.local_address())
-    else {
+    let test = "other_users_find_no_listener_unless_both_sides_share";
+    let Some(mut stranger) = as_user(65534, test, "stranger", listener.local_address()) else {
         return;
     };
     assert!(stranger.command.status().unwrap().success());
 
     let side = Side::with(with("RKEY_SHARE", "all"));
     let listener = side.listen();
-    let Some(mut guest) = as_user(65534, "other_users", "guest", listener.local_address()) else {
+    let Some(mut guest) = as_user(65534, test, "guest", listener.local_address()) else {
         return;
     };
     let mut running = guest.command.spawn().unwrap();

@@ -95,13 +95,13 @@ fn every_one_sided_operation(side: &Side, qp: &Qp, remote: Remote) {
 
 /// Writes, reads and atomics complete without calls of the target's program, even if the initiator's program also sleeps.
 #[test]
-fn one_sided_operations_on_a_sleeping_target() {
+fn one_sided_operations_complete_while_the_target_sleeps() {
     if role().is_some() {
         return sleeping_target();
     }
     let side = Side::open();
     let listener = side.listen();
-    let test = "one_sided_operations_on_a_sleeping_target";
+    let test = "one_sided_operations_complete_while_the_target_sleeps";
     let peer = Peer::start(test, "target", listener.local_address());
     let (qp, remote) = side.accept(&listener);
     every_one_sided_operation(&side, &qp, remote);

@@ -220,7 +220,7 @@ pub enum PostError {
     #[error("the queue pair does not accept this request in state {0:?}")]
     WrongState(QpState),
     /// The queue is full: poll completions first.
-    #[error("the queue is full: all {0} entries are in use")]
+    #[error("the queue is full: all {0} entries are in use; poll completions")]
     QueueFull(u32),
     /// The queue pair was created for fewer scatter/gather entries.
     #[error("the request has {given} scatter/gather entries, but the queue takes at most {max}")]

@@ -74,7 +74,7 @@ fn guarded(run: impl Fn(Copy)) {
 }
 
 #[test]
-fn every_length_and_alignment() {
+fn copies_are_exact_at_every_length_and_alignment() {
     let source: Vec<u8> = (0..20_000u32).map(|i| (i * 31 / 7) as u8).collect();
     let long = [255, 256, 257, 511, 1000, 4095, 8191, 8192, 8193, 8200, 9999];
     for len in (0..420).chain(long) {
@@ -557,7 +557,7 @@ fn a_program_that_insists_on_its_handler_keeps_it() {
 }
 
 #[test]
-fn two_copies_of_the_library_do_not_fight() {
+fn a_handler_of_another_copy_of_the_library_is_kept() {
     assert_eq!(child("another copy of this library").code(), Some(45));
 }
 

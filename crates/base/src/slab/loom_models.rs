@@ -38,7 +38,7 @@ fn live_slab() -> Arc<Slab<Value>> {
 
 /// Either the pin fails, or the drain waits for the work done under it.
 #[test]
-fn pin_against_retire_and_drain() {
+fn a_pin_fails_or_delays_the_drain() {
     loom::model(|| {
         let slab = live_slab();
         let reader = {
@@ -68,7 +68,7 @@ fn pin_against_retire_and_drain() {
 
 /// Of two threads that retire a slot, one succeeds.
 #[test]
-fn retire_against_retire() {
+fn one_of_two_threads_retires_a_slot() {
     loom::model(|| {
         let slab = live_slab();
         let other = {
@@ -83,7 +83,7 @@ fn retire_against_retire() {
 
 /// A pin that is dropped while the retired slot is left behind and resumed is neither lost nor counted twice.
 #[test]
-fn unpin_against_leaving_and_resuming() {
+fn a_pin_dropped_during_a_resumed_retirement_is_counted_once() {
     loom::model(|| {
         let slab = live_slab();
         let reader = {
@@ -100,7 +100,7 @@ fn unpin_against_leaving_and_resuming() {
 
 /// Two threads that claim get different slots, and readers see all that they publish.
 #[test]
-fn claim_against_claim() {
+fn two_threads_claim_different_slots() {
     loom::model(|| {
         let slab = Arc::new(Slab::<Value>::new(2));
         drop(slab.claim()); // allocates the chunk, which loom does not watch
@@ -165,7 +165,7 @@ fn a_pin_races_with_a_release_to_a_list_of_the_caller() {
 
 /// Two threads that share a caller's list get different slots.
 #[test]
-fn two_claims_from_one_list() {
+fn two_claims_from_one_list_get_different_slots() {
     loom::model(|| {
         let slab = Arc::new(Slab::<Value>::new(2));
         let list = Arc::new(SpinLock::new(FreeList::new()));
@@ -188,7 +188,7 @@ fn two_claims_from_one_list() {
 
 /// Either the pin fails, or the slot is not claimed again.
 #[test]
-fn pin_against_reclaim() {
+fn a_pin_fails_or_prevents_the_next_claim() {
     loom::model(|| {
         let slab = live_slab();
         let reader = {
@@ -212,7 +212,7 @@ fn pin_against_reclaim() {
 
 /// If one thread holds a slot and another retires and claims it, one is first, and the other fails.
 #[test]
-fn hold_against_retire_and_claim() {
+fn a_slot_is_either_held_or_claimed_again() {
     loom::model(|| {
         let slab = live_slab();
         let holder = {

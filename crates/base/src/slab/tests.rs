@@ -19,7 +19,7 @@ fn a_slot_is_one_cache_line_with_56_bytes_in_it() {
 }
 
 #[test]
-fn the_life_of_a_slot() {
+fn a_slot_is_claimed_published_pinned_retired_and_released() {
     let slab = Slab::<Value>::new(4);
     assert_eq!(slab.peek(0), None);
     assert!(slab.get(0).is_none());
@@ -103,7 +103,7 @@ fn slots_are_reused_lifo_with_those_released_last_at_the_end() {
 }
 
 #[test]
-fn many_slots_over_many_chunks() {
+fn slots_of_many_chunks_have_distinct_names() {
     let count = if cfg!(miri) { 600 } else { 10_000 };
     let slab = Slab::<Value>::new(count);
     let names: Vec<_> = (0..u64::from(count))
@@ -130,7 +130,7 @@ fn many_slots_over_many_chunks() {
 }
 
 #[test]
-fn a_slab_without_slots() {
+fn a_slab_without_slots_refuses_claims_and_pins() {
     let slab = Slab::<Value>::new(0);
     assert!(slab.claim().is_none());
     assert!(slab.pin(0, 0).is_none());
@@ -189,7 +189,7 @@ fn threads_never_see_a_slot_under_a_wrong_generation() {
 
 /// The same order of reuse, with a list that the caller keeps.
 #[test]
-fn a_slab_whose_free_list_the_caller_keeps() {
+fn the_caller_may_keep_the_free_list_of_a_slab() {
     let slab = Slab::<Value>::new(3);
     let mut free = FreeList::new();
     let publish = |free: &mut FreeList| {

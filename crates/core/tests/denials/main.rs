@@ -9,7 +9,7 @@ use rkey_core::*;
 
 /// Proves: FI-104
 #[test]
-fn a_key_that_was_never_issued() {
+fn a_key_that_was_never_issued_is_unknown() {
     let it = Fixture::new();
     says(
         &it.write(0x42, 0x7000, 8),
@@ -21,7 +21,7 @@ fn a_key_that_was_never_issued() {
 
 /// Proves: FI-156
 #[test]
-fn a_deregistered_region() {
+fn a_key_of_a_deregistered_region_is_stale() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.deregister(region.id).unwrap().finish().unwrap();
@@ -39,7 +39,7 @@ fn a_deregistered_region() {
 }
 
 #[test]
-fn a_deregistered_region_whose_slot_is_reused() {
+fn a_stale_key_is_recognised_after_its_slot_is_reused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.deregister(region.id).unwrap().finish().unwrap();
@@ -57,7 +57,7 @@ fn a_deregistered_region_whose_slot_is_reused() {
 
 /// Proves: VB-I05, FI-I42, DA-I10
 #[test]
-fn a_region_of_another_domain() {
+fn a_key_of_another_domain_is_refused() {
     let mut it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.domain = it.table.create_domain().unwrap();
@@ -73,7 +73,7 @@ fn a_region_of_another_domain() {
 }
 
 #[test]
-fn a_local_key_sent_to_a_peer() {
+fn a_local_key_used_by_a_peer_is_refused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     says(
@@ -88,7 +88,7 @@ fn a_local_key_sent_to_a_peer() {
 }
 
 #[test]
-fn a_remote_key_in_a_local_request() {
+fn a_remote_key_in_a_local_request_is_refused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let key = LocalKey(region.key.0);
@@ -144,7 +144,7 @@ fn requests_across_an_end_of_the_region_are_refused() {
 
 /// Proves: VB-010
 #[test]
-fn a_missing_right() {
+fn a_denial_names_the_missing_right() {
     let it = Fixture::new();
     let region = it.register(Access::REMOTE_READ | Access::RECV, Addressing::Virtual);
     says(
@@ -190,7 +190,7 @@ fn a_window_is_called_a_window() {
 
 /// Proves: DA-025
 #[test]
-fn a_rebound_type_1_window() {
+fn the_old_key_of_a_rebound_type_1_window_is_stale() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let window = it
@@ -225,7 +225,7 @@ fn a_rebound_type_1_window() {
 }
 
 #[test]
-fn a_rebound_type_2_window() {
+fn the_old_key_of_a_rebound_type_2_window_is_stale() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let window = it
@@ -271,7 +271,7 @@ fn a_rebound_type_2_window() {
 
 /// Proves: FI-053
 #[test]
-fn an_offset_instead_of_an_address_and_vice_versa() {
+fn offsets_and_addresses_used_for_each_other_are_recognised() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     says(
@@ -296,7 +296,7 @@ fn an_offset_instead_of_an_address_and_vice_versa() {
 }
 
 #[test]
-fn a_region_that_is_not_enabled() {
+fn a_region_that_is_not_enabled_is_refused() {
     let it = Fixture::new();
     let ranges = [VaRange::new(0x7000, 0x1000).unwrap()];
     let spec = RegionSpec {
@@ -316,7 +316,7 @@ fn a_region_that_is_not_enabled() {
 }
 
 #[test]
-fn denials_by_the_engine() {
+fn the_engine_describes_its_own_denials() {
     let who = Accessor {
         domain: DomainId(1),
         qp: QP,
@@ -407,7 +407,7 @@ fn advice_about_local_memory_is_for_the_poster() {
 
 /// The address is not inside the region's virtual addresses either, so the advice cannot name the intended offset.
 #[test]
-fn an_address_outside_a_zero_based_region() {
+fn the_advice_names_no_offset_for_an_unrelated_address() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Zero);
     says(

@@ -70,7 +70,7 @@ fn any_address_works_up_to_the_last() {
 }
 
 #[test]
-fn peers_and_other_domains_cannot_reach_it() {
+fn peers_and_other_domains_cannot_reach_a_null_region() {
     let (table, domain, region) = null();
     let other = table.create_domain().unwrap();
     let denied = table.check_local(other, region.local_key, 0, 8, LocalUse::Send);
@@ -90,7 +90,7 @@ fn peers_and_other_domains_cannot_reach_it() {
 }
 
 #[test]
-fn it_can_only_be_deregistered() {
+fn a_null_region_can_only_be_deregistered() {
     let (table, domain, region) = null();
     let wanted = Change {
         access: Some(Access::all()),

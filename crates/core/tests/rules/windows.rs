@@ -83,7 +83,7 @@ fn zero_based_windows_count_from_their_own_start() {
 }
 
 #[test]
-fn windows_on_scatter_lists_and_zero_based_regions() {
+fn windows_work_on_scatter_lists_and_zero_based_regions() {
     let it = Fixture::new();
     let segments = [range(0x4000, 10), range(0x8000, 10)];
     let spec = RegionSpec::new(it.domain, &segments, ALL);

@@ -398,7 +398,7 @@ impl Drop for QpInner {
         shared.qps.remove(self.qpn);
         shared.events.remove(Source::Qp(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
-            tracing::debug!(%error, "cannot destroy a queue pair");
+            tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }
         shared.driver.flush_packets();
         shared.adverts.remove_all(&self.membership.lock());

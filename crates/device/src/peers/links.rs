@@ -128,7 +128,7 @@ impl Links {
             },
         );
         if let Err(error) = watched {
-            tracing::warn!(%error, "cannot watch a link; dropping it");
+            tracing::warn!(%node, %error, "cannot watch the link to a device; dropping the link");
             self.lose(shared, id, DownReason::Closed);
             return None;
         }
@@ -160,7 +160,7 @@ impl Links {
                     return true;
                 }
                 Some(Event::Malformed(malformed)) => {
-                    tracing::warn!(%malformed, "peer violated the protocol; closing the link");
+                    tracing::warn!(%malformed, "a peer violated the protocol; closing its link");
                     self.lose(shared, link, DownReason::Malformed(malformed));
                     return true;
                 }

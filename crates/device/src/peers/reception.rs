@@ -101,7 +101,9 @@ impl Reception {
         if self.half_open.is_full()
             && let Some(index) = self.half_open.greediest()
         {
-            tracing::debug!("too many silent clients; dropped one of the party with the most");
+            tracing::debug!(
+                "too many silent clients: dropped one of the process or user with the most"
+            );
             self.drop_half_open(shared, index);
         }
         linked

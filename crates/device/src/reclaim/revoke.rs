@@ -192,7 +192,7 @@ impl Leases {
             "a peer has stopped in the middle of a copy; detaching the memory from it"
         );
         if let Err(error) = self.detach_copies(driver, copies, names.clone()) {
-            tracing::error!(%error, "cannot detach the memory; waiting for the peer");
+            tracing::error!(?region, %error, "cannot detach the memory; waiting for the peer");
             while !self.wait(&names, TIMEOUT) {}
         }
     }

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn posting_rules_by_state() {
+    fn each_state_accepts_its_own_posts() {
         assert!(!Reset.takes_receives() && Init.takes_receives() && Error.takes_receives());
         assert!(!Reset.takes_sends() && !Init.takes_sends() && !Rtr.takes_sends());
         assert!(Rts.takes_sends() && Error.takes_sends());

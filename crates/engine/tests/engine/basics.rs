@@ -86,14 +86,14 @@ fn everything(pair: &mut Pair, len: u32) {
 }
 
 #[test]
-fn all_transfers_in_fragments() {
+fn every_operation_works_in_fragments() {
     for len in [0, 1, 8, 64, 65, 255, 256, 257, 5000, 100_000] {
         everything(&mut Pair::new(), len);
     }
 }
 
 #[test]
-fn all_transfers_by_remote_iovec() {
+fn every_operation_works_by_remote_iovec() {
     let caps = Capabilities {
         remote_iovec: true,
         ..CAPS
@@ -105,7 +105,7 @@ fn all_transfers_by_remote_iovec() {
 
 /// Sends as much as fits in fragments, and the rest as a remote iovec.
 #[test]
-fn all_transfers_in_fragments_and_then_by_remote_iovec() {
+fn every_operation_works_partly_by_remote_iovec() {
     let caps = Capabilities {
         remote_iovec: true,
         ..CAPS

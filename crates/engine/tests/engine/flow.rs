@@ -166,7 +166,7 @@ fn draining_finishes_started_work_and_starts_no_more() {
 /// Messages larger than the window, on a wire that carries one fragment at a time, with both directions busy and little
 /// room for responses.
 #[test]
-fn many_messages_over_a_narrow_wire() {
+fn many_messages_arrive_in_order_over_a_narrow_wire() {
     let mut pair = Pair::new();
     for at in 0..2 {
         pair.end(at).window = 2;

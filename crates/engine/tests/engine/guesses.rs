@@ -145,7 +145,7 @@ fn guesses_over_one_connection_become_slow() {
 /// Neither new queue pairs, nor new links, nor new devices restart the count, and a guess counts even if its response
 /// is never read.
 #[test]
-fn reconnecting_does_not_help() {
+fn reconnecting_does_not_restart_the_count() {
     let mut attack = Attack::new();
     let mut looked_at = 0;
     // Each guess has its own connection, which is dropped at once and takes 1.5 ms of the clock.
@@ -243,7 +243,7 @@ fn other_peers_do_not_wait() {
 /// A new process for each guess: the user's shared allowance is used up, and its new processes wait. Another user does
 /// not wait, nor does a process of the same user that has been connected for a while.
 #[test]
-fn forking_does_not_help() {
+fn new_processes_of_a_user_share_its_allowance() {
     let mut attack = Attack::new();
     let (old, _) = attack.link(process(1, 5));
     attack.post(&old, true);

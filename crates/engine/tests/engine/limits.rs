@@ -4,7 +4,7 @@ use crate::support::*;
 use rkey_engine::*;
 
 #[test]
-fn limits_are_named() {
+fn an_error_names_the_limit_that_was_reached() {
     let config = EngineConfig {
         max_qps: 1,
         max_cqs: 1,

@@ -102,7 +102,8 @@ impl Core {
         Some(Datagram { from, to, bytes })
     }
 
-    /// Sends a datagram with faults. Wakes the wire's thread if it has to send earlier than it knows.
+    /// Injects faults into a datagram and sends it. Wakes the wire's thread if a delayed packet is now due earlier than
+    /// before.
     pub(super) fn inject(&self, injector: &Injector, datagram: Datagram) {
         let mut machine = injector.machine.lock();
         let known = machine.next();

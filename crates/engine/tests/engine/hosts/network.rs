@@ -51,7 +51,7 @@ type Censor = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
 /// The network.
 pub(crate) struct Network {
     pub(crate) weather: Weather,
-    /// Decides for each packet, with the side that sent it, whether it is lost.
+    /// Decides whether a packet is lost, given the side that sent it.
     pub(crate) censor: Option<Censor>,
     random: Random,
     /// Packets in flight, by time of arrival, with their receiver.

@@ -179,7 +179,7 @@ fn inline_data_may_be_reused_at_once() {
 }
 
 #[test]
-fn empty_messages_are_messages() {
+fn empty_messages_are_delivered() {
     let mut world = world(1024);
     let b = world.qps[1].clone();
     world.hosts.recv(1, &b, 50, &[]);
