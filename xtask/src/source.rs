@@ -83,8 +83,8 @@ impl Tree {
 }
 
 fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
-    let entries = std::fs::read_dir(directory)
-        .with_context(|| format!("reading {}", directory.display()))?;
+    let entries =
+        std::fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
     for entry in entries {
         let entry = entry?;
         let path: PathBuf = entry.path();

@@ -462,10 +462,7 @@ impl Evd {
             false => Ok(()),
         };
         if let Err(error) = armed.and_then(|()| self.cq.watch(&self.ia.channel)) {
-            tracing::debug!(
-                "cannot watch the completion queue of EVD {:#x}: {error}",
-                self.handle
-            );
+            tracing::debug!(evd = self.handle, %error, "cannot watch its completion queue");
         }
     }
 

@@ -84,7 +84,8 @@ impl Control {
     pub(crate) fn create() -> Result<Self> {
         let fd = memfd_create("rkey-bench", MemfdFlags::empty())
             .context("cannot create the control page")?;
-        ftruncate(&fd, std::mem::size_of::<Page>() as u64).context("cannot size the control page")?;
+        ftruncate(&fd, std::mem::size_of::<Page>() as u64)
+            .context("cannot size the control page")?;
         Self::map(fd)
     }
 

@@ -99,7 +99,8 @@ impl Words {
     /// `length` bytes at `address` (a multiple of 8) stay mapped, readable and writable while the value is
     /// used, and no references to them exist.
     pub(crate) unsafe fn over(address: u64, length: u64) -> Result<Self> {
-        let start = NonNull::new(address as *mut AtomicU64).context("the region is at address 0")?;
+        let start =
+            NonNull::new(address as *mut AtomicU64).context("the region is at address 0")?;
         Ok(Self {
             start,
             count: length as usize / 8,

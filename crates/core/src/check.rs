@@ -315,7 +315,6 @@ impl Protection {
         request.refuse(reason, request.domain.api())
     }
 
-
     #[cold]
     pub(crate) fn why_key_is_refused(&self, named: Named, remote: bool) -> Reason {
         let (slab, index, generation, misused) = match named {

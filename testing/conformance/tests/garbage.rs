@@ -369,9 +369,10 @@ impl Attacked<'_> {
         let during = self.rounds() - before;
         // The honest peer also continues afterwards.
         let after = self.rounds();
-        until(&format!("more rounds of the honest peer after {role}"), || {
-            self.rounds() > after + 3
-        });
+        until(
+            &format!("more rounds of the honest peer after {role}"),
+            || self.rounds() > after + 3,
+        );
         until(&format!("the links of {role} to close"), || {
             self.side.device.inspect().unwrap().links.len() == self.links
         });

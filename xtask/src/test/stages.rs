@@ -323,7 +323,9 @@ fn examples(session: &Session<'_>) -> Result<Report> {
         report.add(succeeds(command, 2 * MINUTE)?);
     }
     if built.programs.is_empty() {
-        report.failures.push("cargo built no examples of rkey".into());
+        report
+            .failures
+            .push("cargo built no examples of rkey".into());
     }
     Ok(report)
 }

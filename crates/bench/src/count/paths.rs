@@ -276,7 +276,10 @@ fn messages() -> Result<()> {
             Ok(receiving.is_done())
         })?;
         // Both have ended, so these calls do not poll.
-        sending.try_wait().ok().context("the send has not ended")??;
+        sending
+            .try_wait()
+            .ok()
+            .context("the send has not ended")??;
         let received = receiving.try_wait().ok();
         buffer = received.context("the receive has not ended")??.bytes;
         ensure!(buffer.len() == 8, "a message of another length");

@@ -45,7 +45,8 @@ impl Turn {
             match UnixListener::bind_addr(&name) {
                 Ok(held) => return Ok(Self(held)),
                 Err(error) if begun.elapsed() > 2 * LIMIT => {
-                    return Err(error).context("another process has used the ports of dtest for too long");
+                    return Err(error)
+                        .context("another process has used the ports of dtest for too long");
                 }
                 Err(_) => thread::sleep(PAUSE),
             }
