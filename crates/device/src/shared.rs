@@ -20,6 +20,7 @@ use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
 use crate::peers::qp_numbers::QpNumbers;
+use crate::peers::streams::Streams;
 use crate::progress::reactor::{Reactor, Token};
 use crate::progress::{DeviceEngine, EngineDriver, EventRouter, Transmitter};
 use crate::reclaim::Reclaim;
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) identities: Identities,
     pub(crate) descriptions: Descriptions,
     pub(crate) caches: Caches,
+    /// The connections that end with peers on other hosts.
+    pub(crate) streams: Streams,
     /// The wire to other hosts.
     pub(crate) wire: Option<Arc<Wire>>,
     /// How tests make the device fail.
@@ -106,6 +109,7 @@ impl Shared {
             identities: Identities::new(node, config.explain),
             descriptions: Descriptions::default(),
             caches: Caches::default(),
+            streams: Streams::default(),
             wire,
             config,
             #[cfg(test)]

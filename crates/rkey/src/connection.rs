@@ -13,6 +13,7 @@ use crate::queue_pair::QueuePair;
 use rkey_core::Access;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::net::IpAddr;
 use std::ops::RangeBounds;
 use std::time::Duration;
 
@@ -43,9 +44,11 @@ pub struct Connection {
 /// The process at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// The peer's PID, as the kernel reports it; 0 if the peer is in a PID namespace that we cannot see.
+    /// Its host; `None` if it runs on this one.
+    pub host: Option<IpAddr>,
+    /// Its PID, as the kernel reports it; 0 if it is on another host, or in a PID namespace that we cannot see.
     pub pid: u32,
-    /// The peer's user id, as the kernel reports it.
+    /// Its user ID, as the kernel reports it; `u32::MAX - 1`, which no user has, if it is on another host.
     pub uid: u32,
 }
 

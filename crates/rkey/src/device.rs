@@ -94,9 +94,12 @@ impl Device {
         Ok(Domain::from_inner(self.clone(), inner))
     }
 
-    /// Listens for peers at an address of this host, such as `"127.0.0.1:7471"`. No network socket is opened: the
-    /// address is a rendezvous point for this user's programs on this host. Port 0 selects a free port
+    /// Listens for peers at an address of this host, such as `"127.0.0.1:7471"`. Port 0 selects a free port
     /// ([`Listener::address`] returns it).
+    ///
+    /// Without a wire (`RKEY_WIRE`, off by default) no network socket is opened: the address is a rendezvous point for this
+    /// user's programs on this host. With a wire, programs on other hosts can connect, too, if the address is one of the wire's
+    /// or a wildcard such as `0.0.0.0`: they find the port over TCP.
     ///
     /// # Errors
     /// The address is in use, does not belong to this host, or is not an address.
@@ -104,10 +107,11 @@ impl Device {
         self.domain()?.listen(address)
     }
 
-    /// Connects to a listening peer, waiting for it up to the device's timeout.
+    /// Connects to a listening peer on this host or, with a wire (`RKEY_WIRE`), on another one. Waits for it up to the device's
+    /// timeout.
     ///
     /// # Errors
-    /// No peer listens there, the peer refused, or it uses another protocol.
+    /// No peer listens there, its host cannot be reached, the peer refused, or it uses another protocol.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
         self.domain()?.connect(address)
     }
@@ -128,7 +132,7 @@ impl Device {
     /// # Errors
     /// [`Error::ConnectionRefused`] says who refused and why, with the peer's private data; if nothing listens, after half a
     /// second. [`Error::Timeout`] if the peer's program does not decide in time. The private data is too long, or the address
-    /// does not belong to this host.
+    /// belongs to a host that cannot be reached (`RKEY_WIRE`).
     pub fn connect_cm(
         &self,
         address: impl ToSocketAddrs,

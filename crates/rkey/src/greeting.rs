@@ -101,6 +101,7 @@ impl Parts {
         let mut mailbox = self.mailbox;
         mailbox.set_peer_limit(peer_limit(&peer.private_data)?);
         let info = PeerInfo {
+            host: peer.host,
             pid: peer.pid,
             uid: peer.uid,
         };

@@ -16,7 +16,7 @@ pub struct Listener {
 
 impl Listener {
     pub(crate) fn bind(domain: &Domain, address: SocketAddr) -> Result<Self> {
-        let raw = domain.device().raw().listen(address)?;
+        let raw = domain.device().raw().listen_for_hosts(address)?;
         Ok(Self {
             domain: domain.clone(),
             raw,

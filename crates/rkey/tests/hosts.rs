@@ -2,11 +2,15 @@
 
 mod common;
 
-use common::{ALL, device, pattern};
-use rkey::{Error, RemoteKey};
+use common::{ALL, LONG, device, pattern};
+use rkey::{Device, Error, RemoteKey};
 use rkey_harness::hosts::Hosts;
-use std::io::{BufRead, BufReader};
+use rustix::process::{Signal, getpid, kill_process};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.3.1", "fd09:3::1"], ["10.9.3.2", "fd09:3::2"]];
 /// The address at which the other process listens, or to which it connects.
@@ -17,36 +21,41 @@ const LEN: usize = 100_003;
 const LISTENS: &str = "listens";
 
 /// Runs a test of this file on a host.
-fn start(hosts: &Hosts, at: usize, test: &str, address: &str) -> Child {
+fn start(hosts: &Hosts, at: usize, test: &str, address: &str, wire: &str) -> Child {
     let mut command = hosts.enter_unprivileged(at, Command::new("nsenter"));
     command
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ADDRESS, address)
-        .env("RKEY_WIRE", "auto")
+        .env("RKEY_WIRE", wire)
         .stdout(Stdio::piped());
     command.spawn().unwrap()
 }
 
-/// Runs a server on the first host and a client on the second, with IPv4 and IPv6.
+/// Starts a server on the first host, and waits until it listens.
+fn start_server(hosts: &Hosts, test: &str, address: &str, wire: &str) -> Child {
+    let mut server = start(hosts, 0, test, address, wire);
+    let mut lines = BufReader::new(server.stdout.as_mut().unwrap()).lines();
+    let listens = lines.any(|line| line.unwrap().contains(LISTENS));
+    assert!(listens, "the server has failed");
+    server
+}
+
+/// Runs a server on the first host and a client on the second, with IPv4 and IPv6. The client succeeds, or kills itself at its end.
 fn run(server: &str, client: &str, mtu: u32) {
     let Some(hosts) = Hosts::new(mtu, &ADDRESSES) else {
         return;
     };
     let [v4, v6] = ADDRESSES[0];
     for address in [format!("{v4}:7471"), format!("[{v6}]:7471")] {
-        let mut server = start(&hosts, 0, server, &address);
-        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-        assert!(
-            lines.any(|line| line.unwrap().contains(LISTENS)),
-            "the server has failed"
-        );
-        let client = start(&hosts, 1, client, &address).wait().unwrap();
-        if !client.success() {
+        let mut server = start_server(&hosts, server, &address, "auto");
+        let client = start(&hosts, 1, client, &address, "auto").wait().unwrap();
+        let is_done = client.success() || client.signal() == Some(Signal::KILL.as_raw());
+        if !is_done {
             server.kill().unwrap();
         }
         let server = server.wait().unwrap();
-        assert!(client.success() && server.success(), "{client}, {server}");
+        assert!(is_done && server.success(), "{client}, {server}");
     }
 }
 
@@ -118,4 +127,130 @@ fn programs_on_two_hosts_connect_through_the_connection_manager() {
     for mtu in [1500, 4400] {
         run("cm_server", "cm_client", mtu);
     }
+}
+
+/// This is not a separate test but the server of [`programs_on_two_hosts_connect`].
+#[test]
+fn server() {
+    let Some(address) = address() else { return };
+    let device = device();
+    let region = device
+        .domain()
+        .unwrap()
+        .register(vec![0u64; LEN], ALL)
+        .unwrap();
+    let listener = device.listen(address.as_str()).unwrap();
+    println!("{LISTENS}");
+    let peer = listener.accept_timeout(LONG).unwrap();
+    assert!(ADDRESSES[1].contains(&&*peer.peer().host.unwrap().to_string()));
+    peer.send(&region.key(..).unwrap()).unwrap();
+    assert_eq!(peer.receive::<String>().unwrap(), "written");
+    assert_eq!(region.read_vec(8..8 + LEN as u64).unwrap(), pattern(7, LEN));
+    let into = device.domain().unwrap();
+    let into = into.register(vec![0u8; LEN], ALL).unwrap();
+    let receiving = peer.receive_into(&into, ..).unwrap();
+    peer.send("posted").unwrap();
+    assert_eq!(receiving.wait().unwrap(), LEN);
+    assert_eq!(into.read_vec(..).unwrap(), pattern(7, LEN));
+    // The client's data queue pair fails by a refused access, and messages still arrive.
+    assert_eq!(peer.receive::<String>().unwrap(), "refused");
+    // The client is killed, so nothing but the end of its TCP connection shows that it has ended.
+    assert!(peer.receive::<String>().unwrap_err().is_peer_gone());
+}
+
+/// This is not a separate test but the client of [`programs_on_two_hosts_connect`].
+#[test]
+fn client() {
+    let Some(address) = address() else { return };
+    let device = device();
+    let local = device
+        .domain()
+        .unwrap()
+        .register(vec![0u8; LEN], ALL)
+        .unwrap();
+    let peer = device.connect(address.as_str()).unwrap();
+    let key: RemoteKey = peer.receive().unwrap();
+    local.write(0, &pattern(7, LEN)).unwrap();
+    peer.write(&local, .., &key, 8).unwrap().wait().unwrap();
+    assert_eq!(peer.fetch_and_add(&key, 0, 5).unwrap().wait().unwrap(), 0);
+    let copy = device.domain().unwrap();
+    let copy = copy.register(vec![0u8; LEN], ALL).unwrap();
+    peer.read(&copy, .., &key, 8).unwrap().wait().unwrap();
+    assert_eq!(copy.read_vec(..).unwrap(), pattern(7, LEN));
+    peer.send("written").unwrap();
+    assert_eq!(peer.receive::<String>().unwrap(), "posted");
+    peer.send_from(&local, ..).unwrap().wait().unwrap();
+    // Memory is mapped only between processes of one host.
+    assert!(matches!(peer.map(&key), Err(Error::NotMappable(_))));
+    let wrong = RemoteKey::from_parts(key.address(), 8, key.key() as u32 ^ 0x100).unwrap();
+    let refused = peer.write_bytes(b"x", &wrong, 0).unwrap().wait();
+    assert!(matches!(
+        refused,
+        Err(Error::Refused { .. } | Error::Denied(_))
+    ));
+    peer.send("refused").unwrap();
+    // Without destroying anything, as when it is killed.
+    kill_process(getpid(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn programs_on_two_hosts_connect() {
+    run("server", "client", 1500);
+}
+
+/// This is not a separate test but the client of [`strangers_do_not_keep_a_client_from_a_listener`].
+#[test]
+fn client_among_strangers() {
+    let Some(address) = address() else { return };
+    let stranger = || TcpStream::connect(&address).unwrap();
+    // More silent connections than the listener keeps.
+    let silent: Vec<TcpStream> = (0..200).map(|_| stranger()).collect();
+    let attacks: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0",
+        b"\xff\xff",
+        // The beginning of a packet, and a packet of another version.
+        b"\0\x20rkeyCON2",
+        b"\0\x09rkeyCON1\0",
+    ];
+    let attackers = attacks.map(|bytes| {
+        let mut stream = stranger();
+        stream.write_all(bytes).unwrap();
+        stream
+    });
+    client();
+    drop((silent, attackers));
+}
+
+#[test]
+fn strangers_do_not_keep_a_client_from_a_listener() {
+    run("server", "client_among_strangers", 1500);
+}
+
+/// This is not a separate test but the client of [`only_a_program_with_a_wire_listens_for_other_hosts`].
+#[test]
+fn client_of_nobody() {
+    let Some(address) = address() else { return };
+    let device = Device::builder().timeout(Duration::from_millis(300));
+    let error = device
+        .open()
+        .unwrap()
+        .connect(address.as_str())
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("with RKEY_WIRE set on its host"), "{text}");
+}
+
+#[test]
+fn only_a_program_with_a_wire_listens_for_other_hosts() {
+    let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
+        return;
+    };
+    let address = format!("{}:7471", ADDRESSES[0][0]);
+    let mut server = start_server(&hosts, "server", &address, "off");
+    let client = start(&hosts, 1, "client_of_nobody", &address, "auto");
+    let client = client.wait_with_output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(client.status.success(), "{client:?}");
 }

@@ -13,7 +13,7 @@ use rkey_link::peer::Credentials;
 use super::carrier::{Carrier, Watched};
 use super::inbox::ReadResult;
 use crate::peers::half_open::HalfOpen;
-use crate::peers::link_limits::LinkFiles;
+use crate::peers::link_limits::{LinkFiles, Party};
 use crate::progress::reactor::Token;
 
 /// The maximum number of packets or new connections handled per socket in one round.
@@ -84,7 +84,7 @@ impl Carrier {
             self.unwatch(&evicted.socket, evicted.token);
             self.drain_link(now, &evicted.socket, evicted.who);
         }
-        self.senders.unproven.push(who, sender);
+        self.senders.unproven.push(Party::of(who), sender);
     }
 
     /// Reads the remaining packets of a link that the caller closes. After the shutdown, the other process cannot send over the

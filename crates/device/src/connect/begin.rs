@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use super::packet::{PEER_CLOSED, Packet, Received, read, send};
+use super::packet::{PEER_CLOSED, Packet, Received};
 use super::socket::{Dialled, Reached, dial_once, not_listening};
 use super::{Peer, REDIALS};
 use crate::device::Device;
@@ -27,8 +27,8 @@ pub struct Connecting {
 }
 
 impl Device {
-    /// Begins a connection as [`Device::connect`] does, without waiting. [`Connecting::try_finish`] makes the first attempt to reach
-    /// the listener.
+    /// Begins a connection to a process of this host as [`Device::connect`] does, without waiting. [`Connecting::try_finish`] makes
+    /// the first attempt to reach the listener.
     ///
     /// # Errors
     /// [`DeviceError::NotThisHost`], [`DeviceError::TooLong`].
@@ -46,7 +46,7 @@ impl Device {
             device: self.clone(),
             address,
             qps: qps.iter().map(|&qp| qp.clone()).collect(),
-            request: Packet::Request(self.side(qps, private_data)?),
+            request: Packet::Request(self.side(qps, private_data, None)?),
             there: None,
             dropped: 0,
             since: Instant::now(),
@@ -59,7 +59,7 @@ impl Connecting {
     /// [`Connecting::try_finish`] again after a pause.
     #[must_use]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.there.as_ref().map(|there| there.socket.as_fd())
+        self.there.as_ref().map(|there| there.channel.as_fd())
     }
 
     /// Makes progress without waiting. Returns the peer once it has accepted; the queue pairs are then in state RTS.
@@ -72,7 +72,7 @@ impl Connecting {
         let there = match self.there.take() {
             Some(there) => there,
             None => match dial_once(self.device.scope(), self.address)? {
-                Dialled::Reached(there) => match send(&there.socket, &self.request) {
+                Dialled::Reached(there) => match there.channel.send(&self.request) {
                     Ok(()) => there,
                     Err(DeviceError::Handshake(_)) => return self.dropped(),
                     Err(error) => return Err(error),
@@ -84,7 +84,7 @@ impl Connecting {
                 }
             },
         };
-        match read(&there.socket)? {
+        match there.channel.read()? {
             Received::Nothing => {
                 self.there = Some(there);
                 Ok(None)

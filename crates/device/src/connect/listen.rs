@@ -6,34 +6,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use rkey_link::peer::peer_credentials;
-use rustix::io::Errno;
-use rustix::net::SocketFlags;
+use rkey_engine::Process;
+use rkey_link::peer::{Credentials, peer_credentials};
 
-use super::packet::{Packet, Side, send, try_receive};
+use super::channel::Channel;
+use super::entrance::{Clients, Entrance, Hosts, accepted_local, accepted_remote};
+use super::packet::{Packet, Side};
 use super::socket::listener;
-use super::{Deadline, PRIVATE_DATA_MAX, Peer, QPS_MAX};
+use super::stream::Path;
+use super::{Deadline, PRIVATE_DATA_MAX, Peer, QPS_MAX, agreed, connect_all};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_readable;
 use crate::objects::qp::Qp;
-use crate::peers::half_open::HalfOpen;
 use crate::peers::names::{self, Scope};
 
-/// The maximum number of silent clients to drop in one round to make room for others.
-const EVICTIONS_MAX: usize = 16;
 /// How long a peer may take to become ready after our answer if the program does not wait: the peer may be short of processor
 /// time.
 const READY_TIME: Duration = Duration::from_secs(20);
 
-/// An address at which other processes of this host can request a connection.
+/// An address at which other processes can request a connection.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) device: Device,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) address: SocketAddr,
-    pub(super) half_open: Mutex<HalfOpen<OwnedFd>>,
+    /// Clients of the Unix socket.
+    pub(super) local: Entrance,
+    /// The TCP sockets for other hosts.
+    pub(super) hosts: Option<Hosts>,
     /// Whether a client of another version has already been logged.
     pub(super) version_logged: AtomicBool,
 }
@@ -83,75 +84,56 @@ impl Listener {
     /// The descriptor that is readable when a client has connected. Only for `poll` and similar calls.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.hosts {
+            Some(hosts) => hosts.watch.as_fd(),
+            None => self.socket.as_fd(),
+        }
     }
 
     /// Whether an accepted client has not sent its request yet.
     #[must_use]
     pub fn has_half_open(&self) -> bool {
-        !self.half_open.lock().is_empty()
+        self.entrances().any(|it| !it.clients.lock().is_empty())
+    }
+
+    fn entrances(&self) -> impl Iterator<Item = &Entrance> {
+        let remote = self.hosts.as_ref().map(|hosts| &hosts.entrance);
+        std::iter::once(&self.local).chain(remote)
     }
 
     /// One round over the new and the half-open clients. Returns the first complete request.
     fn take(&self) -> Result<Option<Incoming>, DeviceError> {
-        let mut half_open = self.half_open.lock();
-        // Further clients wait until the next call.
-        for _ in 0..EVICTIONS_MAX {
-            let waiting = self.accept_new(&mut half_open)?;
-            let incoming = self.first_request(&mut half_open);
-            if incoming.is_some() || !waiting {
-                return Ok(incoming);
-            }
-            // All half-open clients are silent, and more are waiting.
-            if half_open.is_full()
-                && let Some(index) = half_open.greediest()
-            {
-                half_open.remove(index);
-            }
+        let next = |clients: &mut Clients| self.first_request(clients);
+        let incoming = self.local.round(accepted_local, next)?;
+        if incoming.is_some() {
+            return Ok(incoming);
         }
-        Ok(None)
-    }
-
-    /// Accepts new clients while there is room. Returns whether more may be waiting.
-    fn accept_new(&self, half_open: &mut HalfOpen<OwnedFd>) -> Result<bool, DeviceError> {
-        while !half_open.is_full() {
-            match rustix::net::accept_with(
-                &*self.socket,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            ) {
-                Ok(socket) => {
-                    if let Ok(who) = peer_credentials(&socket) {
-                        half_open.push(who, socket);
-                    }
-                }
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(error) => return Err(DeviceError::io("accepting a connection")(error)),
-            }
-        }
-        Ok(true)
+        let (Some(hosts), Some(wire)) = (&self.hosts, self.device.wire()) else {
+            return Ok(None);
+        };
+        let accepted = |socket| accepted_remote(wire, socket);
+        hosts.entrance.round(accepted, next)
     }
 
     /// The first complete request of a half-open client. Drops clients that violate the protocol or stay silent for too long.
-    fn first_request(&self, half_open: &mut HalfOpen<OwnedFd>) -> Option<Incoming> {
+    fn first_request(&self, half_open: &mut Clients) -> Option<Incoming> {
         let mut index = 0;
         while index < half_open.len() {
-            match try_receive(&half_open[index]) {
+            match half_open[index].try_receive() {
                 Ok(None) if !half_open.is_overdue(index, Instant::now()) => index += 1,
                 Ok(None) => drop(half_open.remove(index)),
                 Ok(Some(Packet::Request(side))) => {
-                    let socket = half_open.remove(index);
-                    if let Some(incoming) = self.admit(socket, side) {
+                    let channel = half_open.remove(index);
+                    if let Some(incoming) = self.admit(channel, side) {
                         return Some(incoming);
                     }
                 }
                 Err(error @ DeviceError::Version { .. }) => {
-                    let socket = half_open.remove(index);
+                    let channel = half_open.remove(index);
                     // Every packet carries our version.
                     let words = "the two sides run different versions of rkey".to_owned();
-                    let _ = send(&socket, &Packet::Rejected(words));
-                    let pid = peer_credentials(&socket).ok().and_then(|who| who.pid);
-                    let peer = crate::peers::process::name_of(pid);
+                    let _ = channel.send(&Packet::Rejected(words));
+                    let peer = name_of(&channel);
                     if !self.version_logged.swap(true, Ordering::Relaxed) {
                         tracing::warn!(address = %self.address, peer, %error, "dropped a client");
                     }
@@ -166,27 +148,35 @@ impl Listener {
     }
 
     /// Checks the client that sent a request.
-    fn admit(&self, socket: OwnedFd, side: Side) -> Option<Incoming> {
-        let credentials = peer_credentials(&socket).ok()?;
-        let uid = credentials.uid;
-        if !self.device.scope().admits(uid) {
-            tracing::info!(uid, "dropped a client of another user");
+    fn admit(&self, channel: Channel, side: Side) -> Option<Incoming> {
+        if side.qps.len() > QPS_MAX || side.private_data.len() > PRIVATE_DATA_MAX {
             return None;
         }
-        let ok = side.qps.len() <= QPS_MAX
-            && side.private_data.len() <= PRIVATE_DATA_MAX
-            && self
-                .device
-                .check_identity(side.node, uid, credentials.pid)
-                .is_ok();
-        ok.then(|| Incoming {
+        let (uid, pid, path) = match &channel {
+            Channel::Local(socket) => {
+                let Credentials { uid, pid, .. } = peer_credentials(socket).ok()?;
+                if !self.device.scope().admits(uid) {
+                    tracing::info!(uid, "dropped a client of another user");
+                    return None;
+                }
+                self.device.check_identity(side.node, uid, pid).ok()?;
+                (uid, pid, None)
+            }
+            Channel::Remote(stream) => {
+                let path = agreed(stream.path(), side.mtu).ok()?;
+                (Process::ANOTHER_HOST, None, Some(path))
+            }
+        };
+        Some(Incoming {
             device: self.device.clone(),
-            socket,
+            channel,
             address: self.address,
+            path,
             peer: Peer {
                 node: side.node,
+                host: path.map(|path| path.peer.remote),
                 uid,
-                pid: credentials.pid.unwrap_or(0),
+                pid: pid.unwrap_or(0),
                 qps: side.qps,
                 private_data: side.private_data,
             },
@@ -195,19 +185,26 @@ impl Listener {
 
     /// Waits for a new client until `deadline`, or only a millisecond if there are half-open clients.
     fn wait(&self, deadline: Option<Instant>) -> Result<(), DeviceError> {
-        let half_open = self.half_open.lock();
-        let next = half_open.next_deadline().into_iter().chain(deadline).min();
-        if half_open.is_empty() {
-            drop(half_open);
-            wait_readable(self.socket.as_fd(), next)?;
-        } else {
+        if self.has_half_open() {
             // A short sleep instead of polling all their descriptors: half-open clients are rare, and honest ones send their
-            // request within microseconds.
-            drop(half_open);
+            // request at once.
             let pause = Duration::from_millis(1);
-            wait_readable(self.socket.as_fd(), Some(Instant::now() + pause))?;
+            wait_readable(self.socket(), Some(Instant::now() + pause))?;
+        } else {
+            wait_readable(self.socket(), deadline)?;
         }
         Ok(())
+    }
+}
+
+/// The name of a client for the log.
+fn name_of(channel: &Channel) -> String {
+    match channel {
+        Channel::Local(socket) => {
+            let pid = peer_credentials(socket).ok().and_then(|who| who.pid);
+            crate::peers::process::name_of(pid)
+        }
+        Channel::Remote(stream) => format!("host {}", stream.path().peer.remote),
     }
 }
 
@@ -215,6 +212,9 @@ impl Device {
     /// Whether a peer's process also listens at an address; see [`Incoming::listens_at`].
     #[must_use]
     pub fn is_listener(&self, peer: &Peer, address: SocketAddr) -> bool {
+        if let Some(host) = peer.host {
+            return host == address.ip().to_canonical();
+        }
         let scope = self.scope();
         if let Scope::User(_) = scope {
             return true;
@@ -236,8 +236,10 @@ impl Device {
 #[derive(Debug)]
 pub struct Incoming {
     device: Device,
-    socket: OwnedFd,
+    channel: Channel,
     address: SocketAddr,
+    /// The path to the peer's host, if that is another one.
+    path: Option<Path>,
     peer: Peer,
 }
 
@@ -258,7 +260,7 @@ impl Incoming {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         // The peer sends nothing before our answer, so a readable socket is a closed one.
-        wait_readable(self.socket.as_fd(), Some(Instant::now())).unwrap_or(false)
+        wait_readable(self.channel.as_fd(), Some(Instant::now())).unwrap_or(false)
     }
 
     /// Connects our queue pairs (as many as the peer has, in the same order). When this returns, our queue pairs and the
@@ -280,29 +282,29 @@ impl Incoming {
     /// # Errors
     /// Same as [`Incoming::accept`].
     pub fn answer(self, qps: &[&Qp], private_data: &[u8]) -> Result<Accepting, DeviceError> {
-        let side = self.device.side(qps, private_data)?;
+        let mtu = self.path.map(|path| path.mtu);
+        let side = self.device.side(qps, private_data, mtu)?;
         if qps.len() != self.peer.qps.len() {
-            let _ = send(
-                &self.socket,
-                &Packet::Rejected("the listener has a different number of queue pairs".into()),
-            );
+            let words = "the listener has a different number of queue pairs".to_owned();
+            let _ = self.channel.send(&Packet::Rejected(words));
             return Err(DeviceError::Handshake(
                 "the peer has a different number of queue pairs",
             ));
         }
-        for (ours, theirs) in qps.iter().zip(&self.peer.qps) {
-            ours.connect(self.peer.node, *theirs)?;
-        }
-        send(&self.socket, &Packet::Accepted(side))?;
+        connect_all(qps, &self.peer, self.path)?;
+        self.channel.send(&Packet::Accepted(side))?;
         Ok(Accepting {
-            socket: self.socket,
+            device: self.device,
+            channel: self.channel,
+            qps: qps.iter().map(|&qp| qp.clone()).collect(),
             peer: self.peer,
             deadline: Deadline::after("the connection", READY_TIME),
         })
     }
 
     /// Whether the peer's process also listens at an address, according to the kernel: a program may claim an address of
-    /// another process. Always `true` with `RKEY_SHARE=user`: processes of one user trust each other.
+    /// another process. Always `true` with `RKEY_SHARE=user`: processes of one user trust each other. For a peer on another host:
+    /// whether the address is that of its host.
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
         self.device.is_listener(&self.peer, address)
@@ -311,14 +313,16 @@ impl Incoming {
     /// Refuses the connection, and sends the reason to the peer.
     pub fn reject(self, reason: &str) {
         let reason: String = reason.chars().take(512).collect();
-        let _ = send(&self.socket, &Packet::Rejected(reason));
+        let _ = self.channel.send(&Packet::Rejected(reason));
     }
 }
 
 /// A connection that this side has accepted and the peer has not confirmed yet.
 #[derive(Debug)]
 pub struct Accepting {
-    socket: OwnedFd,
+    device: Device,
+    channel: Channel,
+    qps: Vec<Qp>,
     peer: Peer,
     deadline: Deadline,
 }
@@ -333,16 +337,22 @@ impl Accepting {
     /// A descriptor that is readable when the peer has confirmed or closed the connection.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.channel.as_fd()
     }
 
-    /// Whether the peer is ready. Never blocks.
+    /// Whether the peer is ready. Never blocks. Do not call it again after it has returned `true`.
     ///
     /// # Errors
     /// The peer ended, or its time ran out; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
-        match try_receive(&self.socket)? {
-            Some(Packet::Ready) => Ok(true),
+        match self.channel.try_receive()? {
+            Some(Packet::Ready) => {
+                if let Some(stream) = self.channel.stream() {
+                    let qps: Vec<&Qp> = self.qps.iter().collect();
+                    self.device.watch(stream, &qps)?;
+                }
+                Ok(true)
+            }
             Some(_) => Err(DeviceError::Handshake("the peer sent an unexpected packet")),
             None => self.deadline.remaining().map(|_| false),
         }

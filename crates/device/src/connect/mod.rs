@@ -1,38 +1,47 @@
 //! Connecting queue pairs by address: listen, accept, connect.
 //!
-//! The calls here run in the program's own threads, over an abstract Unix socket named after the address
-//! ([`crate::peers::names`]). The two sides exchange their device, queue pair numbers, first message numbers and up to
+//! The calls here run in the program's own threads: over an abstract Unix socket named after the address
+//! ([`crate::peers::names`]) with processes of this host, over TCP with other hosts (`stream`). The two sides exchange their device, queue pair numbers, first message numbers and up to
 //! [`PRIVATE_DATA_MAX`] bytes of the program's private data, in three packets: `Request` (from the connector), `Accepted` (from
 //! the acceptor, whose queue pairs are then ready) and `Ready` (from the connector, whose queue pairs are then ready). Neither
 //! side returns before both are ready, so the first message never reaches a queue pair that is not ready.
 
 mod begin;
+mod channel;
+mod entrance;
+mod frames;
 mod listen;
 mod packet;
 mod reserve;
 mod socket;
+mod stream;
 
 pub use begin::Connecting;
 pub use listen::{Accepting, Incoming, Listener};
 pub(crate) use packet::decodes;
 pub use reserve::Reservation;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rkey_link::NodeId;
+use rkey_roce::packet::Mtu;
 
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::{Qp, QpAddress};
 use crate::peers::names;
-use packet::{Packet, Side, printable, receive, send};
-use socket::{Reached, dial};
+use packet::{Packet, Side, printable};
+use socket::{Reached, dial, dial_host};
+use stream::{Path, Stream};
 
 /// The maximum private data of one side, in bytes.
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of queue pairs of one connection.
 pub const QPS_MAX: usize = 64;
+/// How many ports to try if the TCP port of a free port is taken.
+const PORT_TRIES: u32 = 16;
 /// How many times to redial a listener that drops us before reading the request.
 const REDIALS: u32 = 32;
 /// The pause before each redial.
@@ -41,11 +50,13 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(10);
 /// The other side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The other side's device.
+    /// The other side's device. On another host, what the peer claims.
     pub node: NodeId,
-    /// The user ID, from the kernel.
+    /// The other side's host; `None` if it is this one.
+    pub host: Option<IpAddr>,
+    /// The user ID, from the kernel; [`Process::ANOTHER_HOST`](rkey_engine::Process::ANOTHER_HOST) on another host.
     pub uid: u32,
-    /// The process ID, from the kernel; 0 if the process is in a PID namespace that we do not see.
+    /// The process ID, from the kernel; 0 if the process is on another host or in a PID namespace that we do not see.
     pub pid: u32,
     /// The other side's queue pairs, in the order of ours.
     pub qps: Vec<QpAddress>,
@@ -54,7 +65,7 @@ pub struct Peer {
 }
 
 impl Device {
-    /// Listens at an address on this host (port 0: any free port, see [`Listener::local_address`]).
+    /// Listens at an address on this host (port 0: any free port, see [`Listener::local_address`]) for peers on this host.
     ///
     /// # Errors
     /// [`DeviceError::NotThisHost`], [`DeviceError::AddressInUse`].
@@ -62,12 +73,26 @@ impl Device {
         self.reserve(address)?.listen()
     }
 
-    /// Connects our queue pairs to as many queue pairs of the program that listens at `address`, and waits up to `timeout` for it
-    /// to appear and to accept. The queue pairs are in state RTS afterwards: those in state RESET get all remote rights, those in
+    /// Like [`Device::listen`], also for peers on other hosts if the device has a wire. They connect to the same port over TCP.
+    ///
+    /// # Errors
+    /// Same as [`Device::listen`]. [`DeviceError::AddressInUse`] also if another program has the TCP port.
+    pub fn listen_for_hosts(&self, address: SocketAddr) -> Result<Listener, DeviceError> {
+        for _ in 0..PORT_TRIES {
+            match self.reserve(address)?.listen_for_hosts() {
+                Err(DeviceError::AddressInUse { .. }) if address.port() == 0 => {}
+                outcome => return outcome,
+            }
+        }
+        Err(DeviceError::AddressInUse { address })
+    }
+
+    /// Connects our queue pairs to as many queue pairs of the program that listens at `address`, which may be on another host, and
+    /// waits up to `timeout` for it to appear and to accept. The queue pairs are in state RTS afterwards: those in state RESET get all remote rights, those in
     /// INIT keep theirs.
     ///
     /// # Errors
-    /// [`DeviceError::NotThisHost`], [`DeviceError::NotListening`], [`DeviceError::Refused`],
+    /// [`DeviceError::NoRoute`], [`DeviceError::NotListening`], [`DeviceError::Refused`],
     /// [`DeviceError::OtherUser`], [`DeviceError::TimedOut`], and the errors of changing the queue pairs. The queue pairs may then be
     /// in any state: destroy them.
     pub fn connect(
@@ -77,16 +102,23 @@ impl Device {
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<Peer, DeviceError> {
+        self.check()?;
         let deadline = Deadline::after("the connection", timeout);
-        self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
+        let Some(path) = self.route(address)? else {
+            return self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()));
+        };
+        let request = Packet::Request(self.side(qps, private_data, Some(path.mtu))?);
+        let dial = |again| dial_host(path, address, &deadline, again);
+        let (there, packet) = ask(dial, &request, deadline, None)?;
+        self.finish(qps, &there, packet, |_| Ok(()))
     }
 
-    /// Like [`Device::connect`], with two time limits: `find` to reach the listener, and then `answer` for its answer.
+    /// Like [`Device::connect`], to a process of this host, with two time limits: `find` to reach the listener, and then `answer` for its answer.
     /// A longer `answer` suits listeners that are busy or short of processors. `admit` can refuse the peer before its
     /// requests can reach the queue pairs.
     ///
     /// # Errors
-    /// Same as [`Device::connect`], and the error of `admit`.
+    /// Same as [`Device::connect`], [`DeviceError::NotThisHost`], and the error of `admit`.
     pub fn connect_with_timeouts(
         &self,
         address: SocketAddr,
@@ -113,7 +145,7 @@ impl Device {
         if !names::is_of_this_host(address.ip()) {
             return Err(DeviceError::NotThisHost { address });
         }
-        let request = Packet::Request(self.side(qps, private_data)?);
+        let request = Packet::Request(self.side(qps, private_data, None)?);
         let dial = |again| dial(self.scope(), address, &deadline, again);
         let (there, packet) = ask(dial, &request, deadline, answer)?;
         self.finish(qps, &there, packet, admit)
@@ -141,31 +173,76 @@ impl Device {
                 "the listener accepted with a different number of queue pairs",
             ));
         }
-        self.check_identity(side.node, there.uid, there.pid)?;
+        let path = match there.channel.stream() {
+            Some(stream) => Some(agreed(stream.path(), side.mtu)?),
+            None => {
+                self.check_identity(side.node, there.uid, there.pid)?;
+                None
+            }
+        };
         let peer = Peer {
             node: side.node,
+            host: path.map(|path| path.peer.remote),
             uid: there.uid,
             pid: there.pid.unwrap_or(0),
             qps: side.qps,
             private_data: side.private_data,
         };
         admit(&peer)?;
-        for (ours, theirs) in qps.iter().zip(&peer.qps) {
-            ours.connect(peer.node, *theirs)?;
+        connect_all(qps, &peer, path)?;
+        there.channel.send(&Packet::Ready)?;
+        if let Some(stream) = there.channel.stream() {
+            self.watch(stream, qps)?;
         }
-        send(&there.socket, &Packet::Ready)?;
         Ok(peer)
     }
 
-    fn side(&self, qps: &[&Qp], private_data: &[u8]) -> Result<Side, DeviceError> {
+    /// From now on, the end of the TCP connection ends the queue pairs, and the end of all queue pairs ends the connection.
+    fn watch(&self, stream: &Stream, qps: &[&Qp]) -> Result<(), DeviceError> {
+        if !stream.is_at_end_of_packet() {
+            return Err(DeviceError::Handshake("the peer sent an unexpected packet"));
+        }
+        let qps = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
+        let shared = self.shared();
+        let host = stream.path().peer.remote;
+        (shared.streams).watch(&shared.reactor, Arc::clone(stream.socket()), host, qps)
+    }
+
+    fn side(
+        &self,
+        qps: &[&Qp],
+        private_data: &[u8],
+        mtu: Option<Mtu>,
+    ) -> Result<Side, DeviceError> {
         check_len("private data", private_data.len(), PRIVATE_DATA_MAX)?;
         check_len("the list of queue pairs", qps.len(), QPS_MAX)?;
         Ok(Side {
             node: self.node(),
             qps: qps.iter().map(|qp| qp.address()).collect(),
             private_data: private_data.to_vec(),
+            mtu: mtu.map_or(0, Mtu::code),
         })
     }
+}
+
+/// The path with the path MTU that both sides allow.
+fn agreed(path: Path, theirs: u8) -> Result<Path, DeviceError> {
+    let theirs = Mtu::from_code(theirs).ok_or(DeviceError::Handshake(
+        "the peer sent a path MTU that does not exist",
+    ))?;
+    let mtu = path.mtu.min(theirs);
+    Ok(Path { mtu, ..path })
+}
+
+/// Connects our queue pairs to those of the peer: over a path to its host, or on this host.
+fn connect_all(qps: &[&Qp], peer: &Peer, path: Option<Path>) -> Result<(), DeviceError> {
+    for (ours, theirs) in qps.iter().zip(&peer.qps) {
+        match path {
+            Some(path) => ours.connect_to_host(*theirs, path.peer, path.mtu)?,
+            None => ours.connect(peer.node, *theirs)?,
+        }
+    }
+    Ok(())
 }
 
 /// Sends a request to the listener that `dial` reaches, and waits for the answer: until the deadline, or for the duration
@@ -186,7 +263,7 @@ fn ask(
             std::thread::sleep(REDIAL_PAUSE);
         }
         let there = dial(again)?;
-        match send(&there.socket, request) {
+        match there.channel.send(request) {
             Ok(()) => {}
             Err(DeviceError::Handshake(_)) => continue,
             Err(error) => return Err(error),
@@ -195,7 +272,7 @@ fn ask(
             let what = "the listener's answer";
             answer.map_or(deadline, |time| Deadline::after(what, time))
         });
-        if let Some(packet) = receive(&there.socket, until)? {
+        if let Some(packet) = there.channel.receive(until)? {
             return Ok((there, packet));
         }
     }
@@ -241,11 +318,10 @@ fn check_len(what: &'static str, len: usize, max: usize) -> Result<(), DeviceErr
 
 #[cfg(test)]
 mod tests {
-    use super::packet::try_receive;
+    use super::channel::Channel;
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::cell::Cell;
-    use std::os::fd::OwnedFd;
 
     /// A listener's behaviour towards a client.
     #[derive(Clone, Copy)]
@@ -258,22 +334,22 @@ mod tests {
     }
     use Behaviour::{Answers, DropsAtOnce, DropsRead, DropsUnread};
 
-    fn serve(socket: OwnedFd, listener: Behaviour) {
-        let request = || while try_receive(&socket).unwrap().is_none() {};
+    fn serve(channel: Channel, listener: Behaviour) {
+        let request = || while channel.try_receive().unwrap().is_none() {};
         match listener {
             DropsAtOnce => {}
-            DropsUnread => wait_for(&socket),
+            DropsUnread => wait_for(&channel),
             DropsRead => request(),
             Answers => {
                 request();
-                send(&socket, &Packet::Ready).unwrap();
+                channel.send(&Packet::Ready).unwrap();
             }
         }
     }
 
-    fn wait_for(socket: &OwnedFd) {
+    fn wait_for(channel: &Channel) {
         use std::os::fd::AsFd;
-        crate::objects::event_queue::wait_readable(socket.as_fd(), None).unwrap();
+        crate::objects::event_queue::wait_readable(channel.as_fd(), None).unwrap();
     }
 
     /// Dials listeners with these behaviours, one after the other, and the last one repeatedly. Returns the number of attempts and
@@ -287,13 +363,17 @@ mod tests {
                 dials.set(dials.get() + 1);
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-                let (socket, theirs) = pair.unwrap();
+                let (ours, theirs) = pair.unwrap();
+                let theirs = Channel::Local(theirs);
                 match listener {
                     DropsAtOnce => serve(theirs, listener),
                     _ => drop(scope.spawn(move || serve(theirs, listener))),
                 }
-                let (uid, pid) = (0, None);
-                Ok(Reached { socket, uid, pid })
+                Ok(Reached {
+                    channel: Channel::Local(ours),
+                    uid: 0,
+                    pid: None,
+                })
             };
             let deadline = Deadline::after("the connection", Duration::from_secs(60));
             ask(dial, &Packet::Rejected("a request".into()), deadline, None)

@@ -1,27 +1,21 @@
 //! The packets of the handshake.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
-
 use rkey_link::NodeId;
-use rkey_link::peer::receive_before_end;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Deadline, QpAddress};
+use super::QpAddress;
+use super::frames::Frames;
 use crate::error::DeviceError;
-use crate::objects::event_queue::wait_readable;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
-const MAGIC: &[u8; 8] = b"rkeyCON1";
+const MAGIC: &[u8; 8] = b"rkeyCON2";
 /// The prefix that all versions share.
 const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.
 pub(super) const PEER_CLOSED: DeviceError =
     DeviceError::Handshake("the peer closed the connection");
 /// The maximum length of a packet.
-const PACKET_MAX: usize = 8192;
+pub(super) const PACKET_MAX: usize = 8192;
 
 /// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +23,8 @@ pub(super) struct Side {
     pub(super) node: NodeId,
     pub(super) qps: Vec<QpAddress>,
     pub(super) private_data: Vec<u8>,
+    /// The code of the largest path MTU between hosts that this side allows; 0 for peers on the same host.
+    pub(super) mtu: u8,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,15 +33,6 @@ pub(super) enum Packet {
     Accepted(Side),
     Rejected(String),
     Ready,
-}
-
-pub(super) fn send(socket: &OwnedFd, packet: &Packet) -> Result<(), DeviceError> {
-    let bytes = encode(packet);
-    match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        Ok(_) => Ok(()),
-        Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PEER_CLOSED),
-        Err(error) => Err(DeviceError::io("sending to the peer")(error)),
-    }
 }
 
 /// The result of reading a socket.
@@ -59,59 +46,16 @@ pub(super) enum Received {
     Reset,
 }
 
-/// Waits for the next packet. `None` if the peer closed its socket before reading what we sent.
-pub(super) fn receive(
-    socket: &OwnedFd,
-    deadline: &Deadline,
-) -> Result<Option<Packet>, DeviceError> {
-    loop {
-        match read(socket)? {
-            Received::Packet(packet) => return Ok(Some(packet)),
-            Received::Nothing => {}
-            Received::Closed => return Err(PEER_CLOSED),
-            Received::Reset => return Ok(None),
-        }
-        let until = Instant::now() + deadline.remaining()?;
-        wait_readable(socket.as_fd(), Some(until))?;
-    }
-}
-
-/// The next packet, if one has arrived.
-pub(super) fn try_receive(socket: &OwnedFd) -> Result<Option<Packet>, DeviceError> {
-    match read(socket)? {
-        Received::Packet(packet) => Ok(Some(packet)),
-        Received::Nothing => Ok(None),
-        Received::Closed | Received::Reset => Err(PEER_CLOSED),
-    }
-}
-
-/// Reads the next packet.
-pub(super) fn read(socket: &OwnedFd) -> Result<Received, DeviceError> {
-    receive_before_end(
-        || read_once(socket),
-        |received| matches!(received, Ok(Received::Closed | Received::Reset)),
-    )
-}
-
-fn read_once(socket: &OwnedFd) -> Result<Received, DeviceError> {
-    let mut buffer = [0u8; PACKET_MAX];
-    match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
-        Ok((_, 0)) => Ok(Received::Closed),
-        Err(Errno::CONNRESET) => Ok(Received::Reset),
-        Ok((_, len)) => match buffer.get(..len).and_then(decode) {
-            Some(packet) => Ok(Received::Packet(packet)),
-            None => Err(match other_version(&buffer) {
-                Some(there) => DeviceError::Version {
-                    protocol: "connection protocol",
-                    there,
-                    here: version_of(MAGIC).unwrap_or_default(),
-                },
-                None => DeviceError::Handshake("the peer does not use rkey's connection protocol"),
-            }),
+/// A packet that has arrived.
+pub(super) fn parse(bytes: &[u8]) -> Result<Packet, DeviceError> {
+    decode(bytes).ok_or_else(|| match other_version(bytes) {
+        Some(there) => DeviceError::Version {
+            protocol: "connection protocol",
+            there,
+            here: version_of(MAGIC).unwrap_or_default(),
         },
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
-        Err(error) => Err(DeviceError::io("receiving from the peer")(error)),
-    }
+        None => DeviceError::Handshake("the peer does not use rkey's connection protocol"),
+    })
 }
 
 pub(super) fn encode(packet: &Packet) -> Vec<u8> {
@@ -147,32 +91,18 @@ pub(super) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Whether bytes are a packet of the protocol; for fuzzing.
+/// Whether bytes are a packet of the protocol, or begin with one in a byte stream; for fuzzing.
 pub(crate) fn decodes(bytes: &[u8]) -> bool {
-    decode(bytes).is_some()
+    let mut frames = Frames::default();
+    frames.add(bytes);
+    let mut in_stream = std::iter::from_fn(|| frames.next().ok().flatten());
+    in_stream.any(|packet| decode(&packet).is_some()) || decode(bytes).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{PRIVATE_DATA_MAX, QPS_MAX};
     use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    #[test]
-    fn the_last_packet_of_a_peer_that_never_reads_arrives() {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        send(&ours, &Packet::Ready).unwrap();
-        send(&theirs, &Packet::Rejected("no".into())).unwrap();
-        // The kernel reports a reset first, because the peer has not read all packets.
-        drop(theirs);
-        assert_eq!(
-            try_receive(&ours).unwrap(),
-            Some(Packet::Rejected("no".into()))
-        );
-        assert!(try_receive(&ours).is_err());
-    }
 
     #[test]
     fn packets_round_trip() {
@@ -189,6 +119,7 @@ mod tests {
                 QPS_MAX
             ],
             private_data: vec![0xa5; PRIVATE_DATA_MAX],
+            mtu: 5,
         };
         for packet in [
             Packet::Request(side.clone()),
@@ -204,7 +135,7 @@ mod tests {
 
     #[test]
     fn other_versions_are_distinguished_from_other_bytes() {
-        assert_eq!(other_version(b"rkeyCON2whatever"), Some(2));
+        assert_eq!(other_version(b"rkeyCON1whatever"), Some(1));
         for none in [
             &encode(&Packet::Ready)[..],
             b"rkeyCONx",

@@ -5,13 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
-
 use super::Listener;
+use super::entrance::{Entrance, Hosts};
 use super::socket::{bind, bind_free_port};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::peers::half_open::HalfOpen;
 use crate::peers::names;
 
 /// An address of this host that belongs to this device until the value is dropped: no other process can listen there.
@@ -56,20 +54,41 @@ impl Reservation {
         self.address
     }
 
-    /// Listens at the address.
+    /// Listens at the address for peers on this host.
     ///
     /// # Errors
     /// [`DeviceError::Failed`], or the socket failed: the address is free again.
     pub fn listen(self) -> Result<Listener, DeviceError> {
+        self.listen_by(|_, _| Ok(None))
+    }
+
+    /// Like [`Reservation::listen`], also for peers on other hosts if the device has a wire. They connect to the same port over
+    /// TCP.
+    ///
+    /// # Errors
+    /// Same as [`Reservation::listen`]. [`DeviceError::AddressInUse`] if another program has the TCP port.
+    pub fn listen_for_hosts(self) -> Result<Listener, DeviceError> {
+        let address = self.address;
+        self.listen_by(|device, socket| match device.wire() {
+            Some(wire) => Hosts::listen(wire, address, socket),
+            None => Ok(None),
+        })
+    }
+
+    fn listen_by(
+        self,
+        hosts: impl FnOnce(&Device, &Arc<OwnedFd>) -> Result<Option<Hosts>, DeviceError>,
+    ) -> Result<Listener, DeviceError> {
         self.device.check()?;
         rustix::net::listen(&self.socket, 128).map_err(DeviceError::io("listening"))?;
         let socket = Arc::new(self.socket);
         self.device.shared().lifecycle().add_wait_point(&socket);
         Ok(Listener {
+            local: Entrance::new(vec![Arc::clone(&socket)]),
+            hosts: hosts(&self.device, &socket)?,
             device: self.device,
             socket,
             address: self.address,
-            half_open: Mutex::new(HalfOpen::new()),
             version_logged: AtomicBool::new(false),
         })
     }

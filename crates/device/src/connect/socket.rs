@@ -2,16 +2,19 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rkey_engine::Process;
 use rkey_link::peer::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::Deadline;
+use super::channel::Channel;
 use super::packet::PEER_CLOSED;
+use super::{Deadline, stream};
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
+use crate::wire::WirePath;
 
 /// How many times to try a listener whose backlog is full.
 const LISTENER_TRIES: u32 = 50;
@@ -69,7 +72,8 @@ pub(super) fn listener(
 /// A connection to a listener.
 #[derive(Debug)]
 pub(super) struct Reached {
-    pub(super) socket: OwnedFd,
+    pub(super) channel: Channel,
+    /// The listener's user; [`Process::ANOTHER_HOST`] on another host.
     pub(super) uid: u32,
     pub(super) pid: Option<u32>,
 }
@@ -91,15 +95,50 @@ pub(super) fn dial(
     deadline: &Deadline,
     again: bool,
 ) -> Result<Reached, DeviceError> {
+    repeat(deadline, again, || dial_once(scope, address))?
+        .ok_or_else(|| not_listening(address, deadline.timeout))
+}
+
+/// Like [`dial`], for an address of another host.
+pub(super) fn dial_host(
+    path: WirePath,
+    address: SocketAddr,
+    deadline: &Deadline,
+    again: bool,
+) -> Result<Reached, DeviceError> {
+    let reached = repeat(deadline, again, || {
+        let until = Instant::now() + deadline.remaining().unwrap_or_default();
+        Ok(match stream::connect(path, address, until)? {
+            Some(stream) => Dialled::Reached(Reached {
+                channel: Channel::Remote(stream),
+                uid: Process::ANOTHER_HOST,
+                pid: None,
+            }),
+            None => Dialled::NoListener,
+        })
+    })?;
+    reached.ok_or(DeviceError::NotListening {
+        address,
+        waited: deadline.timeout,
+        hint: "start the listener first, with RKEY_WIRE set on its host; firewalls must allow TCP connections to its port",
+    })
+}
+
+/// Repeats attempts to reach a listener until the deadline. `None` if there was no listener.
+fn repeat(
+    deadline: &Deadline,
+    again: bool,
+    attempt: impl Fn() -> Result<Dialled, DeviceError>,
+) -> Result<Option<Reached>, DeviceError> {
     let mut pause = RETRY.0;
     loop {
-        match dial_once(scope, address)? {
-            Dialled::Reached(there) => return Ok(there),
+        match attempt()? {
+            Dialled::Reached(there) => return Ok(Some(there)),
             Dialled::NoListener if again => return Err(PEER_CLOSED),
             Dialled::Busy | Dialled::NoListener => {}
         }
         let Ok(left) = deadline.remaining() else {
-            return Err(not_listening(address, deadline.timeout));
+            return Ok(None);
         };
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(RETRY.1);
@@ -121,7 +160,7 @@ pub(super) fn dial_once(scope: Scope, address: SocketAddr) -> Result<Dialled, De
                     return Err(DeviceError::OtherUser { uid });
                 }
                 return Ok(Dialled::Reached(Reached {
-                    socket,
+                    channel: Channel::Local(socket),
                     uid,
                     pid: credentials.pid,
                 }));

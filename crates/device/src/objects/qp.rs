@@ -7,9 +7,10 @@ use parking_lot::Mutex;
 use rkey_core::{Access, Api, Denial};
 use rkey_engine::{
     DenialReport, Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest,
-    SendRequest, Side,
+    SendRequest, Side, WirePeer,
 };
 use rkey_link::NodeId;
+use rkey_roce::packet::Mtu;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
@@ -236,9 +237,28 @@ impl Qp {
     /// # Errors
     /// Same as [`Qp::modify`].
     pub fn connect(&self, node: NodeId, peer: QpAddress) -> Result<(), DeviceError> {
+        self.to_rts(self.steps_to_rts(Some(node), peer))
+    }
+
+    /// Like [`Qp::connect`], to a queue pair of another host.
+    ///
+    /// # Errors
+    /// Same as [`Qp::modify`].
+    pub(crate) fn connect_to_host(
+        &self,
+        peer: QpAddress,
+        host: WirePeer,
+        mtu: Mtu,
+    ) -> Result<(), DeviceError> {
+        let [init, mut rtr, rts] = self.steps_to_rts(None, peer);
+        rtr.wire = Some(host);
+        rtr.path_mtu = Some(mtu.bytes() as u32);
+        self.to_rts([init, rtr, rts])
+    }
+
+    fn to_rts(&self, [init, rtr, rts]: [QpAttributes; 3]) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
         shared.lifecycle().check()?;
-        let [init, rtr, rts] = self.steps_to_rts(node, peer);
         // This is one command, so that the queue pair cannot fail between two steps because its peer has ended.
         shared.driver.post(|engine| {
             let state = engine.query_qp(self.0.id).map(|info| info.state);
@@ -252,8 +272,7 @@ impl Qp {
     }
 
     /// The attributes for the three steps from RESET to RTS.
-    fn steps_to_rts(&self, node: NodeId, peer: QpAddress) -> [QpAttributes; 3] {
-        let node = Some(node);
+    fn steps_to_rts(&self, node: Option<NodeId>, peer: QpAddress) -> [QpAttributes; 3] {
         let mut rtr = QpAttributes::rtr(
             Peer {
                 qpn: peer.qpn,
@@ -395,6 +414,7 @@ impl Drop for QpInner {
             return;
         }
         self.send_waiting_datagrams();
+        shared.streams.forget(&shared.reactor, self.id);
         shared.qps.remove(self.qpn);
         shared.events.remove(Source::Qp(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {

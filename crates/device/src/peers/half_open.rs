@@ -4,10 +4,9 @@
 //! drops clients that are overdue. If there is no room for a new one, it drops a client of the party that has the most.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
-
-use rkey_link::peer::Credentials;
 
 use crate::peers::link_limits::Party;
 
@@ -18,25 +17,25 @@ const TIME: Duration = Duration::from_secs(1);
 
 /// Clients, in the order in which they connected.
 #[derive(Debug)]
-pub(crate) struct HalfOpen<C>(Vec<Entry<C>>);
+pub(crate) struct HalfOpen<C, P = Party>(Vec<Entry<C, P>>);
 
 #[derive(Debug)]
-struct Entry<C> {
+struct Entry<C, P> {
     client: C,
-    party: Party,
+    party: P,
     until: Instant,
 }
 
-impl<C> HalfOpen<C> {
+impl<C, P: Copy + Eq + Hash> HalfOpen<C, P> {
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Adds a client that has just connected.
-    pub(crate) fn push(&mut self, who: Credentials, client: C) {
+    /// Adds a client of a party that has just connected.
+    pub(crate) fn push(&mut self, party: P, client: C) {
         self.0.push(Entry {
             client,
-            party: Party::of(who),
+            party,
             until: Instant::now() + TIME,
         });
     }
@@ -80,7 +79,7 @@ impl<C> HalfOpen<C> {
 
     /// The client to drop for a new one: the oldest one of the party with the most clients.
     pub(crate) fn greediest(&self) -> Option<usize> {
-        let mut counts: HashMap<Party, usize> = HashMap::new();
+        let mut counts: HashMap<P, usize> = HashMap::new();
         for entry in &self.0 {
             *counts.entry(entry.party).or_default() += 1;
         }
@@ -91,7 +90,7 @@ impl<C> HalfOpen<C> {
     }
 }
 
-impl<C> Index<usize> for HalfOpen<C> {
+impl<C, P> Index<usize> for HalfOpen<C, P> {
     type Output = C;
 
     fn index(&self, index: usize) -> &C {
@@ -99,7 +98,7 @@ impl<C> Index<usize> for HalfOpen<C> {
     }
 }
 
-impl<C> IndexMut<usize> for HalfOpen<C> {
+impl<C, P> IndexMut<usize> for HalfOpen<C, P> {
     fn index_mut(&mut self, index: usize) -> &mut C {
         &mut self.0[index].client
     }
@@ -109,10 +108,11 @@ impl<C> IndexMut<usize> for HalfOpen<C> {
 mod tests {
     use super::*;
     use crate::peers::link_limits::tests::who;
+    use rkey_link::peer::Credentials;
 
     fn greediest(clients: &[Credentials]) -> Option<usize> {
         let mut all = HalfOpen::new();
-        clients.iter().for_each(|client| all.push(*client, ()));
+        (clients.iter()).for_each(|client| all.push(Party::of(*client), ()));
         all.greediest()
     }
 
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(all.next_deadline(), None);
         let before = Instant::now();
         for name in ["a", "b"] {
-            all.push(who(1, true), name);
+            all.push(Party::of(who(1, true)), name);
         }
         assert_eq!(all.overdue(before), None);
         let next = all.next_deadline().unwrap();

@@ -17,6 +17,7 @@
 //! | `link_limits` | how many links and descriptors other processes may use |
 //! | `identity` | which process a device belongs to |
 //! | `process` | what the kernel reports about other processes |
+//! | `streams` | TCP connections that show whether peers on other hosts still exist |
 //! | `unresponsive` | whether a peer that does not respond had the processor time to do so |
 
 pub(crate) mod discovery;
@@ -30,6 +31,7 @@ pub mod names;
 pub(crate) mod process;
 pub(crate) mod qp_numbers;
 pub(crate) mod reception;
+pub(crate) mod streams;
 pub(crate) mod unresponsive;
 
 use std::time::Instant;
@@ -66,6 +68,9 @@ impl Peers {
         self.links.handle(shared, token)
             || self.reception.handle(shared, &mut self.links, token)
             || self.discovery.handle(shared, &mut self.links, token)
+            || shared
+                .streams
+                .handle(&shared.driver, &shared.reactor, token)
     }
 
     /// Handles the requests of other threads, and everything that is due at `now`. Returns whether the engine thread

@@ -12,7 +12,7 @@ use crate::peers::half_open::{self, HalfOpen};
 use crate::peers::handshake::{
     Acceptor, Greeting, HandshakeError, LinkRequest, LocalNode, OtherConnection, Step,
 };
-use crate::peers::link_limits::LinkLimits;
+use crate::peers::link_limits::{LinkLimits, Party};
 use crate::peers::links::Links;
 use crate::peers::process;
 use crate::progress::reactor::Token;
@@ -117,7 +117,8 @@ impl Reception {
             return;
         }
         let who = acceptor.credentials();
-        self.half_open.push(who, Client { acceptor, token });
+        self.half_open
+            .push(Party::of(who), Client { acceptor, token });
     }
 
     fn drop_half_open(&mut self, shared: &Shared, index: usize) {

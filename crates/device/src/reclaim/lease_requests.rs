@@ -179,6 +179,10 @@ impl Qp {
         let deadline = Instant::now() + timeout;
         loop {
             let info = self.query()?;
+            if info.attributes.wire.is_some() {
+                let reason = "the peer is on another host".to_owned();
+                return Err(DeviceError::Refused { reason });
+            }
             if let Some((qpn, node)) = info.attributes.peer.and_then(|p| Some((p.qpn, p.node?))) {
                 if node == shared.node {
                     let reason =

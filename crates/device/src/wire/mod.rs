@@ -266,6 +266,15 @@ impl Wire {
         self.core.is_usable() && self.core.port(address).is_some()
     }
 
+    /// The addresses at which the wire receives packets.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let ports = match self.core.is_usable() {
+            true => &self.core.ports[..],
+            false => &[],
+        };
+        ports.iter().map(|port| port.address.ip())
+    }
+
     /// The route to another host, as the routing table has it now: from `local` if given, else from any address of this wire.
     /// `None` if there is no route.
     #[must_use]

@@ -1,0 +1,180 @@
+//! TCP connections between the two sides of a handshake on different hosts. Afterwards, each side notices by its TCP connection that
+//! the other has ended ([`crate::peers::streams`]).
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rkey_engine::WirePeer;
+use rkey_roce::packet::Mtu;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+use super::frames::{BadLength, Frames};
+use super::packet::{PEER_CLOSED, Received, parse};
+use crate::error::DeviceError;
+use crate::wire::WirePath;
+
+/// If a host is silent for this long, it is asked whether it still exists.
+const IDLE: Duration = Duration::from_secs(10);
+/// A host that leaves this many questions unanswered has ended, with this pause between them.
+const PROBES: (u32, Duration) = (4, Duration::from_secs(3));
+/// The number of TCP connections that may wait at a listener for us to accept them.
+const BACKLOG: i32 = 128;
+
+/// A TCP connection to the peer's host.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: Arc<OwnedFd>,
+    path: Path,
+    received: Mutex<Frames>,
+}
+
+/// The path between the hosts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    pub(super) peer: WirePeer,
+    /// The largest path MTU that our side allows.
+    pub(super) mtu: Mtu,
+}
+
+impl Stream {
+    /// Wraps a connected socket.
+    pub(super) fn new(socket: OwnedFd, path: Path) -> Result<Self, DeviceError> {
+        watch_host(&socket).map_err(DeviceError::io("configuring a TCP connection"))?;
+        Ok(Self {
+            socket: Arc::new(socket),
+            path,
+            received: Mutex::default(),
+        })
+    }
+
+    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    pub(super) fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Whether all that has arrived was read as packets.
+    pub(super) fn is_at_end_of_packet(&self) -> bool {
+        self.received.lock().is_empty()
+    }
+
+    pub(super) fn send(&self, packet: &[u8]) -> Result<(), DeviceError> {
+        let Some(frame) = Frames::frame(packet) else {
+            return Err(DeviceError::Handshake("the packet is too long"));
+        };
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::send(&self.socket, &frame, flags) {
+            Ok(sent) if sent == frame.len() => Ok(()),
+            // The packets of a handshake fit into the socket's buffer, unless the peer reads none.
+            Ok(_) | Err(Errno::AGAIN) => Err(DeviceError::Handshake("the peer does not read")),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PEER_CLOSED),
+            Err(error) => Err(DeviceError::io("sending to the peer")(error)),
+        }
+    }
+
+    pub(super) fn read(&self) -> Result<Received, DeviceError> {
+        let mut frames = self.received.lock();
+        loop {
+            let next = frames.next().map_err(|BadLength| {
+                DeviceError::Handshake("the peer does not use rkey's connection protocol")
+            })?;
+            if let Some(packet) = next {
+                return parse(&packet).map(Received::Packet);
+            }
+            let mut buffer = [0u8; 2048];
+            match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Ok(Received::Closed),
+                Ok((_, len)) => frames.add(buffer.get(..len).unwrap_or_default()),
+                Err(Errno::CONNRESET) => return Ok(Received::Reset),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+                Err(error) => return Err(DeviceError::io("receiving from the peer")(error)),
+            }
+        }
+    }
+}
+
+/// Makes the connection end some time after the other host has ended or is no longer reachable.
+fn watch_host(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, PROBES.1)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES.0)?;
+    sockopt::set_socket_keepalive(socket, true)
+}
+
+/// Connects to a port of another host, waiting until `until` for its answer. `None` if no program listens there.
+///
+/// # Errors
+/// The system does not reach the host, or it does not answer.
+pub(super) fn connect(
+    path: WirePath,
+    to: SocketAddr,
+    until: Instant,
+) -> Result<Option<Stream>, DeviceError> {
+    let io = DeviceError::io("connecting to another host");
+    let socket = new_socket(to.ip())?;
+    rustix::net::bind(&socket, &SocketAddr::new(path.local, 0)).map_err(io)?;
+    let io = DeviceError::io("connecting to another host");
+    match rustix::net::connect(&socket, &to) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            let left = until.saturating_duration_since(Instant::now());
+            let limit = Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let mut set = [PollFd::new(&socket, PollFlags::OUT)];
+            match poll(&mut set, Some(&limit)) {
+                // The caller checks the time.
+                Ok(0) | Err(Errno::INTR) => return Ok(None),
+                Ok(_) => {}
+                Err(error) => return Err(io(error)),
+            }
+            match sockopt::socket_error(&socket).map_err(DeviceError::io("connecting"))? {
+                Ok(()) => {}
+                Err(Errno::CONNREFUSED) => return Ok(None),
+                Err(error) => return Err(io(error)),
+            }
+        }
+        Err(Errno::CONNREFUSED) => return Ok(None),
+        Err(error) => return Err(io(error)),
+    }
+    let peer = WirePeer {
+        local: path.local,
+        remote: to.ip().to_canonical(),
+    };
+    let mtu = path.mtu;
+    Stream::new(socket, Path { peer, mtu }).map(Some)
+}
+
+/// Listens at an address of this host for TCP connections. `None` if another program has the port.
+pub(super) fn listen(address: SocketAddr) -> Result<Option<OwnedFd>, DeviceError> {
+    let io = DeviceError::io("listening for other hosts");
+    let socket = new_socket(address.ip())?;
+    // As every server does: the port is free at once when the previous server has ended.
+    sockopt::set_socket_reuseaddr(&socket, true)
+        .map_err(DeviceError::io("listening for other hosts"))?;
+    match rustix::net::bind(&socket, &address).and_then(|()| rustix::net::listen(&socket, BACKLOG))
+    {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::ADDRINUSE) => Ok(None),
+        Err(error) => Err(io(error)),
+    }
+}
+
+fn new_socket(ip: IpAddr) -> Result<OwnedFd, DeviceError> {
+    let family = match ip {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+        .map_err(DeviceError::io("creating a socket"))
+}
