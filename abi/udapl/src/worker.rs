@@ -185,6 +185,7 @@ impl Round {
                 self.peer_left(&incoming, &hello);
             }
             while let Ok(Some(cq)) = self.ia.channel.try_next_event() {
+                self.confirm();
                 self.ia.cq_event(cq);
             }
             if let Err(error) = self.device_events() {
@@ -219,8 +220,9 @@ impl Round {
     }
 
     /// Takes what the device has reported.
-    fn device_events(&self) -> std::result::Result<(), DeviceError> {
+    fn device_events(&mut self) -> std::result::Result<(), DeviceError> {
         while let Some(event) = self.ia.device.next_event(Some(Duration::ZERO))? {
+            self.confirm();
             self.ia.device_event(event);
         }
         Ok(())
@@ -305,7 +307,8 @@ impl Round {
     }
 
     /// Takes the confirmations of accepted connections. A peer may have sent one before the request or disconnect that
-    /// was taken last, so its event must come first.
+    /// was taken last, or before it ended, so its event must come first: `dtestcm` counts events and takes the last ones for
+    /// disconnections.
     fn confirm(&mut self) {
         self.await_answers();
         self.jobs.append(&mut *self.shared.jobs.lock());

@@ -167,7 +167,7 @@ fn three_processes_share(ip: IpAddr) {
     // In bursts, so that packets travel together; the last packet of a burst is shorter.
     for psn in 0..48_u32 {
         let qp = processes[psn as usize / 16].1.qp();
-        let length = if psn % 16 == 15 { 5 } else { 1024 };
+        let length = if psn % 16 == 15 { 5 } else { 256 };
         let bytes = packet(qp, psn, &vec![psn as u8; length]);
         outgoing.push(ip, ip, &bytes);
     }
@@ -335,7 +335,8 @@ fn faulty(faults: &str) -> (Wire, IpAddr) {
     (Wire::open(&[ip], &config.wire).unwrap(), ip)
 }
 
-/// Sends 48 packets of two lengths.
+/// Sends 48 packets of two lengths. Twice as many fit into the buffer of a socket, so that none is lost if the receiver has to wait
+/// for a processor.
 fn send_some(wire: &Wire, from: IpAddr, to: IpAddr, qp: u32) {
     let mut outgoing = Outgoing::default();
     for psn in 0..48_u32 {
