@@ -102,7 +102,8 @@ impl Format {
         }
     }
 
-    fn fits(self, address: &SocketAddr) -> bool {
+    /// Whether an address can be written in this format.
+    pub(crate) fn fits(self, address: &SocketAddr) -> bool {
         match self {
             Self::In => address.is_ipv4(),
             Self::In6 => address.is_ipv6(),

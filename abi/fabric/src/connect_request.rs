@@ -80,6 +80,11 @@ pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, V
         incoming.reject("");
         return None;
     };
+    // A client on another host need not know the address at which we see it.
+    if let Some(host) = incoming.peer().host {
+        let is_its = hello.name.ip().to_canonical() == host;
+        hello.name = SocketAddr::new(host, if is_its { hello.name.port() } else { 0 });
+    }
     // A client does not have to listen. If it does not, its port cannot be confirmed, and is dropped.
     if !incoming.listens_at(hello.name) {
         hello.name = SocketAddr::new(hello.name.ip(), 0);

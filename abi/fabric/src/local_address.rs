@@ -77,15 +77,25 @@ impl LocalAddress {
         Ok(())
     }
 
-    /// Listens on the address.
+    /// Listens on the address, for peers on this host.
     pub(crate) fn listen(&mut self, device: &Device) -> Result<Listener> {
+        Ok(self.take(device)?.listen()?)
+    }
+
+    /// Like [`Self::listen`], also for peers on other hosts if the device has a wire.
+    pub(crate) fn listen_for_hosts(&mut self, device: &Device) -> Result<Listener> {
+        Ok(self.take(device)?.listen_for_hosts()?)
+    }
+
+    /// The reserved address, to listen at it.
+    fn take(&mut self, device: &Device) -> Result<Reservation> {
         let reserved = match self.reserved.take() {
             Some(reserved) => reserved,
             None => device.reserve(self.requested)?,
         };
         // Later listeners get this address, even after a failure.
         self.requested = reserved.local_address();
-        Ok(reserved.listen()?)
+        Ok(reserved)
     }
 }
 

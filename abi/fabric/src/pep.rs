@@ -12,6 +12,7 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::info::build::new_info;
 use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
+use crate::info::{default_source, required};
 use crate::local_address::LocalAddress;
 use crate::nosys::{self, nosys};
 use crate::object::{find, handle_of, object, publish, remove, status, write_name};
@@ -138,7 +139,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
             owner.api_version(),
             FI_EP_MSG,
             &hints,
-            crate::mode::required()?,
+            required(FI_EP_MSG, &hints)?,
         )
         .map_err(|why| {
             tracing::info!("no passive endpoint matches this fi_info: {why}");
@@ -149,7 +150,7 @@ pub(crate) unsafe extern "C" fn passive_ep(
         offer.prov_name = Some(name.to_owned());
         let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
         let mut local_address =
-            LocalAddress::new(address.map_or_else(|| format.loopback(0), |it| it.0));
+            LocalAddress::new(address.map_or_else(|| default_source(FI_EP_MSG, format), |it| it.0));
         if address.is_some() {
             local_address.reserve(&owner.inner.device()?)?;
         }
@@ -302,7 +303,8 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         if state.serving.is_some() {
             return Err(FiError::OPBADSTATE);
         }
-        let listener = state.local_address()?.listen(&pep.fabric.device()?)?;
+        let device = pep.fabric.device()?;
+        let listener = state.local_address()?.listen_for_hosts(&device)?;
         let weak = Arc::downgrade(pep);
         let handler = move |incoming: Incoming| {
             match weak.upgrade() {

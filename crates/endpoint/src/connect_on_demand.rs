@@ -12,7 +12,7 @@ use super::hello::{refused, why_not};
 use super::listeners::{Coming, Listeners, Serving};
 use super::{Driver, Front, Holder};
 use rkey_device::time;
-use rkey_device::{DeviceError, Incoming, Listener, Qp};
+use rkey_device::{DeviceError, Incoming, Listener, Qp, names};
 use rkey_rdm::address::Destination;
 use rkey_rdm::error::Error;
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
@@ -136,7 +136,14 @@ impl<F: Front> Driver<F> {
     fn connect_to(&self, peer: usize, to: Destination) {
         // Add the connection first: messages may arrive over it as soon as the peer is notified that our queue pair
         // is ready.
-        let made = self.prepare_connection(to).and_then(|(qp, index)| {
+        // The messages of these endpoints need features that packets to other hosts do not have.
+        let address = to.address;
+        let is_here = match names::is_of_this_host(address.ip()) {
+            true => Ok(()),
+            false => Err(F::error_of(&DeviceError::NotThisHost { address })),
+        };
+        let made = is_here.and_then(|()| self.prepare_connection(to));
+        let made = made.and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {
                 tracing::warn!("cannot reach {to}: {error}");

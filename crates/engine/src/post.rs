@@ -238,6 +238,11 @@ fn prepare(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError> {
         _ if qp_type == QpType::Raw => prepare_frame(qp, request)?,
         _ => prepare_other(qp, request, &mut flags)?,
     }
+    if flags.contains(WqeFlags::REQUESTED_KEY) && qp.wire.is_some() {
+        return Err(PostError::NotSupported(
+            "packets to other hosts cannot carry keys that the peer's program chose",
+        ));
+    }
     let wqe = qp.sq.tail_mut();
     let total = if wqe.op == CompletionOp::AtomicWrite {
         8

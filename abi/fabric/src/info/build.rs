@@ -33,6 +33,11 @@ impl Drop for Owned {
 }
 
 impl List {
+    /// Whether it has no entries.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
     /// Adds an entry at the end. `handle` is that of the hints.
     pub(crate) fn add(
         &mut self,

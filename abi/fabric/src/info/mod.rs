@@ -16,6 +16,8 @@ use crate::object::status;
 use crate::sys::*;
 use filter::Hints;
 use parking_lot::Mutex;
+use rkey_device::wire::{WirePath, chosen, route};
+use rkey_device::{Config, WireSetting, names};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int};
 use std::net::{IpAddr, SocketAddr};
@@ -77,15 +79,26 @@ fn find(
 ) -> Result<*mut Info> {
     let format = Format::of(hints.addr_format).ok_or(FiError::NODATA)?;
     let (source, dest) = addresses(node, service, flags, hints, format)?;
-    for address in [source, dest].into_iter().flatten() {
-        if !rkey_device::names::is_of_this_host(address.ip()) {
-            warn_unreachable(address.ip());
-            return Err(FiError::NODATA);
-        }
+    let is_here = |address: &SocketAddr| names::is_of_this_host(address.ip());
+    if let Some(source) = source.filter(|source| !is_here(source)) {
+        warn_unreachable(source.ip(), "it is not an address of this host");
+        return Err(FiError::NODATA);
     }
-    let required = crate::mode::required()?;
+    let path = match dest.filter(|dest| !is_here(dest)) {
+        Some(dest) => Some(path_to(dest.ip())?),
+        None => None,
+    };
+    // Only these endpoints are connected one to one, as packets between hosts require.
+    let types = match path {
+        Some(_) => &[FI_EP_MSG][..],
+        None => &[FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM],
+    };
     let mut list = build::List::default();
-    for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
+    for &ep_type in types {
+        let mut required = required(ep_type, hints)?;
+        if path.is_some() {
+            required |= FI_MR_PROV_KEY;
+        }
         let offer = match filter::matches(version, ep_type, hints, required) {
             Ok(offer) => offer,
             Err(why) => {
@@ -93,26 +106,82 @@ fn find(
                 continue;
             }
         };
-        // Without a source address, an endpoint gets a free loopback port when it is used.
-        let source = source.unwrap_or_else(|| format.loopback(0));
+        // Without a source address, an endpoint gets a free port when it is used.
+        let source = source.unwrap_or_else(|| match path {
+            Some(path) => SocketAddr::new(path.local, 0),
+            None => default_source(ep_type, format),
+        });
         list.add(&offer, format, source, dest, hints.handle)?;
+    }
+    if path.is_some() && list.is_empty() {
+        tracing::warn!(
+            "no match: peers on other hosts are reached by FI_EP_MSG endpoints with FI_MR_PROV_KEY only; for FI_EP_RDM, use FI_PROVIDER=\"rkey;ofi_rxm\""
+        );
     }
     list.finish()
 }
 
-/// Warns that another host cannot be reached, once for each address, because programs request the same peer
-/// repeatedly.
-fn warn_unreachable(address: IpAddr) {
+/// The `mr_mode` bits that programs must set for endpoints of a type. Packets between hosts carry only the device's own keys, so
+/// programs that accept such keys get them for endpoints that other hosts can reach.
+pub(crate) fn required(ep_type: c_int, hints: &Hints<'_>) -> Result<c_int> {
+    let required = crate::mode::required()?;
+    let accepts =
+        (hints.domain).is_none_or(|domain| domain.mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0);
+    match ep_type == FI_EP_MSG && accepts && !wire_addresses().is_empty() {
+        true => Ok(required | FI_MR_PROV_KEY),
+        false => Ok(required),
+    }
+}
+
+/// The addresses at which other hosts reach this program.
+fn wire_addresses() -> Vec<IpAddr> {
+    // An invalid setting is reported when the device is opened.
+    Config::from_env().map_or_else(|_| Vec::new(), |config| chosen(&config.wire.addresses))
+}
+
+/// The address of an endpoint for which the program gives none: one that other hosts reach, if they can reach such endpoints.
+pub(crate) fn default_source(ep_type: c_int, format: Format) -> SocketAddr {
+    let wire = match ep_type {
+        FI_EP_MSG => wire_addresses(),
+        _ => Vec::new(),
+    };
+    let mut addresses = wire.into_iter().map(|ip| SocketAddr::new(ip, 0));
+    let fitting = addresses.find(|address| format.fits(address));
+    fitting.unwrap_or_else(|| format.loopback(0))
+}
+
+/// The path to another host.
+fn path_to(to: IpAddr) -> Result<WirePath> {
+    let config = Config::from_env().map_err(|error| {
+        tracing::warn!("{error}");
+        FiError::NODATA
+    })?;
+    if config.wire.addresses == WireSetting::Off {
+        warn_unreachable(
+            to,
+            "it is on another host; to reach other hosts, set RKEY_WIRE=auto",
+        );
+        return Err(FiError::NODATA);
+    }
+    route(&config.wire.addresses, to).ok_or_else(|| {
+        warn_unreachable(
+            to,
+            "the system has no route to it from an address of RKEY_WIRE",
+        );
+        FiError::NODATA
+    })
+}
+
+/// Warns that an address cannot be used, once for each address, because programs request the same peer repeatedly.
+fn warn_unreachable(address: IpAddr, why: &str) {
     /// The maximum number of addresses to warn about.
     const MOST: usize = 64;
     static REPORTED: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
     let mut told = REPORTED.lock();
     if told.len() < MOST && told.insert(address) {
-        tracing::warn!(
-            "no match: {address} is not an address of this host, and rkey reaches only processes on this host"
-        );
+        tracing::warn!("no match for {address}: {why}");
     } else {
-        tracing::info!("no match: {address} is not an address of this host");
+        tracing::info!("no match for {address}: {why}");
     }
 }
 

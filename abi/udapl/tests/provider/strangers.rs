@@ -301,6 +301,7 @@ fn a_disconnect_in_the_last_step_of_connecting_reaches_the_peer() {
         ..Hello::decode(&Stranger::hello(Purpose::Answer, qp.address(), &[])).unwrap()
     };
     let peer = Peer {
+        host: None,
         node: stranger.device.node(),
         uid: 0,
         pid: std::process::id(),

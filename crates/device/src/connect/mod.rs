@@ -31,7 +31,6 @@ use rkey_roce::packet::Mtu;
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::{Qp, QpAddress};
-use crate::peers::names;
 use packet::{Packet, Side, printable};
 use socket::{Reached, dial, dial_host};
 use stream::{Path, Stream};
@@ -102,23 +101,16 @@ impl Device {
         private_data: &[u8],
         timeout: Duration,
     ) -> Result<Peer, DeviceError> {
-        self.check()?;
         let deadline = Deadline::after("the connection", timeout);
-        let Some(path) = self.route(address)? else {
-            return self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()));
-        };
-        let request = Packet::Request(self.side(qps, private_data, Some(path.mtu))?);
-        let dial = |again| dial_host(path, address, &deadline, again);
-        let (there, packet) = ask(dial, &request, deadline, None)?;
-        self.finish(qps, &there, packet, |_| Ok(()))
+        self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
     }
 
-    /// Like [`Device::connect`], to a process of this host, with two time limits: `find` to reach the listener, and then `answer` for its answer.
+    /// Like [`Device::connect`], with two time limits: `find` to reach the listener, and then `answer` for its answer.
     /// A longer `answer` suits listeners that are busy or short of processors. `admit` can refuse the peer before its
     /// requests can reach the queue pairs.
     ///
     /// # Errors
-    /// Same as [`Device::connect`], [`DeviceError::NotThisHost`], and the error of `admit`.
+    /// Same as [`Device::connect`], and the error of `admit`.
     pub fn connect_with_timeouts(
         &self,
         address: SocketAddr,
@@ -142,11 +134,12 @@ impl Device {
         admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
         self.check()?;
-        if !names::is_of_this_host(address.ip()) {
-            return Err(DeviceError::NotThisHost { address });
-        }
-        let request = Packet::Request(self.side(qps, private_data, None)?);
-        let dial = |again| dial(self.scope(), address, &deadline, again);
+        let path = self.route(address)?;
+        let request = Packet::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
+        let dial = |again| match path {
+            None => dial(self.scope(), address, &deadline, again),
+            Some(path) => dial_host(path, address, &deadline, again),
+        };
         let (there, packet) = ask(dial, &request, deadline, answer)?;
         self.finish(qps, &there, packet, admit)
     }

@@ -9,8 +9,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::config::WireSetting;
 
-/// The addresses that a setting selects.
-pub(super) fn chosen(setting: &WireSetting) -> Vec<IpAddr> {
+/// The addresses that a setting selects. Opens no wire.
+#[must_use]
+pub fn chosen(setting: &WireSetting) -> Vec<IpAddr> {
     match setting {
         WireSetting::Off => Vec::new(),
         WireSetting::Auto => routable(&interfaces::addresses()),
@@ -73,6 +74,14 @@ impl WirePath {
         // The codes are the same, so the default does not apply.
         rkey_cm::wire::Mtu::of(self.mtu.code()).unwrap_or(rkey_cm::wire::Mtu::B1024)
     }
+}
+
+/// The route to another host that a device with this setting would have, as the routing table has it now. `None` if there is no
+/// route from an address of the wire. Opens no wire.
+#[must_use]
+pub fn route(setting: &WireSetting, to: IpAddr) -> Option<WirePath> {
+    let path = path(to.to_canonical(), None)?;
+    chosen(setting).contains(&path.local).then_some(path)
 }
 
 /// The route to an address, as the routing table has it now; from `local` if given.

@@ -66,7 +66,7 @@ use crate::cm::fork::KeptFromChild;
 use crate::config::{WireConfig, WireSetting};
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
-pub use addresses::WirePath;
+pub use addresses::{WirePath, chosen, route};
 use capture::Capture;
 use counters::Counters;
 pub use counters::{Counts, Dropped};
@@ -180,7 +180,7 @@ impl Wire {
         if let Some(wire) = known.into_iter().find(|wire| wire.core.is_usable()) {
             return Some(wire);
         }
-        let chosen = addresses::chosen(&setting.addresses);
+        let chosen = chosen(&setting.addresses);
         if chosen.is_empty() {
             tracing::warn!(
                 "RKEY_WIRE=auto: this host has only loopback and link-local addresses, so it cannot reach other hosts"

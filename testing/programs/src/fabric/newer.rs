@@ -48,7 +48,7 @@ pub(super) fn check(folder: &Path) -> Result<String> {
     Ok(version)
 }
 
-/// Runs the tests of `abi/fabric/tests/programs.rs` with the library of the directory. Returns how many passed, and
+/// Runs the tests of `abi/fabric/tests/programs` with the library of the directory. Returns how many passed, and
 /// adds failures to `wrong`.
 pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     let words = [

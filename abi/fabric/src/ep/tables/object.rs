@@ -10,6 +10,7 @@ use crate::ep::flags::{self, OpFlags};
 use crate::ep::group::join;
 use crate::ep::object::EpObject;
 use crate::ep::*;
+use crate::info::default_source;
 use crate::info::filter::Hints;
 use crate::nosys::{self, nosys};
 use crate::object::{busy, find, handle_of, input, publish, remove, status, transfer_status};
@@ -121,7 +122,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         }
         // SAFETY: the caller guarantees valid attributes.
         let pd = unsafe { own_pd(&owner.inner, attr)? };
-        let source = source_of(&owner.inner, &info);
+        let source = source_of(&owner.inner, &info, ep_type);
         // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
         let (local_address, request) =
             unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
@@ -183,9 +184,12 @@ pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<Protec
 }
 
 /// The address that the program requests for a new endpoint.
-pub(super) fn source_of(domain: &Domain, info: &Hints<'_>) -> SocketAddr {
+pub(super) fn source_of(domain: &Domain, info: &Hints<'_>, ep_type: c_int) -> SocketAddr {
     let source = info.src_addr.and_then(|bytes| domain.format.decode(bytes));
-    source.map_or_else(|| domain.format.loopback(0), |(address, _)| address)
+    source.map_or_else(
+        || default_source(ep_type, domain.format),
+        |(address, _)| address,
+    )
 }
 
 /// The address of a new endpoint, and the request that it answers, if any: the handle in its `fi_info` can be a

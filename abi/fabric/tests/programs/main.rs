@@ -1,5 +1,7 @@
 //! libfabric's own programs with the provider, which an installed libfabric loads.
 
+mod hosts;
+
 use rkey_kit::delivery::FABRIC;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -299,14 +301,14 @@ fn built(name: &str, source: &str, words: &[&str], environment: &[(&str, &str)])
 
 /// Four processes with a collective group.
 fn group_of_four(words: &[&str], environment: &[(&str, &str)]) -> Option<Guard> {
-    let source = include_str!("collectives/group.c");
+    let source = include_str!("../collectives/group.c");
     built("group", source, words, environment)
 }
 
 /// The example program of the README, also under the rules of other hardware.
 #[test]
 fn the_example_writes_and_is_refused() {
-    let source = include_str!("../examples/write.c");
+    let source = include_str!("../../examples/write.c");
     for environment in [
         &[][..],
         &[("FI_RKEY_PROFILE", "verbs")],
@@ -325,7 +327,7 @@ fn the_example_writes_and_is_refused() {
 /// sides.
 #[test]
 fn requests_and_names_are_complete() {
-    let source = include_str!("connections/sides.c");
+    let source = include_str!("../connections/sides.c");
     for environment in [
         &[][..],
         &[("FI_RKEY_PROFILE", "verbs")],
@@ -340,7 +342,7 @@ fn requests_and_names_are_complete() {
 /// Two processes with scalable endpoints of four transmit and four receive contexts each.
 #[test]
 fn two_processes_use_all_pairs_of_contexts() {
-    let source = include_str!("scalable/contexts.c");
+    let source = include_str!("../scalable/contexts.c");
     for environment in [
         &[][..],
         &[("FI_RKEY_MR_MODE", "LOCAL,ENDPOINT")],
