@@ -83,7 +83,7 @@ fn a_listener_of_another_version_is_named() {
     let side = Side::open();
     let address = side.listen().local_address();
     let name = format!("rkey/1/{}/listen/{address}", uid());
-    answer_at(&name, b"rkeyCON2 and what else there may be").unwrap();
+    answer_at(&name, b"rkeyCON1 and what else there may be").unwrap();
     let qp = side.qp();
     let error = side.device.connect(address, &[&qp], &[], LONG).unwrap_err();
     assert!(
@@ -91,7 +91,7 @@ fn a_listener_of_another_version_is_named() {
             error,
             DeviceError::Version {
                 there: 2,
-                here: 1,
+                here: 2,
                 ..
             }
         ),
@@ -99,7 +99,7 @@ fn a_listener_of_another_version_is_named() {
     );
     let text = error.to_string();
     assert!(
-        text.contains("version 2") && text.contains("version 1"),
+        text.contains("version 1") && text.contains("version 2"),
         "{text}"
     );
 }
@@ -116,7 +116,7 @@ fn a_client_of_another_version_hears_ours() {
         &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
     )
     .unwrap();
-    send(&client, b"rkeyCON2 hello", SendFlags::NOSIGNAL).unwrap();
+    send(&client, b"rkeyCON1 hello", SendFlags::NOSIGNAL).unwrap();
     let none = listener.accept(Some(Duration::from_millis(200)));
     assert!(
         matches!(none, Err(DeviceError::TimedOut { .. })),
@@ -125,7 +125,7 @@ fn a_client_of_another_version_hears_ours() {
     let mut answer = [0; 8192];
     let (_, len) = recv(&client, &mut answer[..], RecvFlags::DONTWAIT).unwrap();
     assert!(
-        answer[..len].starts_with(b"rkeyCON1"),
+        answer[..len].starts_with(b"rkeyCON2"),
         "{:?}",
         &answer[..len]
     );

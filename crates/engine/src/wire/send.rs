@@ -151,13 +151,11 @@ pub(super) fn post_queued<M: Memory>(x: &mut Context<M>, qp: &mut Qp) -> bool {
 /// Translates the request at `seq` for the machine; `Err` with its status if no packet can carry it.
 fn work_request(qp: &Qp, seq: u64) -> Result<WorkRequest, Status> {
     let wqe = qp.sq.wqe(seq);
-    let named = u32::try_from(wqe.key).ok();
-    let target = named.filter(|_| !wqe.flags.contains(WqeFlags::REQUESTED_KEY));
-    let target = target.map(|rkey| Target {
+    // A requested key is refused when the request is posted, so this is a device key of 32 bits.
+    let target = Target {
         address: wqe.addr,
-        rkey,
-    });
-    let target = || target.ok_or(Status::LocalQpOperation);
+        rkey: wqe.key as u32,
+    };
     let immediate = wqe.flags.contains(WqeFlags::IMMEDIATE).then_some(wqe.imm);
     let operands = match *qp.sq.detail(seq) {
         Detail::Atomic(operands) => operands,
@@ -168,23 +166,20 @@ fn work_request(qp: &Qp, seq: u64) -> Result<WorkRequest, Status> {
             immediate,
             invalidate: (wqe.flags.contains(WqeFlags::INVALIDATE)).then_some(wqe.imm),
         },
-        CompletionOp::Write => Operation::Write {
-            target: target()?,
-            immediate,
-        },
-        CompletionOp::Read => Operation::Read { target: target()? },
+        CompletionOp::Write => Operation::Write { target, immediate },
+        CompletionOp::Read => Operation::Read { target },
         CompletionOp::CompareSwap | CompletionOp::FetchAdd if wqe.total < 8 => {
             return Err(Status::LocalLength);
         }
         CompletionOp::CompareSwap => Operation::Atomic {
-            target: target()?,
+            target,
             operation: Atomic::CompareSwap {
                 compare: operands[0],
                 swap: operands[1],
             },
         },
         CompletionOp::FetchAdd => Operation::Atomic {
-            target: target()?,
+            target,
             operation: Atomic::FetchAdd { add: operands[0] },
         },
         _ => return Err(Status::LocalQpOperation),

@@ -242,21 +242,19 @@ fn an_unreliable_sender_can_recover() {
 /// Requests that packets cannot express are refused here.
 #[test]
 fn requests_that_packets_cannot_express_fail() {
-    for kind in 0..2 {
-        let mut hosts = Hosts::new(1, FAIR);
-        let [a, _] = hosts.connect(|_, _| {});
-        let regions = hosts.regions();
-        let mut remote = hosts.nodes[1].target(&regions[1], 0);
-        let work = if kind == 0 {
-            Work::AtomicWrite { remote, value: 1 }
-        } else {
-            remote.key = rkey_core::WireKey::Requested(5);
-            Work::Write { remote, imm: None }
-        };
-        hosts.send(0, &a, &SendRequest::new(1, work, &[]));
-        assert!(hosts.run());
-        assert_eq!(statuses(&a.poll()), [(1, Status::LocalQpOperation)]);
-    }
+    let mut hosts = Hosts::new(1, FAIR);
+    let [a, _] = hosts.connect(|_, _| {});
+    let regions = hosts.regions();
+    let mut remote = hosts.nodes[1].target(&regions[1], 0);
+    let atomic_write = Work::AtomicWrite { remote, value: 1 };
+    remote.key = rkey_core::WireKey::Requested(5);
+    let write = Work::Write { remote, imm: None };
+    let write = SendRequest::new(1, write, &[]);
+    let refused = hosts.nodes[0].engine.post_send(a.id, &write);
+    assert!(matches!(refused, Err(PostError::NotSupported(_))));
+    hosts.send(0, &a, &SendRequest::new(2, atomic_write, &[]));
+    assert!(hosts.run());
+    assert_eq!(statuses(&a.poll()), [(2, Status::LocalQpOperation)]);
 }
 
 #[test]
