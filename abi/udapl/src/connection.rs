@@ -49,6 +49,8 @@ pub struct Control {
 /// The EP at the other end.
 struct Remote {
     node: NodeId,
+    /// Its host; `None` if it is this one.
+    host: Option<IpAddr>,
     qp: QpAddress,
     control: SocketAddr,
 }
@@ -185,7 +187,7 @@ impl Ep {
             .qp()
             .ok_or(Fail::state(INVALID_STATE_EP_UNCONFIGURED))?;
         let hello = ia.hello(Purpose::Request, qp.address(), data).encode();
-        let connecting = ia.device.begin_connect(target, &[&qp], &hello)?;
+        let connecting = ia.begin_connect(target, &[&qp], &hello)?;
         self.step(&control, Step::Connect)?;
         let attempt = control.begin((address, port), 0);
         let exists = Arc::new(());
@@ -234,6 +236,7 @@ impl Ep {
         }
         let remote = peer.qps.first().map(|qp| Remote {
             node: peer.node,
+            host: peer.host,
             qp: *qp,
             control: hello.control,
         });
@@ -281,6 +284,7 @@ impl Ep {
         let attempt = control.begin((cr.hello.address, cr.hello.port), cr.conn_qual);
         control.peer = incoming.peer().qps.first().map(|peer| Remote {
             node: incoming.peer().node,
+            host: incoming.peer().host,
             qp: *peer,
             control: cr.hello.control,
         });
@@ -411,10 +415,11 @@ impl Ep {
     }
 
     /// Handles the peer's message that it has ended the connection.
-    pub fn peer_left(self: &Arc<Self>, node: NodeId, hello: &Hello) {
+    pub fn peer_left(self: &Arc<Self>, from: &Peer, hello: &Hello) {
         {
             let control = self.control.lock();
-            let same_peer = control.peer.as_ref().is_some_and(|peer| peer.node == node);
+            let is_from = |peer: &Remote| (peer.node, peer.host) == (from.node, from.host);
+            let same_peer = control.peer.as_ref().is_some_and(is_from);
             let same_qp = self.qp().is_some_and(|qp| qp.address().msn == hello.msn);
             if !same_peer || !same_qp {
                 return;
@@ -462,7 +467,7 @@ impl Ep {
     /// Notifies a peer that its connection has ended.
     fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
         let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
-        match self.ia().device.begin_connect(peer.control, &[], &hello) {
+        match self.ia().begin_connect(peer.control, &[], &hello) {
             Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
             Err(error) => tracing::debug!(%error, "cannot notify a peer of a disconnect"),
         }

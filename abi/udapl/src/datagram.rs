@@ -15,7 +15,7 @@ use crate::job::Job;
 use crate::sys::consts::*;
 use crate::sys::{Event, Timeout};
 use rkey_device::engine::{QpAttributes, QpState};
-use rkey_device::{DeviceError, Peer, Qp};
+use rkey_device::{DeviceError, Peer, Qp, names};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -72,6 +72,10 @@ impl Ep {
             control.attempt()
         };
         let hello = ia.hello(Purpose::DatagramRequest, qp.address(), data);
+        if !names::is_of_this_host(target.ip()) {
+            let address = target;
+            return Err(DeviceError::NotThisHost { address }.into());
+        }
         let connecting = ia.device.begin_connect(target, &[], &hello.encode())?;
         let (ep, exists) = (Arc::clone(self), Arc::new(()));
         let job = Job::connect(ep, attempt, connecting, exists, timeout);

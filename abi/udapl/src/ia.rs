@@ -19,7 +19,10 @@ use crate::worker::Worker;
 use parking_lot::{Mutex, RwLock};
 use rkey_device::core::Api;
 use rkey_device::engine::{Completion, CqId, QpId, SrqId};
-use rkey_device::{AsyncEvent, Channel, Config, Cq, Description, Device, Listener, QpAddress};
+use rkey_device::{
+    AsyncEvent, Channel, Config, Connecting, Cq, Description, Device, DeviceError, Listener, Qp,
+    QpAddress,
+};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
@@ -86,8 +89,6 @@ impl Ia {
             Fail::INTERNAL
         })?;
         config.api = Api::Udapl;
-        // Endpoints are identified by their numbers, which are unique on this host only.
-        config.wire = rkey_device::WireConfig::OFF;
         let device = Device::open_shared(config)?;
         let address = of_parameters(parameters);
         let channel = device.create_channel()?;
@@ -99,7 +100,7 @@ impl Ia {
             idle_cq: device.create_cq(1, None)?,
             sink_demand: Demand::default(),
             sink_cq: device.create_cq(SINK_DEPTH, Some(&channel))?,
-            control: device.listen(SocketAddr::new(address, 0))?,
+            control: device.listen_for_hosts(SocketAddr::new(address, 0))?,
             channel,
             device,
             worker: OnceLock::new(),
@@ -145,6 +146,20 @@ impl Ia {
             msn: qp.msn,
             data: data.to_vec(),
         }
+    }
+
+    /// Begins to connect to a peer, for an EP or for a message. Other hosts see the connection come from the IA's address.
+    ///
+    /// # Errors
+    /// Those of [`Device::begin_connect_from`].
+    pub fn begin_connect(
+        &self,
+        to: SocketAddr,
+        qps: &[&Qp],
+        data: &[u8],
+    ) -> std::result::Result<Connecting, DeviceError> {
+        let local = Some(self.address);
+        self.device.begin_connect_from(local, to, qps, data)
     }
 
     /// The EP with this queue pair.

@@ -86,7 +86,11 @@ impl Service {
             );
             Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE)
         })?;
-        let listener = ia.device.listen(target_address)?;
+        let listener = match target_address.ip() == ia.address {
+            true => ia.device.listen_for_hosts(target_address)?,
+            // Its qualifier has more than 16 bits, which no TCP port has.
+            false => ia.device.listen(target_address)?,
+        };
         let free_port = || listener.local_address().port().into();
         let conn_qual = conn_qual.unwrap_or_else(free_port);
         evd.users.add();
@@ -201,7 +205,9 @@ impl Service {
             Purpose::DatagramRequest => queue_pairs == 0,
             _ => false,
         };
-        if !fits || !self.has_ep_for(datagram) {
+        // Datagram EPs are identified by their numbers, which are unique on one host only.
+        let is_far_datagram = datagram && incoming.peer().host.is_some();
+        if !fits || is_far_datagram || !self.has_ep_for(datagram) {
             incoming.reject("");
             return;
         }

@@ -347,7 +347,7 @@ impl Round {
             && let Some(ep) = self.ia.ep(hello.qpn)
             && ep.state() != State::Disconnected
         {
-            ep.peer_left(incoming.peer().node, hello);
+            ep.peer_left(incoming.peer(), hello);
         }
     }
 

@@ -6,5 +6,6 @@ mod across;
 mod apis;
 mod bind;
 mod handles;
+mod hosts;
 mod layout;
 mod support;

@@ -1,24 +1,29 @@
 //! Connecting without blocking, for front ends that drive many connections from one thread.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use super::packet::{PEER_CLOSED, Packet, Received};
-use super::socket::{Dialled, Reached, dial_once, not_listening};
+use super::socket::{Dialled, Reached, dial_once, not_listening, not_listening_on_host};
+use super::stream::{Dialling, Progress};
 use super::{Peer, REDIALS};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::Qp;
-use crate::peers::names;
+use crate::wire::WirePath;
 
 /// A connection request that this side has begun and the peer has not answered yet. Dropping it withdraws the request.
 #[derive(Debug)]
 pub struct Connecting {
     device: Device,
     address: SocketAddr,
+    /// The route to the address, if it belongs to another host.
+    path: Option<WirePath>,
     qps: Vec<Qp>,
     request: Packet,
+    /// The TCP connection to another host, until its answer has arrived.
+    dialling: Option<Dialling>,
     /// The listener, once it has been reached and sent the request.
     there: Option<Reached>,
     /// How many times the listener has dropped us before reading the request.
@@ -27,26 +32,41 @@ pub struct Connecting {
 }
 
 impl Device {
-    /// Begins a connection to a process of this host as [`Device::connect`] does, without waiting. [`Connecting::try_finish`] makes
-    /// the first attempt to reach the listener.
+    /// Begins a connection as [`Device::connect`] does, without waiting. [`Connecting::try_finish`] makes the first attempt to reach
+    /// the listener.
     ///
     /// # Errors
-    /// [`DeviceError::NotThisHost`], [`DeviceError::TooLong`].
+    /// [`DeviceError::NoRoute`], [`DeviceError::TooLong`].
     pub fn begin_connect(
         &self,
         address: SocketAddr,
         qps: &[&Qp],
         private_data: &[u8],
     ) -> Result<Connecting, DeviceError> {
+        self.begin_connect_from(None, address, qps, private_data)
+    }
+
+    /// Like [`Device::begin_connect`]. Another host sees the connection come from `local`, an address of the wire.
+    ///
+    /// # Errors
+    /// Same as [`Device::begin_connect`].
+    pub fn begin_connect_from(
+        &self,
+        local: Option<IpAddr>,
+        address: SocketAddr,
+        qps: &[&Qp],
+        private_data: &[u8],
+    ) -> Result<Connecting, DeviceError> {
         self.check()?;
-        if !names::is_of_this_host(address.ip()) {
-            return Err(DeviceError::NotThisHost { address });
-        }
+        let path = self.route(address, local)?;
+        let mtu = path.map(|path| path.mtu);
         Ok(Connecting {
             device: self.clone(),
             address,
+            path,
             qps: qps.iter().map(|&qp| qp.clone()).collect(),
-            request: Packet::Request(self.side(qps, private_data, None)?),
+            request: Packet::Request(self.side(qps, private_data, mtu)?),
+            dialling: None,
             there: None,
             dropped: 0,
             since: Instant::now(),
@@ -71,7 +91,7 @@ impl Connecting {
         self.device.check()?;
         let there = match self.there.take() {
             Some(there) => there,
-            None => match dial_once(self.device.scope(), self.address)? {
+            None => match self.dial()? {
                 Dialled::Reached(there) => match there.channel.send(&self.request) {
                     Ok(()) => there,
                     Err(DeviceError::Handshake(_)) => return self.dropped(),
@@ -80,7 +100,11 @@ impl Connecting {
                 Dialled::Busy => return Ok(None),
                 Dialled::NoListener if self.dropped > 0 => return Err(PEER_CLOSED),
                 Dialled::NoListener => {
-                    return Err(not_listening(self.address, self.since.elapsed()));
+                    let error = match self.path {
+                        None => not_listening,
+                        Some(_) => not_listening_on_host,
+                    };
+                    return Err(error(self.address, self.since.elapsed()));
                 }
             },
         };
@@ -98,6 +122,28 @@ impl Connecting {
                     .map(Some)
             }
         }
+    }
+
+    /// Tries to reach the listener. Never blocks.
+    fn dial(&mut self) -> Result<Dialled, DeviceError> {
+        let Some(path) = self.path else {
+            return dial_once(self.device.scope(), self.address);
+        };
+        let dialling = match self.dialling.take() {
+            Some(dialling) => dialling,
+            None => match Dialling::begin(path, self.address)? {
+                Some(dialling) => dialling,
+                None => return Ok(Dialled::NoListener),
+            },
+        };
+        Ok(match dialling.outcome(Instant::now())? {
+            Progress::Connected(stream) => Dialled::Reached(Reached::on_host(stream)),
+            Progress::Refused => Dialled::NoListener,
+            Progress::Pending(dialling) => {
+                self.dialling = Some(dialling);
+                Dialled::Busy
+            }
+        })
     }
 
     /// Handles a listener that has dropped us before reading the request; too many times are an error.

@@ -134,7 +134,7 @@ impl Device {
         admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
         self.check()?;
-        let path = self.route(address)?;
+        let path = self.route(address, None)?;
         let request = Packet::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
         let dial = |again| match path {
             None => dial(self.scope(), address, &deadline, again),

@@ -9,9 +9,10 @@ use rkey_link::peer::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::Deadline;
 use super::channel::Channel;
 use super::packet::PEER_CLOSED;
-use super::{Deadline, stream};
+use super::stream::{self, Stream};
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
 use crate::wire::WirePath;
@@ -78,6 +79,17 @@ pub(super) struct Reached {
     pub(super) pid: Option<u32>,
 }
 
+impl Reached {
+    /// A listener on another host.
+    pub(super) fn on_host(stream: Stream) -> Self {
+        Self {
+            channel: Channel::Remote(stream),
+            uid: Process::ANOTHER_HOST,
+            pid: None,
+        }
+    }
+}
+
 /// The result of one attempt to reach a listener.
 pub(super) enum Dialled {
     Reached(Reached),
@@ -109,19 +121,11 @@ pub(super) fn dial_host(
     let reached = repeat(deadline, again, || {
         let until = Instant::now() + deadline.remaining().unwrap_or_default();
         Ok(match stream::connect(path, address, until)? {
-            Some(stream) => Dialled::Reached(Reached {
-                channel: Channel::Remote(stream),
-                uid: Process::ANOTHER_HOST,
-                pid: None,
-            }),
+            Some(stream) => Dialled::Reached(Reached::on_host(stream)),
             None => Dialled::NoListener,
         })
     })?;
-    reached.ok_or(DeviceError::NotListening {
-        address,
-        waited: deadline.timeout,
-        hint: "start the listener first, with RKEY_WIRE set on its host; firewalls must allow TCP connections to its port",
-    })
+    reached.ok_or_else(|| not_listening_on_host(address, deadline.timeout))
 }
 
 /// Repeats attempts to reach a listener until the deadline. `None` if there was no listener.
@@ -183,6 +187,15 @@ pub(super) fn not_listening(address: SocketAddr, waited: Duration) -> DeviceErro
         address,
         waited,
         hint: "start the listener first, in the same network namespace; if it belongs to another user, set RKEY_SHARE=all for both",
+    }
+}
+
+/// Like [`not_listening`], for an address of another host.
+pub(super) fn not_listening_on_host(address: SocketAddr, waited: Duration) -> DeviceError {
+    DeviceError::NotListening {
+        address,
+        waited,
+        hint: "start the listener first, with RKEY_WIRE set on its host; firewalls must allow TCP connections to its port",
     }
 }
 

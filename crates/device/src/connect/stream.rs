@@ -109,49 +109,93 @@ fn watch_host(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)
 }
 
-/// Connects to a port of another host, waiting until `until` for its answer. `None` if no program listens there.
+/// A TCP connection that is being made.
+#[derive(Debug)]
+pub(super) struct Dialling {
+    socket: OwnedFd,
+    path: Path,
+}
+
+/// How far a TCP connection has come.
+pub(super) enum Progress {
+    /// The other host has not answered yet.
+    Pending(Dialling),
+    Connected(Stream),
+    /// No program listens there.
+    Refused,
+}
+
+impl Dialling {
+    /// Begins a connection to a port of another host. `None` if no program listens there.
+    ///
+    /// # Errors
+    /// The system does not reach the host.
+    pub(super) fn begin(path: WirePath, to: SocketAddr) -> Result<Option<Self>, DeviceError> {
+        let socket = new_socket(to.ip())?;
+        let begun = rustix::net::bind(&socket, &SocketAddr::new(path.local, 0))
+            .and_then(|()| rustix::net::connect(&socket, &to));
+        match begun {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+            Err(Errno::CONNREFUSED) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
+        let peer = WirePeer {
+            local: path.local,
+            remote: to.ip().to_canonical(),
+        };
+        let mtu = path.mtu;
+        let path = Path { peer, mtu };
+        Ok(Some(Self { socket, path }))
+    }
+
+    /// Waits for the answer until `until`.
+    ///
+    /// # Errors
+    /// The system does not reach the host.
+    pub(super) fn outcome(self, until: Instant) -> Result<Progress, DeviceError> {
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut set = [PollFd::new(&self.socket, PollFlags::OUT)];
+        match poll(&mut set, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Progress::Pending(self)),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        match sockopt::socket_error(&self.socket).map_err(failed)? {
+            Ok(()) => Stream::new(self.socket, self.path).map(Progress::Connected),
+            Err(Errno::CONNREFUSED) => Ok(Progress::Refused),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+fn failed(error: Errno) -> DeviceError {
+    DeviceError::io("connecting to another host")(error)
+}
+
+/// Connects to a port of another host, waiting until `until` for its answer. `None` if no program listens there, or the time is over.
 ///
 /// # Errors
-/// The system does not reach the host, or it does not answer.
+/// The system does not reach the host.
 pub(super) fn connect(
     path: WirePath,
     to: SocketAddr,
     until: Instant,
 ) -> Result<Option<Stream>, DeviceError> {
-    let io = DeviceError::io("connecting to another host");
-    let socket = new_socket(to.ip())?;
-    rustix::net::bind(&socket, &SocketAddr::new(path.local, 0)).map_err(io)?;
-    let io = DeviceError::io("connecting to another host");
-    match rustix::net::connect(&socket, &to) {
-        Ok(()) => {}
-        Err(Errno::INPROGRESS | Errno::INTR) => {
-            let left = until.saturating_duration_since(Instant::now());
-            let limit = Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            let mut set = [PollFd::new(&socket, PollFlags::OUT)];
-            match poll(&mut set, Some(&limit)) {
-                // The caller checks the time.
-                Ok(0) | Err(Errno::INTR) => return Ok(None),
-                Ok(_) => {}
-                Err(error) => return Err(io(error)),
-            }
-            match sockopt::socket_error(&socket).map_err(DeviceError::io("connecting"))? {
-                Ok(()) => {}
-                Err(Errno::CONNREFUSED) => return Ok(None),
-                Err(error) => return Err(io(error)),
-            }
-        }
-        Err(Errno::CONNREFUSED) => return Ok(None),
-        Err(error) => return Err(io(error)),
-    }
-    let peer = WirePeer {
-        local: path.local,
-        remote: to.ip().to_canonical(),
+    let Some(mut dialling) = Dialling::begin(path, to)? else {
+        return Ok(None);
     };
-    let mtu = path.mtu;
-    Stream::new(socket, Path { peer, mtu }).map(Some)
+    loop {
+        match dialling.outcome(until)? {
+            Progress::Connected(stream) => return Ok(Some(stream)),
+            // A signal interrupted the wait.
+            Progress::Pending(pending) if Instant::now() < until => dialling = pending,
+            Progress::Pending(_) | Progress::Refused => return Ok(None),
+        }
+    }
 }
 
 /// Listens at an address of this host for TCP connections. `None` if another program has the port.

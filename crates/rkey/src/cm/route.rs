@@ -22,7 +22,7 @@ impl Route {
     /// The route to an address at which a program listens.
     pub(super) fn to(device: &Device, address: SocketAddr) -> Result<Self> {
         let remote = address.ip();
-        Ok(match device.raw().route(address)? {
+        Ok(match device.raw().route(address, None)? {
             None => Self {
                 local: remote,
                 wire: None,
