@@ -11,6 +11,8 @@ use std::sync::Once;
 pub(crate) struct LocalAddress {
     requested: SocketAddr,
     reserved: Option<Reservation>,
+    /// Whether peers on other hosts can connect to it, too.
+    for_hosts: bool,
 }
 
 impl LocalAddress {
@@ -18,7 +20,23 @@ impl LocalAddress {
         Self {
             requested,
             reserved: None,
+            for_hosts: false,
         }
+    }
+
+    /// An address to which peers on other hosts can connect, too, if the device has a wire.
+    pub(crate) fn for_hosts(requested: SocketAddr) -> Self {
+        Self {
+            for_hosts: true,
+            ..Self::new(requested)
+        }
+    }
+
+    fn reserved(&self, device: &Device, address: SocketAddr) -> Result<Reservation> {
+        Ok(match self.for_hosts {
+            true => device.reserve_for_hosts(address)?,
+            false => device.reserve(address)?,
+        })
     }
 
     pub(crate) fn is_reserved(&self) -> bool {
@@ -37,7 +55,7 @@ impl LocalAddress {
     /// `FI_EADDRINUSE`.
     pub(crate) fn reserve(&mut self, device: &Device) -> Result<()> {
         if self.reserved.is_none() {
-            self.reserved = Some(device.reserve(self.requested)?);
+            self.reserved = Some(self.reserved(device, self.requested)?);
         }
         Ok(())
     }
@@ -71,31 +89,21 @@ impl LocalAddress {
             own.ip() == address.ip() && (address.port() == 0 || address.port() == own.port())
         };
         if !own.is_some_and(has) {
-            self.reserved = Some(device.reserve(address)?);
+            self.reserved = Some(self.reserved(device, address)?);
             self.requested = address;
         }
         Ok(())
     }
 
-    /// Listens on the address, for peers on this host.
+    /// Listens on the address.
     pub(crate) fn listen(&mut self, device: &Device) -> Result<Listener> {
-        Ok(self.take(device)?.listen()?)
-    }
-
-    /// Like [`Self::listen`], also for peers on other hosts if the device has a wire.
-    pub(crate) fn listen_for_hosts(&mut self, device: &Device) -> Result<Listener> {
-        Ok(self.take(device)?.listen_for_hosts()?)
-    }
-
-    /// The reserved address, to listen at it.
-    fn take(&mut self, device: &Device) -> Result<Reservation> {
         let reserved = match self.reserved.take() {
             Some(reserved) => reserved,
-            None => device.reserve(self.requested)?,
+            None => self.reserved(device, self.requested)?,
         };
         // Later listeners get this address, even after a failure.
         self.requested = reserved.local_address();
-        Ok(reserved)
+        Ok(reserved.listen()?)
     }
 }
 

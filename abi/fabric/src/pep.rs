@@ -149,8 +149,9 @@ pub(crate) unsafe extern "C" fn passive_ep(
         let name = unsafe { prov_name(hints.fabric) };
         offer.prov_name = Some(name.to_owned());
         let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
-        let mut local_address =
-            LocalAddress::new(address.map_or_else(|| default_source(FI_EP_MSG, format), |it| it.0));
+        let mut local_address = LocalAddress::for_hosts(
+            address.map_or_else(|| default_source(FI_EP_MSG, format), |it| it.0),
+        );
         if address.is_some() {
             local_address.reserve(&owner.inner.device()?)?;
         }
@@ -303,8 +304,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         if state.serving.is_some() {
             return Err(FiError::OPBADSTATE);
         }
-        let device = pep.fabric.device()?;
-        let listener = state.local_address()?.listen_for_hosts(&device)?;
+        let listener = state.local_address()?.listen(&pep.fabric.device()?)?;
         let weak = Arc::downgrade(pep);
         let handler = move |incoming: Incoming| {
             match weak.upgrade() {

@@ -312,6 +312,13 @@ impl Round {
     fn confirm(&mut self) {
         self.await_answers();
         self.jobs.append(&mut *self.shared.jobs.lock());
+        if !self
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Accept { .. }))
+        {
+            return;
+        }
         let now = time::now();
         self.jobs
             .retain_mut(|job| !(matches!(job, Job::Accept { .. }) && job.step(now)));

@@ -90,7 +90,7 @@ fn a_listener_of_another_version_is_named() {
         matches!(
             error,
             DeviceError::Version {
-                there: 2,
+                there: 1,
                 here: 2,
                 ..
             }

@@ -134,14 +134,14 @@ impl<F: Front> Driver<F> {
 
     /// Connects to a peer: the body of the thread of [`spawn_connect`].
     fn connect_to(&self, peer: usize, to: Destination) {
-        // Add the connection first: messages may arrive over it as soon as the peer is notified that our queue pair
-        // is ready.
         // The messages of these endpoints need features that packets to other hosts do not have.
         let address = to.address;
         let is_here = match names::is_of_this_host(address.ip()) {
             true => Ok(()),
             false => Err(F::error_of(&DeviceError::NotThisHost { address })),
         };
+        // Add the connection first: messages may arrive over it as soon as the peer is notified that our queue pair
+        // is ready.
         let made = is_here.and_then(|()| self.prepare_connection(to));
         let made = made.and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);

@@ -2,7 +2,7 @@
 //!
 //! The side that requests a connection sends a code that can only be computed with the key, over its own device and the
 //! port that it connects to; the other side answers with a code over its own device and the first code. The kernel
-//! confirms which device each side is, so a code cannot be reused by another device or at another port, and an answer
+//! confirms which device each side is, if both are on one host, so a code cannot be reused by another device or at another port, and an answer
 //! computed without the key is refused. A code does not disclose the key, but lets an attacker test guesses: keys
 //! should not be words.
 //!

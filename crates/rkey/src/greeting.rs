@@ -14,8 +14,10 @@ use crate::one_sided::OneSided;
 use crate::queue_pair::{INLINE, QueuePair};
 use crate::results::ResultPlaces;
 use rkey_core::Access;
+use rkey_device::{Accepting, Incoming};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// The version of the greeting.
 const PROTOCOL: u16 = 3;
@@ -48,16 +50,39 @@ pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection
     parts.join(domain, &peer)
 }
 
-/// Accepts a peer that requested a connection.
-pub(crate) fn accept(domain: &Domain, incoming: rkey_device::Incoming) -> Result<Connection> {
+/// A connection that we have accepted and the peer has not confirmed yet.
+pub(crate) struct Answered {
+    accepting: Accepting,
+    parts: Parts,
+}
+
+/// Accepts a peer that requested a connection. Does not wait for the peer.
+pub(crate) fn answer(domain: &Domain, incoming: Incoming) -> Result<Answered> {
     if let Err(error) = peer_limit(&incoming.peer().private_data) {
         incoming.reject("this listener accepts connections from rkey's Rust API");
         return Err(error);
     }
     let parts = Parts::new(domain)?;
     let qps = [parts.data.raw(), parts.control.raw()];
-    let peer = incoming.accept(&qps, &parts.hello)?;
-    parts.join(domain, &peer)
+    let accepting = incoming.answer(&qps, &parts.hello)?;
+    Ok(Answered { accepting, parts })
+}
+
+impl Answered {
+    /// Waits up to `time` for the peer.
+    pub(crate) fn wait(&self, time: Duration) -> Result<()> {
+        Ok(self.accepting.wait(time)?)
+    }
+
+    /// Whether the peer has confirmed. An error means that the connection is lost.
+    pub(crate) fn is_confirmed(&self) -> Result<bool> {
+        Ok(self.accepting.is_ready()?)
+    }
+
+    /// The connection, once the peer has confirmed.
+    pub(crate) fn join(self, domain: &Domain) -> Result<Connection> {
+        self.parts.join(domain, self.accepting.peer())
+    }
 }
 
 impl Parts {

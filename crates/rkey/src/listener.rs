@@ -3,15 +3,23 @@
 use crate::connection::Connection;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
-use crate::greeting;
-use rkey_device::time;
+use crate::greeting::{self, Answered};
+use parking_lot::Mutex;
+use rkey_device::{DeviceError, Incoming, time};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// The maximum number of peers that have been accepted and have not confirmed. For a further one, the oldest is dropped.
+const ANSWERED_MAX: usize = 64;
+/// How long to wait for such a peer before checking for new ones.
+const TICK: Duration = Duration::from_millis(1);
 
 /// A listening address of this user on this host, to which peers can connect.
 pub struct Listener {
     domain: Domain,
     raw: rkey_device::Listener,
+    /// Peers that have been accepted and have not confirmed yet.
+    answered: Mutex<Vec<Answered>>,
 }
 
 impl Listener {
@@ -20,6 +28,7 @@ impl Listener {
         Ok(Self {
             domain: domain.clone(),
             raw,
+            answered: Mutex::default(),
         })
     }
 
@@ -49,24 +58,72 @@ impl Listener {
     fn accept_within(&self, timeout: Option<Duration>) -> Result<Connection> {
         let started = time::now();
         loop {
+            if let Some(connection) = self.first_confirmed() {
+                return Ok(connection);
+            }
             let left = timeout.map(|timeout| timeout.saturating_sub(time::since(started)));
-            let incoming = match self.raw.accept(left) {
-                Ok(incoming) => incoming,
-                Err(rkey_device::DeviceError::TimedOut { .. }) => {
+            // Peers that do not confirm must not keep others waiting.
+            let wait = match self.wait_for_confirmation(left.unwrap_or(TICK).min(TICK))? {
+                true => Some(Duration::ZERO),
+                false => left,
+            };
+            match self.raw.accept(wait) {
+                Ok(incoming) => self.answer(incoming)?,
+                Err(DeviceError::TimedOut { .. }) if left.is_none_or(|left| !left.is_zero()) => {}
+                Err(DeviceError::TimedOut { .. }) => {
                     let after = timeout.unwrap_or_default();
                     return Err(Error::Timeout {
-                        what: "a peer to connect",
+                        what: "waiting for a peer",
                         after,
                     });
                 }
                 Err(error) => return Err(error.into()),
-            };
-            match greeting::accept(&self.domain, incoming) {
-                // A peer that disconnects early, or is not a peer at all, must not stop a server.
-                Err(Error::Protocol(_) | Error::Device(rkey_device::DeviceError::Handshake(_))) => {
-                }
-                outcome => return outcome,
             }
+        }
+    }
+
+    /// Accepts a peer. A peer that disconnects early, or is not a peer at all, must not stop a server.
+    fn answer(&self, incoming: Incoming) -> Result<()> {
+        match greeting::answer(&self.domain, incoming) {
+            Ok(answered) => {
+                let mut all = self.answered.lock();
+                if all.len() >= ANSWERED_MAX {
+                    all.remove(0);
+                }
+                all.push(answered);
+                Ok(())
+            }
+            Err(
+                Error::Protocol(_)
+                | Error::Device(DeviceError::Handshake(_) | DeviceError::Io { .. }),
+            ) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first connection that its peer has confirmed. Drops those that are lost.
+    fn first_confirmed(&self) -> Option<Connection> {
+        let mut all = self.answered.lock();
+        let mut index = 0;
+        while index < all.len() {
+            match all[index].is_confirmed() {
+                Ok(false) => index += 1,
+                Ok(true) => {
+                    if let Ok(connection) = all.remove(index).join(&self.domain) {
+                        return Some(connection);
+                    }
+                }
+                Err(_) => drop(all.remove(index)),
+            }
+        }
+        None
+    }
+
+    /// If a peer has not confirmed, waits for the last one up to `time`. Returns whether there is one.
+    fn wait_for_confirmation(&self, time: Duration) -> Result<bool> {
+        match self.answered.lock().last() {
+            Some(answered) => answered.wait(time).map(|()| true),
+            None => Ok(false),
         }
     }
 }

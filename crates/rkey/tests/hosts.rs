@@ -6,7 +6,7 @@ use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
 use rkey_harness::hosts::Hosts;
 use rustix::process::{Signal, getpid, kill_process};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -28,6 +28,8 @@ fn start(hosts: &Hosts, at: usize, test: &str, address: &str, wire: &str) -> Chi
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ADDRESS, address)
         .env("RKEY_WIRE", wire)
+        // Packets are slower than TCP connections end.
+        .env("RKEY_FAULT", "delay=3ms")
         .stdout(Stdio::piped());
     command.spawn().unwrap()
 }
@@ -218,8 +220,43 @@ fn client_among_strangers() {
         stream.write_all(bytes).unwrap();
         stream
     });
+    // Programs that request a connection and then say nothing.
+    let requests = [(); 20].map(|()| {
+        let mut stream = stranger();
+        stream.write_all(&request(0x1234)).unwrap();
+        let mut answer = [0; 11];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer[2..], b"rkeyCON2\x01", "it is accepted");
+        stream
+    });
+    // One with an impossible queue pair number.
+    let mut stream = stranger();
+    stream.write_all(&request(1 << 24)).unwrap();
+    assert!(!matches!(stream.read(&mut [0]), Ok(1..)), "it is dropped");
     client();
-    drop((silent, attackers));
+    drop((silent, attackers, requests));
+}
+
+/// A request to connect two queue pairs with this number, as `Device::connect` would send it.
+fn request(qpn: u32) -> Vec<u8> {
+    let varint = |number: u32| {
+        let bytes = (0..5).map(move |at| (number >> (7 * at)) as u8 & 0x7f);
+        let last = (31 - (number | 1).leading_zeros()) as usize / 7;
+        bytes
+            .take(last + 1)
+            .enumerate()
+            .map(move |(at, byte)| if at < last { byte | 0x80 } else { byte })
+    };
+    // The kind of packet, the device's process and nonce, and how many queue pairs there are.
+    let mut packet = b"rkeyCON2\0\x07\x09\x02".to_vec();
+    for _ in 0..2 {
+        packet.extend(varint(qpn).chain(varint(5)));
+    }
+    // The greeting: version 3, and messages of 4096 bytes. Then the code of the path MTU.
+    packet.extend([3, 3, 0x80, 0x20, 3]);
+    let mut bytes = (packet.len() as u16).to_be_bytes().to_vec();
+    bytes.extend(packet);
+    bytes
 }
 
 #[test]
@@ -253,4 +290,40 @@ fn only_a_program_with_a_wire_listens_for_other_hosts() {
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(client.status.success(), "{client:?}");
+}
+
+/// How many connections [`the_last_message_counts_although_its_receiver_exits`] makes.
+const LAST_MESSAGES: usize = 40;
+
+/// This is not a separate test but the server of [`the_last_message_counts_although_its_receiver_exits`].
+#[test]
+fn server_that_leaves() {
+    let Some(address) = address() else { return };
+    let device = device();
+    let listener = device.listen(address.as_str()).unwrap();
+    println!("{LISTENS}");
+    for number in 0..LAST_MESSAGES {
+        let peer = listener.accept_timeout(LONG).unwrap();
+        assert_eq!(peer.receive::<usize>().unwrap(), number);
+        // Dropping the connection ends its TCP connection, which overtakes the acknowledgement of the message.
+    }
+}
+
+/// This is not a separate test but the client of [`the_last_message_counts_although_its_receiver_exits`].
+#[test]
+fn client_of_a_server_that_leaves() {
+    let Some(address) = address() else { return };
+    let device = device();
+    for number in 0..LAST_MESSAGES {
+        device
+            .connect(address.as_str())
+            .unwrap()
+            .send(&number)
+            .unwrap();
+    }
+}
+
+#[test]
+fn the_last_message_counts_although_its_receiver_exits() {
+    run("server_that_leaves", "client_of_a_server_that_leaves", 1500);
 }

@@ -108,8 +108,10 @@ fn find(
         };
         // Without a source address, an endpoint gets a free port when it is used.
         let source = source.unwrap_or_else(|| match path {
-            Some(path) => SocketAddr::new(path.local, 0),
-            None => default_source(ep_type, format),
+            Some(path) if format.fits(&SocketAddr::new(path.local, 0)) => {
+                SocketAddr::new(path.local, 0)
+            }
+            _ => default_source(ep_type, format),
         });
         list.add(&offer, format, source, dest, hints.handle)?;
     }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.4.1", "fd09:4::1"], ["10.9.4.2", "fd09:4::2"]];
 
+/// The port of fi_pingpong's own connection.
+const PORT: u16 = 47592;
+
 /// fi_pingpong on a host.
 fn pingpong(hosts: &Hosts, at: usize, words: &[&str], faults: &str) -> Command {
     let mut command = hosts.enter_unprivileged(at, Command::new("nsenter"));
@@ -20,24 +23,27 @@ fn pingpong(hosts: &Hosts, at: usize, words: &[&str], faults: &str) -> Command {
     command
 }
 
-/// Runs fi_pingpong between two hosts; it compares the data. The server takes a moment to listen, and the client tries only once, so
-/// starts further clients until one has found the server.
+/// Runs fi_pingpong between two hosts; it compares the data.
 fn run(hosts: &Hosts, words: &[&str], faults: &str) {
     let words = [&["-c", "-I", "20"], words].concat();
     let client_words = [&words[..], &[ADDRESSES[0][0]]].concat();
-    let until = Instant::now() + Duration::from_secs(120);
     let start = |at: usize, words: &[&str]| {
         let mut command = pingpong(hosts, at, words, faults);
         Guard(command.stdout(Stdio::null()).spawn().unwrap())
     };
     let mut server = start(0, &words);
-    while !start(1, &client_words).wait() {
-        assert!(Instant::now() < until, "{words:?}: the client failed");
-        if server.0.try_wait().unwrap().is_some() {
-            server = start(0, &words);
-        }
-        std::thread::sleep(Duration::from_millis(100));
+    let until = Instant::now() + Duration::from_secs(120);
+    while !hosts.listens(0, PORT) {
+        assert!(
+            Instant::now() < until,
+            "{words:?}: the server does not listen"
+        );
+        std::thread::sleep(Duration::from_millis(5));
     }
+    assert!(
+        start(1, &client_words).wait(),
+        "{words:?}: the client failed"
+    );
     assert!(server.wait(), "{words:?}: the server failed");
 }
 

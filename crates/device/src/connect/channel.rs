@@ -31,6 +31,14 @@ impl Channel {
         }
     }
 
+    /// Drops a client that has not sent its request. If the request arrives meanwhile, the client knows that it was not read, and
+    /// connects again.
+    pub(super) fn drop_silent(self) {
+        if let Self::Remote(stream) = self {
+            stream.reset();
+        }
+    }
+
     pub(super) fn send(&self, packet: &Packet) -> Result<(), DeviceError> {
         let bytes = encode(packet);
         let socket = match self {

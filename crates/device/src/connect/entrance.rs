@@ -21,6 +21,8 @@ use crate::wire::Wire;
 
 /// The maximum number of silent clients to drop in one round to make room for others.
 const EVICTIONS_MAX: usize = 16;
+/// The number of TCP connections that may wait at a listener for us to accept them.
+const BACKLOG: i32 = 128;
 
 /// Clients that share one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,16 +69,20 @@ impl Entrance {
         let mut clients = self.clients.lock();
         // Further clients wait until the next call.
         for _ in 0..EVICTIONS_MAX {
-            let waiting = self.accept_new(&mut clients, &accepted)?;
+            let waiting = self.accept_new(&mut clients, &accepted);
             let found = next(&mut clients);
-            if found.is_some() || !waiting {
+            if found.is_some() {
                 return Ok(found);
             }
-            // All half-open clients are silent, and more are waiting.
-            if clients.is_full()
-                && let Some(index) = clients.greediest()
-            {
-                clients.remove(index);
+            match waiting {
+                Ok(false) => return Ok(None),
+                Err(error) if clients.is_empty() => return Err(error),
+                // All half-open clients are silent, and more are waiting or no descriptor is left for them.
+                Ok(true) | Err(_) => {
+                    if let Some(index) = clients.greediest() {
+                        clients.remove(index).drop_silent();
+                    }
+                }
             }
         }
         Ok(None)
@@ -101,7 +107,16 @@ impl Entrance {
                         }
                     }
                     Err(Errno::AGAIN) => break,
-                    Err(Errno::INTR | Errno::CONNABORTED) => {}
+                    // accept(2): errors of the client's network are those of a connection that has already ended.
+                    Err(
+                        Errno::INTR
+                        | Errno::CONNABORTED
+                        | Errno::PROTO
+                        | Errno::NETDOWN
+                        | Errno::NETUNREACH
+                        | Errno::HOSTUNREACH
+                        | Errno::HOSTDOWN,
+                    ) => {}
                     Err(error) => return Err(DeviceError::io("accepting a connection")(error)),
                 }
             }
@@ -126,31 +141,46 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Listens at those addresses of the wire that the address of a listener includes. `None` if there are none.
+    /// Binds TCP sockets to those addresses of the wire that the address of a listener includes. No peer can connect yet.
     ///
     /// # Errors
     /// [`DeviceError::AddressInUse`]: another program has the TCP port.
-    pub(super) fn listen(
-        wire: &Wire,
-        address: SocketAddr,
-        local: &Arc<OwnedFd>,
-    ) -> Result<Option<Self>, DeviceError> {
+    pub(super) fn bind(wire: &Wire, address: SocketAddr) -> Result<Vec<OwnedFd>, DeviceError> {
+        let is_wildcard = address.ip().to_canonical().is_unspecified();
         let mut sockets = Vec::new();
         for ip in wire.addresses().filter(|ip| includes(address.ip(), *ip)) {
             let address = SocketAddr::new(ip, address.port());
-            match stream::listen(address)? {
-                Some(socket) => sockets.push(Arc::new(socket)),
-                None => return Err(DeviceError::AddressInUse { address }),
+            match stream::bind(address) {
+                Ok(Some(socket)) => sockets.push(socket),
+                Ok(None) => return Err(DeviceError::AddressInUse { address }),
+                Err(error) if is_wildcard => {
+                    tracing::warn!("other hosts cannot connect to {address}: {error}");
+                }
+                Err(error) => return Err(error),
             }
         }
-        if sockets.is_empty() {
+        Ok(sockets)
+    }
+
+    /// Listens at bound sockets. `None` if there are none.
+    ///
+    /// # Errors
+    /// The system cannot watch the sockets.
+    pub(super) fn listen(
+        bound: Vec<OwnedFd>,
+        local: &Arc<OwnedFd>,
+    ) -> Result<Option<Self>, DeviceError> {
+        if bound.is_empty() {
             return Ok(None);
         }
-        let io = DeviceError::io("watching the sockets of a listener");
+        let io = |error| DeviceError::io("listening for other hosts")(error);
+        let sockets: Vec<Arc<OwnedFd>> = bound.into_iter().map(Arc::new).collect();
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(io)?;
+        for socket in &sockets {
+            rustix::net::listen(socket, BACKLOG).map_err(io)?;
+        }
         for socket in sockets.iter().chain([local]) {
-            epoll::add(&watch, socket, EventData::new_u64(0), EventFlags::IN)
-                .map_err(DeviceError::io("watching the sockets of a listener"))?;
+            epoll::add(&watch, socket, EventData::new_u64(0), EventFlags::IN).map_err(io)?;
         }
         let watch = Arc::new(watch);
         let kept = sockets.iter().chain([&watch]).map(Arc::clone).collect();
@@ -159,6 +189,11 @@ impl Hosts {
             watch,
             _kept: KeptFromChild::new(kept),
         }))
+    }
+
+    /// The TCP sockets.
+    pub(super) fn sockets(&self) -> &[Arc<OwnedFd>] {
+        &self.entrance.sockets
     }
 }
 
@@ -180,7 +215,7 @@ pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(Source, C
     let local = ip(rustix::net::getsockname(&socket).ok()?)?;
     let remote = ip(rustix::net::getpeername(&socket).ok()??)?;
     // A process of this host uses the Unix socket, which tells us its user.
-    if crate::peers::names::is_of_this_host(remote) {
+    if remote == local || crate::peers::names::is_of_this_host(remote) {
         return None;
     }
     let mtu = wire.path(remote, Some(local))?.mtu;
@@ -192,6 +227,7 @@ pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(Source, C
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rkey_roce::packet::Mtu;
 
     #[test]
     fn a_wildcard_listener_includes_the_addresses_of_its_family() {
@@ -208,6 +244,50 @@ mod tests {
             let [listener, ip] = [listener, ip].map(|it| it.parse().unwrap());
             assert_eq!(includes(listener, ip), included, "{listener} {ip}");
         }
+    }
+
+    /// Twice as many silent clients of one host as there is room for, then one of another host.
+    #[test]
+    fn silent_clients_of_one_host_do_not_keep_out_another() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let to = listener.local_addr().unwrap();
+        let entrance = Entrance::new(vec![Arc::new(listener.into())]);
+        let (greedy, other) = (
+            Source::of_host([10, 0, 0, 1].into()),
+            Source::of_host([10, 0, 0, 2].into()),
+        );
+        let peer = WirePeer {
+            local: to.ip(),
+            remote: to.ip(),
+        };
+        let [mtu, of_other] = [Mtu::Bytes1024, Mtu::Bytes4096];
+        let accepted = |source, mtu| {
+            move |socket| {
+                let stream = Stream::new(socket, Path { peer, mtu }).unwrap();
+                Some((source, Channel::Remote(stream)))
+            }
+        };
+        let none = |_: &mut Clients| None::<()>;
+        let connect = || std::net::TcpStream::connect(to).unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            silent.extend((0..crate::peers::half_open::MAX / 2).map(|_| connect()));
+            entrance.round(accepted(greedy, mtu), none).unwrap();
+        }
+        assert!(entrance.clients.lock().len() + EVICTIONS_MAX >= crate::peers::half_open::MAX);
+        let _last = connect();
+        entrance.round(accepted(other, of_other), none).unwrap();
+        let is_other = |it: &Channel| it.stream().is_some_and(|it| it.path().mtu != mtu);
+        assert!(entrance.clients.lock().position(is_other).is_some());
+        // A client that was dropped knows that its request was not read.
+        let mut first = &silent[0];
+        let outcome = std::io::Write::write(&mut first, b"request")
+            .and_then(|_| std::io::Read::read(&mut first, &mut [0]));
+        assert_eq!(
+            outcome.unwrap_err().kind(),
+            std::io::ErrorKind::ConnectionReset
+        );
     }
 
     #[test]

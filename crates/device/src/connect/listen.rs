@@ -14,7 +14,7 @@ use super::entrance::{Clients, Entrance, Hosts, accepted_local, accepted_remote}
 use super::packet::{Packet, Side};
 use super::socket::listener;
 use super::stream::Path;
-use super::{Deadline, PRIVATE_DATA_MAX, Peer, QPS_MAX, agreed, connect_all};
+use super::{Deadline, Peer, agreed, connect_all};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_readable;
@@ -121,7 +121,7 @@ impl Listener {
         while index < half_open.len() {
             match half_open[index].try_receive() {
                 Ok(None) if !half_open.is_overdue(index, Instant::now()) => index += 1,
-                Ok(None) => drop(half_open.remove(index)),
+                Ok(None) => half_open.remove(index).drop_silent(),
                 Ok(Some(Packet::Request(side))) => {
                     let channel = half_open.remove(index);
                     if let Some(incoming) = self.admit(channel, side) {
@@ -149,7 +149,7 @@ impl Listener {
 
     /// Checks the client that sent a request.
     fn admit(&self, channel: Channel, side: Side) -> Option<Incoming> {
-        if side.qps.len() > QPS_MAX || side.private_data.len() > PRIVATE_DATA_MAX {
+        if !side.is_valid() {
             return None;
         }
         let (uid, pid, path) = match &channel {
@@ -338,6 +338,15 @@ impl Accepting {
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+
+    /// Waits up to `time` until the peer has confirmed or closed the connection; [`Accepting::is_ready`] says which.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn wait(&self, time: Duration) -> Result<(), DeviceError> {
+        let until = Instant::now().checked_add(time);
+        wait_readable(self.channel.as_fd(), until).map(|_| ())
     }
 
     /// Whether the peer is ready. Never blocks. Do not call it again after it has returned `true`.

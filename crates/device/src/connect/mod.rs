@@ -39,8 +39,6 @@ use stream::{Path, Stream};
 pub const PRIVATE_DATA_MAX: usize = 4096;
 /// The maximum number of queue pairs of one connection.
 pub const QPS_MAX: usize = 64;
-/// How many ports to try if the TCP port of a free port is taken.
-const PORT_TRIES: u32 = 16;
 /// How many times to redial a listener that drops us before reading the request.
 const REDIALS: u32 = 32;
 /// The pause before each redial.
@@ -77,13 +75,7 @@ impl Device {
     /// # Errors
     /// Same as [`Device::listen`]. [`DeviceError::AddressInUse`] also if another program has the TCP port.
     pub fn listen_for_hosts(&self, address: SocketAddr) -> Result<Listener, DeviceError> {
-        for _ in 0..PORT_TRIES {
-            match self.reserve(address)?.listen_for_hosts() {
-                Err(DeviceError::AddressInUse { .. }) if address.port() == 0 => {}
-                outcome => return outcome,
-            }
-        }
-        Err(DeviceError::AddressInUse { address })
+        self.reserve_for_hosts(address)?.listen()
     }
 
     /// Connects our queue pairs to as many queue pairs of the program that listens at `address`, which may be on another host, and
@@ -161,6 +153,9 @@ impl Device {
             }
             _ => return Err(DeviceError::Handshake("the peer sent an unexpected packet")),
         };
+        if !side.is_valid() {
+            return Err(DeviceError::Handshake("the peer sent an invalid answer"));
+        }
         if side.qps.len() != qps.len() {
             return Err(DeviceError::Handshake(
                 "the listener accepted with a different number of queue pairs",

@@ -3,8 +3,8 @@
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::QpAddress;
 use super::frames::Frames;
+use super::{PRIVATE_DATA_MAX, QPS_MAX, QpAddress};
 use crate::error::DeviceError;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
@@ -25,6 +25,16 @@ pub(super) struct Side {
     pub(super) private_data: Vec<u8>,
     /// The code of the largest path MTU between hosts that this side allows; 0 for peers on the same host.
     pub(super) mtu: u8,
+}
+
+impl Side {
+    /// Whether the numbers and lengths are possible.
+    pub(super) fn is_valid(&self) -> bool {
+        let fits = |qp: &QpAddress| qp.qpn >> 24 == 0 && qp.msn >> 24 == 0;
+        self.qps.len() <= QPS_MAX
+            && self.private_data.len() <= PRIVATE_DATA_MAX
+            && self.qps.iter().all(fits)
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +111,6 @@ pub(crate) fn decodes(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{PRIVATE_DATA_MAX, QPS_MAX};
     use super::*;
 
     #[test]
@@ -130,6 +139,25 @@ mod tests {
             let bytes = encode(&packet);
             assert!(bytes.len() <= PACKET_MAX);
             assert_eq!(decode(&bytes), Some(packet));
+        }
+    }
+
+    #[test]
+    fn sides_with_impossible_numbers_or_lengths_are_invalid() {
+        let side = |qpn, msn, qps, data| Side {
+            node: NodeId::default(),
+            qps: vec![QpAddress { qpn, msn }; qps],
+            private_data: vec![0; data],
+            mtu: 0,
+        };
+        assert!(side(0xff_ffff, 0xff_ffff, QPS_MAX, PRIVATE_DATA_MAX).is_valid());
+        for invalid in [
+            side(1 << 24, 0, 1, 0),
+            side(0, 1 << 24, 1, 0),
+            side(0, 0, QPS_MAX + 1, 0),
+            side(0, 0, 0, PRIVATE_DATA_MAX + 1),
+        ] {
+            assert!(!invalid.is_valid());
         }
     }
 

@@ -12,6 +12,9 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::peers::names;
 
+/// How many ports to try if the TCP port of a free port is taken.
+const PORT_TRIES: u32 = 16;
+
 /// An address of this host that belongs to this device until the value is dropped: no other process can listen there.
 ///
 /// A client that connects to it finds no listener, and retries until its deadline.
@@ -19,6 +22,8 @@ use crate::peers::names;
 pub struct Reservation {
     device: Device,
     socket: OwnedFd,
+    /// TCP sockets for peers on other hosts.
+    hosts: Vec<OwnedFd>,
     address: SocketAddr,
 }
 
@@ -42,8 +47,31 @@ impl Device {
         Ok(Reservation {
             device: self.clone(),
             socket,
+            hosts: Vec::new(),
             address,
         })
+    }
+
+    /// Like [`Device::reserve`], for a listener that other hosts can reach if the device has a wire: also reserves the TCP port.
+    ///
+    /// # Errors
+    /// Same as [`Device::reserve`]. [`DeviceError::AddressInUse`] also if another program has the TCP port.
+    pub fn reserve_for_hosts(&self, address: SocketAddr) -> Result<Reservation, DeviceError> {
+        for _ in 0..PORT_TRIES {
+            let mut reservation = self.reserve(address)?;
+            let Some(wire) = self.wire() else {
+                return Ok(reservation);
+            };
+            match Hosts::bind(wire, reservation.address) {
+                Ok(hosts) => {
+                    reservation.hosts = hosts;
+                    return Ok(reservation);
+                }
+                Err(DeviceError::AddressInUse { .. }) if address.port() == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(DeviceError::AddressInUse { address })
     }
 }
 
@@ -54,38 +82,22 @@ impl Reservation {
         self.address
     }
 
-    /// Listens at the address for peers on this host.
+    /// Listens at the address.
     ///
     /// # Errors
     /// [`DeviceError::Failed`], or the socket failed: the address is free again.
     pub fn listen(self) -> Result<Listener, DeviceError> {
-        self.listen_by(|_, _| Ok(None))
-    }
-
-    /// Like [`Reservation::listen`], also for peers on other hosts if the device has a wire. They connect to the same port over
-    /// TCP.
-    ///
-    /// # Errors
-    /// Same as [`Reservation::listen`]. [`DeviceError::AddressInUse`] if another program has the TCP port.
-    pub fn listen_for_hosts(self) -> Result<Listener, DeviceError> {
-        let address = self.address;
-        self.listen_by(|device, socket| match device.wire() {
-            Some(wire) => Hosts::listen(wire, address, socket),
-            None => Ok(None),
-        })
-    }
-
-    fn listen_by(
-        self,
-        hosts: impl FnOnce(&Device, &Arc<OwnedFd>) -> Result<Option<Hosts>, DeviceError>,
-    ) -> Result<Listener, DeviceError> {
         self.device.check()?;
         rustix::net::listen(&self.socket, 128).map_err(DeviceError::io("listening"))?;
         let socket = Arc::new(self.socket);
-        self.device.shared().lifecycle().add_wait_point(&socket);
+        let hosts = Hosts::listen(self.hosts, &socket)?;
+        let lifecycle = self.device.shared().lifecycle();
+        for socket in hosts.iter().flat_map(Hosts::sockets).chain([&socket]) {
+            lifecycle.add_wait_point(socket);
+        }
         Ok(Listener {
             local: Entrance::new(vec![Arc::clone(&socket)]),
-            hosts: hosts(&self.device, &socket)?,
+            hosts,
             device: self.device,
             socket,
             address: self.address,

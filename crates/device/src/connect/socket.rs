@@ -19,6 +19,8 @@ use crate::wire::WirePath;
 
 /// How many times to try a listener whose backlog is full.
 const LISTENER_TRIES: u32 = 50;
+/// How long one attempt lasts at most, if the deadline is too far away for the clock.
+const LONG: Duration = Duration::from_secs(3600);
 /// Shortest and longest pause between two attempts to find a listener.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -119,7 +121,9 @@ pub(super) fn dial_host(
     again: bool,
 ) -> Result<Reached, DeviceError> {
     let reached = repeat(deadline, again, || {
-        let until = Instant::now() + deadline.remaining().unwrap_or_default();
+        let now = Instant::now();
+        let until = now.checked_add(deadline.remaining().unwrap_or_default());
+        let until = until.unwrap_or(now + LONG);
         Ok(match stream::connect(path, address, until)? {
             Some(stream) => Dialled::Reached(Reached::on_host(stream)),
             None => Dialled::NoListener,
@@ -195,7 +199,7 @@ pub(super) fn not_listening_on_host(address: SocketAddr, waited: Duration) -> De
     DeviceError::NotListening {
         address,
         waited,
-        hint: "start the listener first, with RKEY_WIRE set on its host; firewalls must allow TCP connections to its port",
+        hint: "start the listener first, with RKEY_WIRE set on its host; the host must be reachable, and firewalls must allow TCP connections to the port",
     }
 }
 

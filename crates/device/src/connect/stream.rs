@@ -22,8 +22,6 @@ use crate::wire::WirePath;
 const IDLE: Duration = Duration::from_secs(10);
 /// A host that leaves this many questions unanswered has ended, with this pause between them.
 const PROBES: (u32, Duration) = (4, Duration::from_secs(3));
-/// The number of TCP connections that may wait at a listener for us to accept them.
-const BACKLOG: i32 = 128;
 
 /// A TCP connection to the peer's host.
 #[derive(Debug)]
@@ -58,6 +56,12 @@ impl Stream {
 
     pub(super) fn path(&self) -> Path {
         self.path
+    }
+
+    /// Resets the connection: unlike after an orderly end, a peer that has sent a request meanwhile knows that it was not read.
+    pub(super) fn reset(self) {
+        // If this fails, the connection ends in order.
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 
     /// Whether all that has arrived was read as packets.
@@ -103,6 +107,9 @@ impl Stream {
 /// Makes the connection end some time after the other host has ended or is no longer reachable.
 fn watch_host(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
+    // For bytes that the other host has not acknowledged: these suspend the questions.
+    let most = IDLE + PROBES.1 * PROBES.0;
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(most.as_millis()).unwrap_or(u32::MAX))?;
     sockopt::set_tcp_keepidle(socket, IDLE)?;
     sockopt::set_tcp_keepintvl(socket, PROBES.1)?;
     sockopt::set_tcp_keepcnt(socket, PROBES.0)?;
@@ -131,17 +138,18 @@ impl Dialling {
     /// # Errors
     /// The system does not reach the host.
     pub(super) fn begin(path: WirePath, to: SocketAddr) -> Result<Option<Self>, DeviceError> {
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         let socket = new_socket(to.ip())?;
         let begun = rustix::net::bind(&socket, &SocketAddr::new(path.local, 0))
             .and_then(|()| rustix::net::connect(&socket, &to));
         match begun {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-            Err(Errno::CONNREFUSED) => return Ok(None),
+            Err(error) if is_absence(error) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
         let peer = WirePeer {
             local: path.local,
-            remote: to.ip().to_canonical(),
+            remote: to.ip(),
         };
         let mtu = path.mtu;
         let path = Path { peer, mtu };
@@ -166,10 +174,22 @@ impl Dialling {
         }
         match sockopt::socket_error(&self.socket).map_err(failed)? {
             Ok(()) => Stream::new(self.socket, self.path).map(Progress::Connected),
-            Err(Errno::CONNREFUSED) => Ok(Progress::Refused),
+            Err(error) if is_absence(error) => Ok(Progress::Refused),
             Err(error) => Err(failed(error)),
         }
     }
+}
+
+/// Whether the error can mean that the host or the program has not started yet, or has just ended.
+fn is_absence(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNREFUSED
+            | Errno::CONNRESET
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::TIMEDOUT
+    )
 }
 
 fn failed(error: Errno) -> DeviceError {
@@ -198,15 +218,14 @@ pub(super) fn connect(
     }
 }
 
-/// Listens at an address of this host for TCP connections. `None` if another program has the port.
-pub(super) fn listen(address: SocketAddr) -> Result<Option<OwnedFd>, DeviceError> {
+/// A TCP socket with an address of this host. `None` if another program has the port.
+pub(super) fn bind(address: SocketAddr) -> Result<Option<OwnedFd>, DeviceError> {
     let io = DeviceError::io("listening for other hosts");
     let socket = new_socket(address.ip())?;
     // As every server does: the port is free at once when the previous server has ended.
     sockopt::set_socket_reuseaddr(&socket, true)
         .map_err(DeviceError::io("listening for other hosts"))?;
-    match rustix::net::bind(&socket, &address).and_then(|()| rustix::net::listen(&socket, BACKLOG))
-    {
+    match rustix::net::bind(&socket, &address) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::ADDRINUSE) => Ok(None),
         Err(error) => Err(io(error)),

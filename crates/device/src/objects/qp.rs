@@ -414,13 +414,14 @@ impl Drop for QpInner {
             return;
         }
         self.send_waiting_datagrams();
-        shared.streams.forget(&shared.reactor, self.id);
         shared.qps.remove(self.qpn);
         shared.events.remove(Source::Qp(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }
         shared.driver.flush_packets();
+        // After the last acknowledgement, so that the peer gets it before the end of the connection.
+        shared.streams.forget(&shared.reactor, self.id);
         shared.adverts.remove_all(&self.membership.lock());
         shared.qp_numbers.free(self.qpn);
     }

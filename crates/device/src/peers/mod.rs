@@ -70,13 +70,14 @@ impl Peers {
             || self.discovery.handle(shared, &mut self.links, token)
             || shared
                 .streams
-                .handle(&shared.driver, &shared.reactor, token)
+                .handle(&shared.reactor, token, Instant::now())
     }
 
     /// Handles the requests of other threads, and everything that is due at `now`. Returns whether the engine thread
     /// should drive.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) -> bool {
         self.links.tidy(shared, now);
+        shared.streams.tidy(&shared.driver, now);
         self.reception.tidy(shared, now);
         self.groups
             .start(shared, &mut self.discovery, &self.links, now);
@@ -87,8 +88,9 @@ impl Peers {
     }
 
     /// When [`Peers::tidy`] must be called at the latest.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, shared: &Shared) -> Option<Instant> {
         let deadlines = [
+            shared.streams.next_deadline(),
             self.reception.next_deadline(),
             self.discovery.next_deadline(),
             self.groups.next_deadline(),
@@ -102,5 +104,6 @@ impl Peers {
         self.discovery.close(shared);
         self.reception.close(shared);
         self.links.close(shared);
+        shared.streams.close(&shared.reactor);
     }
 }

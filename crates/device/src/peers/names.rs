@@ -9,6 +9,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
 use rkey_engine::Group;
@@ -169,11 +170,21 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
 /// Whether an address belongs to this host: loopback, wildcard, or an interface's address.
 ///
 /// It tries to bind a datagram socket to the address with port 0. This sends nothing, needs no privileges, and works only for
-/// addresses of the host.
+/// addresses of the host. If it fails for another reason, such as no free descriptor, the address counts as one of this host:
+/// other hosts pass fewer checks.
 #[must_use]
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
-    ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
+    if ip.is_loopback() || ip.is_unspecified() {
+        return true;
+    }
+    match std::net::UdpSocket::bind((ip, 0)) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            Errno::from_io_error(&error),
+            Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL | Errno::ACCESS)
+        ),
+    }
 }
 
 /// The blocks that devices have claimed in this network namespace and scope, from `/proc/net/unix`.

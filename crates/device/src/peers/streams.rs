@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_engine::QpId;
@@ -15,6 +16,11 @@ use crate::error::DeviceError;
 use crate::progress::EngineDriver;
 use crate::progress::reactor::{Reactor, Token};
 
+/// How long to wait for the last acknowledgements of a peer whose connection has ended.
+const GRACE: Duration = Duration::from_millis(50);
+/// The pause between two checks whether they have arrived.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The connections of a device.
 pub(crate) struct Streams(Arc<Mutex<Table>>);
 
@@ -22,6 +28,8 @@ pub(crate) struct Streams(Arc<Mutex<Table>>);
 struct Table {
     streams: HashMap<Token, Stream>,
     by_qp: HashMap<QpId, Token>,
+    /// Queue pairs whose connection has ended, and when to stop waiting for the peer's last acknowledgements.
+    ending: Vec<(Instant, QpId, u32)>,
 }
 
 struct Stream {
@@ -76,20 +84,55 @@ impl Streams {
     }
 
     /// Handles a readable descriptor, if it is one of these. Returns whether the engine thread should drive.
-    pub(crate) fn handle(&self, driver: &EngineDriver, reactor: &Reactor, token: Token) -> bool {
+    pub(crate) fn handle(&self, reactor: &Reactor, token: Token, now: Instant) -> bool {
         let mut table = self.0.lock();
         // The peer sends nothing after the handshake, so a readable connection has ended, or the peer violates the protocol.
         let Some(stream) = table.streams.remove(&token) else {
             return false;
         };
-        table.by_qp.retain(|_, it| *it != token);
-        drop(table);
         tracing::info!("the peer on host {} has ended the connection", stream.host);
         for &(qp, qpn) in &stream.qps {
-            driver.peer_ended(qp, qpn);
+            // A queue pair that was connected again belongs to a later connection.
+            if table.by_qp.get(&qp) == Some(&token) {
+                table.by_qp.remove(&qp);
+                table.ending.push((now + GRACE, qp, qpn));
+            }
         }
         stream.close(reactor);
         true
+    }
+
+    /// Fails the queue pairs whose connection has ended, once nothing that they have sent is unacknowledged or [`GRACE`] has passed.
+    /// The end of a TCP connection can overtake the last acknowledgements, which are packets of their own.
+    pub(crate) fn tidy(&self, driver: &EngineDriver, now: Instant) {
+        let ending = std::mem::take(&mut self.0.lock().ending);
+        if ending.is_empty() {
+            return;
+        }
+        let sends = |qp| driver.command(|engine| engine.query_qp(qp).map_or(0, |info| info.sends));
+        let (over, remaining): (Vec<_>, Vec<_>) = ending
+            .into_iter()
+            .partition(|(until, qp, _)| *until <= now || sends(*qp) == 0);
+        self.0.lock().ending.extend(remaining);
+        for (_, qp, qpn) in over {
+            driver.peer_ended(qp, qpn);
+        }
+    }
+
+    /// When [`Streams::tidy`] must be called at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let is_waiting = !self.0.lock().ending.is_empty();
+        is_waiting.then(|| Instant::now() + PAUSE)
+    }
+
+    /// Ends all connections, so that peers notice.
+    pub(crate) fn close(&self, reactor: &Reactor) {
+        let mut table = self.0.lock();
+        table.by_qp.clear();
+        table.ending.clear();
+        for (_, stream) in table.streams.drain() {
+            stream.close(reactor);
+        }
     }
 
     /// Forgets a queue pair that is being destroyed, and ends the connection with the last one.

@@ -114,7 +114,7 @@ impl EngineThread {
         if self.mode() == Mode::Thread {
             return Some(Duration::ZERO);
         }
-        let next = self.peers.next_deadline()?;
+        let next = self.peers.next_deadline(&self.shared)?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
