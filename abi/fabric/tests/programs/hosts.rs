@@ -2,6 +2,8 @@
 
 use crate::{Guard, folder, program};
 use rkey_harness::hosts::Hosts;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -89,5 +91,63 @@ fn ping_pong_over_ofi_rxm_between_hosts() {
     assert!(
         !output.status.success() && said.contains("rkey;ofi_rxm"),
         "{said}"
+    );
+}
+
+/// Four ranks of Open MPI, two on each host. Open MPI starts programs on the other host with an agent such as ssh; ours enters the host
+/// and gives it a name, by which Open MPI distinguishes the hosts.
+#[test]
+fn open_mpi_runs_on_two_hosts() {
+    let Some(hosts) = Hosts::new(4400, &ADDRESSES) else {
+        return;
+    };
+    let place = folder();
+    let (program, agent) = (place.join("pairs"), place.join("agent"));
+    let source = place.join("pairs.c");
+    std::fs::write(&source, include_str!("pairs.c")).unwrap();
+    let mut compiler = Command::new("mpicc.openmpi");
+    let compiled = compiler.arg("-O1").arg("-o").arg(&program).arg(&source);
+    let compiled = compiled.status().expect("openmpi-bin is installed");
+    assert!(compiled.success(), "libopenmpi-dev is installed");
+    let enter = hosts.enter(1, Command::new("nsenter"));
+    let enter: Vec<_> = (enter.get_args().map(|it| it.to_str().unwrap())).collect();
+    let enter = enter.join(" ");
+    let script = format!(
+        "#!/bin/sh\nshift\nexec nsenter {enter} unshare --uts sh -c \"hostname second; $*\"\n"
+    );
+    std::fs::write(&agent, script).unwrap();
+    std::fs::set_permissions(&agent, Permissions::from_mode(0o755)).unwrap();
+    let mut command = hosts.enter(0, Command::new("nsenter"));
+    command.args(["timeout", "300", "mpirun.openmpi", "--allow-run-as-root"]);
+    for (name, value) in [
+        ("plm_rsh_agent", agent.to_str().unwrap()),
+        ("oob_tcp_if_include", "10.9.4.0/24"),
+        ("pml", "cm"),
+        ("mtl", "ofi"),
+        ("mtl_ofi_provider_include", "rkey;ofi_rxm"),
+        ("mpi_yield_when_idle", "1"),
+    ] {
+        command.args(["--mca", name, value]);
+    }
+    let environment = [
+        ("FI_PROVIDER_PATH", place.to_str().unwrap()),
+        ("FI_PROVIDER", "rkey;ofi_rxm"),
+        ("FI_OFI_RXM_SAR_LIMIT", "0"),
+        ("RKEY_WIRE", "auto"),
+        ("RKEY_LOG", "warn"),
+    ];
+    for (name, value) in environment {
+        command.env(name, value).args(["-x", name]);
+    }
+    if std::env::var_os("LD_LIBRARY_PATH").is_some() {
+        command.args(["-x", "LD_LIBRARY_PATH"]);
+    }
+    let where_to = format!("{}:2,{}:2", ADDRESSES[0][0], ADDRESSES[1][0]);
+    command.args(["--host", &where_to, "--oversubscribe", "-np", "4"]);
+    let output = command.arg(&program).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("pairs: ok"),
+        "{output:?}"
     );
 }
