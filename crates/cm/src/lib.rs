@@ -11,7 +11,7 @@
 //! | [`connection`] | the states of a connection, and the table of what each message and call does in each |
 //! | [`wire`] | the encoding of messages, and which requests are impossible |
 //! | [`ids`] | communication ids that cannot be guessed |
-//! | [`time`] | time codes, and how often messages are repeated |
+//! | [`time`] | time codes, and how often messages are retransmitted |
 //! | [`address`] | identifiers in messages: GUIDs, GIDs, service ids |
 //!
 //! Peers are untrusted. Bytes that are not a message are dropped. Impossible requests are refused with a reason. A message

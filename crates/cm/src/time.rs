@@ -9,17 +9,17 @@ const MS: Nanos = 1_000_000;
 const MAX_RESPONSE: u8 = 20;
 /// The longest service time that a peer can announce with an MRA: 65 s.
 pub(crate) const MAX_SERVICE: u8 = 24;
-/// How far a peer's response time may be below our own setting, in time codes, so that no peer makes us repeat messages
-/// in a burst.
+/// How far a peer's response time may be below our own setting, in time codes, so that no peer makes us retransmit
+/// messages in a burst.
 const MAX_SHORTENING: u8 = 4;
 
-/// How often, and at what intervals, messages are repeated. With the defaults, which are those of `rdma_cm`, a peer that
-/// does not answer is unreachable after 98 s.
+/// Response times, and how often messages are retransmitted. With the defaults, which are those of `rdma_cm`, a peer that
+/// does not answer is reported unreachable after 98 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// How long a side may take to answer, as a time code.
     pub response: u8,
-    /// How many times a message is repeated, at most 15.
+    /// How many times a message is retransmitted, at most 15.
     pub retries: u8,
     /// The service timeout in our MRAs, as a time code.
     pub service: u8,
@@ -42,7 +42,7 @@ impl Timing {
         code.clamp(least, MAX_RESPONSE.max(self.response))
     }
 
-    /// The time until a REQ is repeated: a round trip and the peer's response time.
+    /// The time until a REQ is retransmitted: a round trip and the peer's response time.
     pub(crate) fn request(&self, ack_timeout: u8) -> Nanos {
         let life = ack_timeout.min(MAX_RESPONSE).saturating_sub(1);
         2 * nanos(life) + nanos(self.response)
@@ -69,7 +69,7 @@ mod tests {
 
     /// Linux's intervals, as captured on a network.
     #[test]
-    fn repetitions_have_the_intervals_of_linux() {
+    fn retransmissions_have_the_intervals_of_linux() {
         let timing = Timing::default();
         assert_eq!(timing.request(19), 6144 * MS);
         assert_eq!(nanos(timing.bounded(20)), 4096 * MS);

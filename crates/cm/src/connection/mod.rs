@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     pub(crate) peer: IpAddr,
     /// Our port and the peer's.
     pub(crate) ports: (u16, u16),
-    /// Whether our program initiated it.
+    /// Whether our program initiated the connection.
     pub(crate) is_active: bool,
     /// Passive side: which of the peers that share the address sent the request.
     pub(crate) party: u64,
@@ -52,15 +52,15 @@ pub(crate) struct Connection {
     /// The numbers of our queue pair and, once known, the peer's.
     pub(crate) qpn: u32,
     pub(crate) remote_qpn: Option<u32>,
-    /// The time until a message is repeated.
+    /// The time until a message is retransmitted.
     pub(crate) period: Nanos,
-    /// How many times a message may be repeated.
+    /// How many times a message may be retransmitted.
     pub(crate) retries: u8,
-    /// How many more times the last message may be repeated.
+    /// How many more times the last message may be retransmitted.
     pub(crate) left: u8,
     pub(crate) time_wait: Nanos,
     pub(crate) deadline: Option<Nanos>,
-    /// The last message, if it may have to be repeated.
+    /// The last message, if it may have to be retransmitted.
     pub(crate) kept: Option<Box<[u8; MAD]>>,
     /// The program has closed the connection and gets no more events.
     pub(crate) is_silent: bool,
@@ -75,7 +75,7 @@ pub struct Info {
     pub transport: Option<Transport>,
     /// The requested service.
     pub service: ServiceId,
-    /// Whether our program initiated it.
+    /// Whether our program initiated the connection.
     pub is_active: bool,
     /// Our address and port.
     pub local: SocketAddr,
@@ -89,9 +89,9 @@ pub struct Info {
     pub qpn: Option<u32>,
     /// The number of the peer's queue pair, once known.
     pub remote_qpn: Option<u32>,
-    /// How many more times the last message may be repeated.
+    /// How many more times the last message may be retransmitted.
     pub left: u8,
-    /// Whether the program has closed it.
+    /// Whether the program has closed the connection.
     pub is_closed: bool,
 }
 
@@ -125,7 +125,7 @@ impl Connection {
         matches!(state, State::ReqReceived | State::SidrReceived)
     }
 
-    /// Whether the connection is kept only to repeat an answer.
+    /// Whether the connection is kept only to retransmit an answer.
     pub(crate) fn lingers(state: State) -> bool {
         matches!(state, State::Refused | State::SidrAnswered)
     }

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A message that does not fit a state is ignored; a call that does not fit is refused. The table follows Linux's connection
-//! manager, with these differences: a side that closes repeats its DREQ until the other side answers or the retries are used up;
-//! a refusal is remembered for a while, so that a repeated request gets the same answer instead of a new connection; when both
-//! sides send a DREQ, both answer at once; a peer that still tries to establish an ended connection is told that it has ended; a
-//! message that names a queue pair of another connection is refused, but does not end that connection.
+//! manager, with these differences: a side that closes retransmits its DREQ until the other side answers or the retries are used
+//! up; a refusal is remembered for a while, so that a retransmitted request gets the same answer instead of a new connection;
+//! when both sides send a DREQ, both answer at once; a peer that still tries to establish an ended connection is told that the
+//! connection has ended; a message that names a queue pair of another connection is refused, but does not end that connection.
 
 use core::fmt::{self, Write};
 
@@ -21,7 +21,7 @@ use core::fmt::{self, Write};
 pub enum State {
     /// Nothing has happened yet.
     Idle,
-    /// Active side: the REQ is sent and repeated.
+    /// Active side: the REQ has been sent, and is retransmitted until the peer answers.
     ReqSent,
     /// Active side: an MRA says that the answer to the last REQ takes longer.
     ReqDelayed,
@@ -29,25 +29,25 @@ pub enum State {
     RepReceived,
     /// Passive side: the program has not decided yet.
     ReqReceived,
-    /// Passive side: accepted; the REP is sent and repeated.
+    /// Passive side: accepted; the REP has been sent, and is retransmitted until the peer answers.
     RepSent,
     /// Passive side: an MRA says that the answer to the last REP takes longer.
     RepDelayed,
     /// Both sides are ready.
     Established,
-    /// We are ending the connection: the DREQ is sent and repeated.
+    /// We are ending the connection: the DREQ has been sent, and is retransmitted until the peer answers.
     DreqSent,
     /// The peer is ending the connection; the program has not confirmed yet.
     DreqReceived,
     /// The connection has ended. Late messages are answered, and its queue pair number should not be reused yet.
     TimeWait,
-    /// Passive side: refused. A repeated REQ gets the same refusal.
+    /// Passive side: refused. A retransmitted REQ gets the same refusal.
     Refused,
-    /// Active side: the SIDR_REQ is sent and repeated.
+    /// Active side: the SIDR_REQ has been sent, and is retransmitted until the peer answers.
     SidrSent,
     /// Passive side: the program has not decided yet.
     SidrReceived,
-    /// Passive side: answered. A repeated SIDR_REQ gets the same answer.
+    /// Passive side: answered. A retransmitted SIDR_REQ gets the same answer.
     SidrAnswered,
     /// Final: the connection can be forgotten.
     Closed,
@@ -56,7 +56,7 @@ pub enum State {
 /// An input to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// A REQ: the first one, or a repetition.
+    /// A REQ: the first one, or a retransmission.
     Req,
     /// An MRA for our REQ.
     MraReq,
@@ -76,7 +76,7 @@ pub enum Input {
     Dreq,
     /// A DREP.
     Drep,
-    /// A SIDR_REQ: the first one, or a repetition.
+    /// A SIDR_REQ: the first one, or a retransmission.
     SidrReq,
     /// A SIDR_REP.
     SidrRep,
@@ -96,9 +96,9 @@ pub enum Input {
     Disconnect,
     /// The program gives up the connection, in any state.
     Close,
-    /// The timer expired, and the message may be repeated.
+    /// The timer expired, and the message may be retransmitted.
     Repeat,
-    /// The timer expired for the last time.
+    /// The timer expired, and the message may not be retransmitted again.
     Expire,
 }
 
@@ -118,7 +118,7 @@ pub enum Why {
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Send {
-    /// The message that the caller supplies: REQ, REP, SIDR_REQ or SIDR_REP. It is kept for repetition.
+    /// The message that the caller supplies: REQ, REP, SIDR_REQ or SIDR_REP. It is kept for retransmission.
     Given,
     /// The kept message.
     Again,
@@ -126,7 +126,7 @@ pub enum Send {
     MraReq,
     /// An MRA for the peer's REP.
     MraRep,
-    /// A REJ of the peer's REQ. It is kept for repetition.
+    /// A REJ of the peer's REQ. It is kept for retransmission.
     RejReq(Why),
     /// A REJ of the peer's REP.
     RejRep(Why),
@@ -134,26 +134,26 @@ pub enum Send {
     RejOther(Why),
     /// An RTU.
     Rtu,
-    /// A DREQ. It is kept for repetition.
+    /// A DREQ. It is kept for retransmission.
     Dreq,
     /// A DREP.
     Drep,
-    /// A SIDR_REP that refuses. It is kept for repetition.
+    /// A SIDR_REP that refuses. It is kept for retransmission.
     SidrRefusal,
 }
 
 /// A timer to start in place of the running one. Every change of state stops the running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Timer {
-    /// Waits for the answer to a message that is sent for the first time; resets the number of repetitions.
+    /// Waits for the answer to a message that is sent for the first time; resets the number of retransmissions.
     First,
-    /// Waits for the answer to a repetition.
+    /// Waits for the answer to a retransmission.
     Next,
     /// Waits as long as the peer's MRA says.
     Service,
     /// Keeps an ended connection for late messages.
     TimeWait,
-    /// Keeps an answer for repeated requests.
+    /// Keeps an answer for retransmitted requests.
     Linger,
 }
 
@@ -287,8 +287,8 @@ impl State {
                     END,
                 ],
             ),
-            // A peer that has not received the REP understands only the REJ. A peer that has also understands the DREQ, which is
-            // repeated.
+            // A peer that has not received the REP understands only the REJ. A peer that has received it understands the DREQ,
+            // too, which is retransmitted.
             Input::Close => to(
                 Self::DreqSent,
                 &[S(Send::RejOther(Why::Consumer)), S(Send::Dreq), FIRST],
@@ -347,7 +347,7 @@ const fn established(input: Input) -> Option<Step> {
 
 const fn dreq_sent(input: Input) -> Option<Step> {
     match input {
-        // The peer has not received our REP, which we no longer repeat.
+        // The peer has not received our REP, which we no longer retransmit.
         Input::Req => to(State::DreqSent, &[S(Send::RejReq(Why::Stale))]),
         Input::Dreq => to(
             State::TimeWait,
@@ -398,7 +398,7 @@ const fn sidr_received(input: Input) -> Option<Step> {
     }
 }
 
-/// Answered finally: a repeated request gets the same answer until the timer expires.
+/// The final answer has been sent: a retransmitted request gets the same answer until the timer expires.
 const fn answered(state: State, request: Input, input: Input) -> Option<Step> {
     match input {
         Input::Close => to(state, &[]),

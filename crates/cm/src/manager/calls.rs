@@ -125,9 +125,10 @@ const DEFAULT_PARTITION: u16 = 0xffff;
 
 impl Manager {
     /// Listens for requests for a service. At most `backlog` of them wait for [`take_request`](Self::take_request); further
-    /// ones are dropped, and repeated by their senders. If the peer withdraws a request whose event the program has not
-    /// fetched, the event disappears. Otherwise [`Event::Rejected`](super::Event::Rejected) follows, and the request counts
-    /// against the backlog until the program takes or closes it.
+    /// ones are dropped, and their senders retransmit them. If the peer withdraws a request before the program has fetched
+    /// its event, the event disappears. If the peer withdraws the request later,
+    /// [`Event::Rejected`](super::Event::Rejected) follows, and the request counts against the backlog until the program
+    /// takes or closes it.
     ///
     /// # Errors
     ///

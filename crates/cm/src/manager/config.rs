@@ -12,10 +12,10 @@ pub struct Limits {
     pub connections: usize,
     /// The maximum number of undecided requests from one peer: from one address, or from one party if the host
     /// distinguishes parties that share an address ([`receive_from_party`](super::Manager::receive_from_party)). Further
-    /// requests are dropped, and the peer repeats them.
+    /// requests are dropped, and the peer retransmits them.
     pub undecided_per_peer: usize,
-    /// The maximum number of refused requests and answered datagram requests that are kept to repeat the answer. Above this
-    /// limit, a repeated request counts as new.
+    /// The maximum number of refused requests and answered datagram requests that are kept to retransmit the answer. Above
+    /// this limit, a retransmitted request counts as new.
     pub lingering: usize,
     /// The maximum number of messages waiting to be sent before answers that belong to no connection are dropped.
     pub answers: usize,
@@ -43,7 +43,7 @@ pub struct Config {
     pub secret: u128,
     /// The communication ids that may be used.
     pub ids: IdSpace,
-    /// How messages are repeated.
+    /// Response times, and how often messages are retransmitted.
     pub timing: Timing,
     /// Limits on what peers can make us remember.
     pub limits: Limits,

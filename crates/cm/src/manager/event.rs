@@ -168,6 +168,6 @@ pub struct Counters {
     pub overload: u64,
     /// Answers that were dropped because too many messages waited to be sent.
     pub unanswered: u64,
-    /// Messages that were repeated.
+    /// Messages that were retransmitted.
     pub repeated: u64,
 }

@@ -44,7 +44,7 @@ pub struct Manager {
     timers: BTreeSet<(Nanos, ConnectionId)>,
     /// The number of undecided requests of each peer, by address and by party at this address.
     undecided: BTreeMap<(IpAddr, u64), usize>,
-    /// The number of connections that are kept only to repeat an answer.
+    /// The number of connections that are kept only to retransmit an answer.
     lingering: usize,
     outgoing: VecDeque<Transmit>,
     events: Events,

@@ -16,12 +16,12 @@ const MAX: usize = 64;
 /// Why a connection was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAccepted {
-    /// The listener's backlog is full. The request was dropped, and its sender repeats it.
+    /// The listener's backlog is full. The request was dropped, and its sender retransmits it.
     Backlog {
         /// The length of the backlog.
         backlog: usize,
     },
-    /// The peer has reached its limit of undecided requests. The request was dropped, and its sender repeats it.
+    /// The peer has reached its limit of undecided requests. The request was dropped, and its sender retransmits it.
     TooMany,
     /// The listener is for queue pairs of another type.
     Transport {

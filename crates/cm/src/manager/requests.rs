@@ -18,7 +18,7 @@ use core::net::SocketAddr;
 
 /// Why a request does not create a connection.
 enum NoConnection {
-    /// Drop the request. The peer repeats it.
+    /// Drop the request. The peer retransmits it.
     Drop(NotAccepted),
     /// Refuse a REQ.
     Reject(RejectReason, NotAccepted),

@@ -85,7 +85,7 @@ impl Manager {
 
     /// Runs the timers that are due.
     ///
-    /// After a long pause of the host, each message is repeated only once: the pause is not evidence that the peer is
+    /// After a long pause of the host, each message is retransmitted only once: the pause is not evidence that the peer is
     /// silent.
     pub fn advance(&mut self, now: Nanos) {
         let due: Vec<ConnectionId> = self
@@ -135,7 +135,7 @@ impl Manager {
                 _ => it.period,
             },
             Timer::TimeWait => it.time_wait,
-            // Long enough for a peer with the default timing to repeat twice.
+            // Long enough for a peer with the default timing to retransmit twice.
             Timer::Linger if has_room => 2 * self.config.timing.request(u8::MAX),
             Timer::Linger => 0,
         };
@@ -169,8 +169,8 @@ impl Manager {
             send,
             Send::Given | Send::Dreq | Send::RejReq(_) | Send::SidrRefusal
         );
-        // An ending connection does not keep the refusal of a repeated REQ: `DreqSent` repeats its DREQ, and `TimeWait`
-        // repeats nothing.
+        // An ending connection does not keep the refusal of a retransmitted REQ: `DreqSent` retransmits its DREQ, and
+        // `TimeWait` retransmits nothing.
         let ends = matches!(it.state, State::DreqSent | State::TimeWait);
         if keeps && (!ends || send == Send::Dreq) {
             it.kept = Some(Box::new(bytes));
@@ -231,9 +231,9 @@ impl Manager {
         }
     }
 
-    /// Handles a request that the peer has withdrawn. If the program has not fetched its event, the program never learns of
-    /// it. Otherwise the request counts against the backlog until the program takes it, so the backlog also bounds the
-    /// withdrawn requests that the program must handle.
+    /// Handles a request that the peer has withdrawn. If the program has not fetched the request's event, the program never
+    /// learns of the request. If the program has fetched the event, the request counts against the backlog until the program
+    /// takes it, so the backlog also bounds the withdrawn requests that the program must handle.
     fn withdraw(&mut self, id: ConnectionId) {
         if !self.events.drop_those_of(id) {
             return;

@@ -97,7 +97,7 @@ pub struct Req {
     pub qpn: u32,
     /// The maximum number of outstanding reads and atomics that it accepts.
     pub responder_resources: u8,
-    /// The maximum number of outstanding reads and atomics that it initiates.
+    /// The maximum number of outstanding reads and atomics that the active side initiates.
     pub initiator_depth: u8,
     /// How long the passive side may take to answer, as a time code of 5 bits.
     pub remote_response: u8,
@@ -117,7 +117,7 @@ pub struct Req {
     pub mtu: u8,
     /// The RNR retry count, 3 bits.
     pub rnr_retry: u8,
-    /// How many times messages are repeated, 4 bits.
+    /// How many times messages are retransmitted, 4 bits.
     pub max_retries: u8,
     /// Whether the active side's queue pair has a shared receive queue.
     pub srq: bool,

@@ -120,7 +120,7 @@ fn a_refused_peer_may_retry_with_the_same_queue_pair() {
 }
 
 #[test]
-fn a_lost_refusal_is_repeated_without_a_second_request() {
+fn a_lost_refusal_is_retransmitted_without_a_second_request() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Reject;
@@ -163,7 +163,7 @@ fn a_silent_peer_is_unreachable_after_sixteen_requests_in_98_seconds() {
 }
 
 #[test]
-fn a_rep_is_repeated_if_it_or_the_rtu_is_lost() {
+fn a_rep_is_retransmitted_if_it_or_the_rtu_is_lost() {
     let mut world = World::new();
     world.listen(B, 1);
     world.connect(A, b"");
@@ -214,7 +214,7 @@ fn the_first_data_establishes_the_connection_if_the_rtu_is_lost() {
 }
 
 #[test]
-fn a_repeated_request_to_a_slow_program_gets_an_mra_and_then_waits_longer() {
+fn a_retransmitted_request_to_a_slow_program_gets_an_mra_and_then_waits_longer() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Keep;
@@ -249,7 +249,7 @@ fn a_repeated_request_to_a_slow_program_gets_an_mra_and_then_waits_longer() {
 }
 
 #[test]
-fn a_repeated_rep_to_a_slow_active_program_gets_an_mra() {
+fn a_retransmitted_rep_to_a_slow_active_program_gets_an_mra() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[A].establishes = false;
@@ -346,7 +346,7 @@ fn a_dreq_that_overtakes_the_rep_ends_both_sides() {
     }
 }
 
-/// The REP never comes: the repeated REQ is refused.
+/// The REP never arrives: the retransmitted REQ is refused.
 #[test]
 fn a_request_whose_answer_was_lost_is_refused_after_the_passive_side_has_closed() {
     let mut world = World::new();
@@ -439,7 +439,7 @@ fn a_manager_can_connect_to_itself() {
 }
 
 #[test]
-fn calls_that_do_not_fit_are_refused_and_change_nothing() {
+fn invalid_calls_are_refused_and_change_nothing() {
     let mut world = World::new();
     let (a, b) = world.pair();
     let manager = &mut world.hosts[B].manager;

@@ -77,7 +77,7 @@ fn a_resolution_returns_the_queue_pair_and_q_key_and_carries_both_programs_data(
 }
 
 #[test]
-fn a_lost_answer_is_repeated_without_asking_the_program_again() {
+fn a_lost_answer_is_retransmitted_without_asking_the_program_again() {
     let mut world = world();
     ask(&mut world);
     world.run(0);

@@ -1,4 +1,4 @@
-//! Bad networks. Both sides always end in the same state, because a repeated message arrives eventually.
+//! Bad networks. Both sides always end in the same state, because a retransmitted message arrives eventually.
 
 use crate::world::{A, B, Conditions, Policy, SECOND, World};
 use proptest::prelude::*;

@@ -88,7 +88,7 @@ fn the_passive_side_reports_a_full_backlog_and_the_active_side_gets_no_answer() 
     world.run(0);
     assert_eq!(told(&mut world, B), [NotAccepted::Backlog { backlog: 1 }]);
     assert_eq!(told(&mut world, A), []);
-    // The first request waits longer: its repetitions get an MRA.
+    // The first request waits longer: its retransmissions get an MRA.
     world.run(110 * SECOND);
     assert_eq!(told(&mut world, A), [NotAccepted::NoAnswer]);
 }

@@ -1,4 +1,4 @@
-//! The test world: two hosts, each with a manager and a program, and a network that loses, repeats, delays and
+//! The test world: two hosts, each with a manager and a program, and a network that loses, duplicates, delays and
 //! reorders messages.
 
 use rkey_cm::address::{Guid, PortSpace, ServiceId};
