@@ -346,7 +346,7 @@ impl Drop for Handle {
         let Some(thread) = thread else { return };
         // The engine thread never holds a handle, but one of the program's callbacks that runs in it might.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            tracing::error!("the engine thread panicked");
+            tracing::error!("bug: the engine thread panicked");
         }
     }
 }

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_for_reading_becomes_writable_if_the_descriptor_is() {
+    fn a_read_only_mapping_becomes_writable_if_the_descriptor_is() {
         copy::install().unwrap();
         let fd = memfd(4096);
         let memory = map(fd.as_raw_fd(), 0, 4096, false).unwrap();

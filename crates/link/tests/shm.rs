@@ -359,12 +359,17 @@ fn refusals_carry_their_reason() {
 }
 
 #[test]
-fn the_purpose_arrives_and_a_name_can_be_bound_only_once() {
+fn the_listener_learns_the_purpose_and_the_node_of_a_request() {
     let (listener, name) = listen();
     let _connector = connect(&name, 1, b"queue pair 17");
     let request = common::accept_link(&listener, &local(2, LinkConfig::default()));
     assert_eq!(request.purpose(), b"queue pair 17");
     assert_eq!(request.node(), NodeId { pid: 1, nonce: 11 });
+}
+
+#[test]
+fn a_name_can_be_bound_only_once() {
+    let (_listener, name) = listen();
     let again = rkey_link::shm::Listener::bind(&name).unwrap_err();
     assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
 }

@@ -347,7 +347,7 @@ impl Carrier {
         match sent {
             Sent::Yes => {}
             Sent::Busy if may_wait => self.waiting.push(name, pending),
-            // Drop it: the sender repeats the message.
+            // Drop the message: its sender retransmits it.
             Sent::Busy => {}
             Sent::NoReceiver if may_wait && pending.is_request && !self.is_open(name) => {
                 self.waiting.push(name, pending);

@@ -64,7 +64,7 @@ use refusals::Refusals;
 pub struct Settings {
     /// Which processes may connect.
     pub share: Share,
-    /// How long to wait for an answer, and how many times to repeat a message.
+    /// How long to wait for an answer, and how many times to retransmit a message.
     pub timing: Timing,
     /// How long a request waits for a process to listen at its port before it is refused.
     pub listener_wait: Duration,
@@ -76,8 +76,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Only processes of the same user may connect, messages are repeated as in Linux, and a request waits half a second for a
-    /// listener.
+    /// Only processes of the same user may connect, messages are retransmitted as in Linux, and a request waits half a second
+    /// for a listener.
     fn default() -> Self {
         Self {
             share: Share::User,

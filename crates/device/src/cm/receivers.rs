@@ -148,7 +148,7 @@ impl Carrier {
             return sent;
         };
         let known = self.receivers.0.get(&name);
-        // If a later owner of the port ends, requests to it are repeated and then refused.
+        // If a later owner of the port ends, requests to the port are retransmitted and then refused.
         if known.is_none_or(|it| it.owner.who == who) {
             self.keep(now, name, socket, who);
             if let Some(receiver) = self.receivers.0.get_mut(&name) {

@@ -112,10 +112,10 @@ impl Why {
                 "Both programs must use the same type: RC, UC or UD; `rkey ls` shows the listener's."
             }
             Self::Backlog(_) => {
-                "The server must handle requests faster, or listen with a longer backlog. The client repeats its request."
+                "The server must handle requests faster, or listen with a longer backlog. The client retransmits its request."
             }
             Self::TooManyRequests => {
-                "The server must accept or reject its pending requests. The client repeats its request."
+                "The server must accept or reject its pending requests. The client retransmits its request."
             }
             Self::NoRoom => "Close some connections: a process can have 32,768.",
             Self::Program(_) => "The peer's program decided this: its private data may say why.",

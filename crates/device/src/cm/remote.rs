@@ -20,7 +20,7 @@ pub(crate) enum Delivery {
     NoReceiver,
     /// A request to a port at which no process listens.
     NoListener,
-    /// The receiver has no room at the moment; the sender repeats the message.
+    /// The receiver has no room at the moment; the sender retransmits the message.
     Busy,
     /// The bytes are not a message.
     Malformed,

@@ -39,7 +39,7 @@ pub(crate) enum Reached {
     Busy,
     /// No process listens at this name.
     NoOwner,
-    /// The name belongs to this user, with whom this process may not communicate.
+    /// The name belongs to another user (the uid), with whom this process may not communicate.
     OtherUser(u32),
 }
 

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType};
 
 /// How long an event may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Messages are repeated so late that no test sees a repetition.
+/// Messages are retransmitted so late that no test sees a retransmission.
 const PATIENT: Timing = Timing {
     response: 26,
     retries: 15,
@@ -103,7 +103,7 @@ pub(super) fn listen(service: &Service<Program>, backlog: usize) -> ServiceId {
                 service.with(|parts| parts.open(at)).unwrap();
                 return at;
             }
-            // It has already claimed this port.
+            // This service was already listening on the port: release the second claim and try another port.
             service.with(|parts| parts.release(at));
         }
     }

@@ -10,7 +10,7 @@ use rkey_cm::time::Nanos;
 
 use super::carrier::{Name, PendingMessage};
 
-/// The maximum number of queued messages. Senders repeat those that are dropped.
+/// The maximum number of queued messages. Senders retransmit those that are dropped.
 const MAX: usize = 4096;
 /// The pause before the first retry, and the longest pause, in nanoseconds.
 const PAUSES: [Nanos; 2] = [2_000_000, 50_000_000];

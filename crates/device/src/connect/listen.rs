@@ -139,8 +139,12 @@ impl Listener {
                     }
                 }
                 Ok(Some(_)) | Err(_) => {
-                    tracing::debug!(address = %self.address, "dropped a client that violated the protocol");
-                    half_open.remove(index);
+                    let channel = half_open.remove(index);
+                    tracing::debug!(
+                        address = %self.address,
+                        peer = name_of(&channel),
+                        "dropped a client that violated the protocol"
+                    );
                 }
             }
         }
@@ -156,7 +160,7 @@ impl Listener {
             Channel::Local(socket) => {
                 let Credentials { uid, pid, .. } = peer_credentials(socket).ok()?;
                 if !self.device.scope().admits(uid) {
-                    tracing::info!(uid, "dropped a client of another user");
+                    tracing::info!(uid, ?pid, "dropped a client of another user: both sides need RKEY_SHARE=all");
                     return None;
                 }
                 self.device.check_identity(side.node, uid, pid).ok()?;

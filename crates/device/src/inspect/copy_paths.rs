@@ -153,7 +153,7 @@ pub(crate) fn allow_any_tracer() {
     let result = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     if result != 0 {
         // EINVAL means a kernel without Yama, which needs no permission.
-        tracing::debug!("PR_SET_PTRACER_ANY was refused; there is probably no Yama");
+        tracing::debug!("the kernel refused PR_SET_PTRACER_ANY: it is probably built without Yama");
     }
 }
 

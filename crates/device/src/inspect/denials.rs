@@ -64,7 +64,7 @@ pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
         return;
     };
     if left_out > 0 {
-        tracing::warn!(left_out, "too many {kind}: some were not logged");
+        tracing::warn!("too many {kind}: {left_out} were not logged");
     }
     say();
 }
@@ -223,7 +223,7 @@ impl Watcher {
         match opened.and_then(|mut file| file.write_all(b"\n").map(|()| file)) {
             Ok(file) => Some(Self { file, count: 0 }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot open the file of RKEY_REPORT");
+                tracing::warn!(path = %path.display(), %error, "cannot open the file that RKEY_REPORT names");
                 None
             }
         }
@@ -242,7 +242,7 @@ impl Watcher {
             format!("{who}: {what}\n")
         };
         if let Err(error) = self.file.write_all(text.as_bytes()) {
-            tracing::warn!(%error, "cannot append a refusal to the file of RKEY_REPORT");
+            tracing::warn!(%error, "cannot append a refusal to the file that RKEY_REPORT names");
         }
     }
 }

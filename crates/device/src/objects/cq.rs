@@ -399,7 +399,7 @@ impl Drop for CqInner {
         }
         // Queue pairs hold their completion queues, so nothing uses the queue now.
         if let Err(error) = shared.driver.command(|engine| engine.destroy_cq(id)) {
-            tracing::debug!(%error, "cannot destroy a completion queue");
+            tracing::debug!(cq = ?id, %error, "cannot destroy the completion queue");
         }
     }
 }

@@ -199,7 +199,7 @@ impl Drop for SrqInner {
         }
         shared.events.remove(Source::Srq(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_srq(self.id)) {
-            tracing::debug!(%error, "cannot destroy a shared receive queue");
+            tracing::debug!(srq = ?self.id, %error, "cannot destroy the shared receive queue");
         }
     }
 }

@@ -395,12 +395,12 @@ fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
             return true;
         }
         if let Err(error) = engine.connect_qp(waiting.qp, link) {
-            tracing::debug!(%error, "a queue pair was destroyed while it waited for its link");
+            tracing::debug!(qp = ?waiting.qp, %error, "cannot connect a queue pair to its link");
         }
         false
     });
     if is_other {
-        tracing::debug!(qpn = waiting.peer, "another device owns the number now");
+        tracing::debug!(qp = ?waiting.qp, peer = waiting.peer, "another device owns the peer's queue pair number now");
         peer_was_never_reached(shared, waiting.qp, waiting.peer);
     }
 }

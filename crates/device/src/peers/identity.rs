@@ -149,7 +149,7 @@ impl Identities {
         if known {
             return Ok(());
         }
-        tracing::warn!(%node, uid, "a process claims another process's device");
+        tracing::warn!(%node, uid, ?pid, "a process claims another process's device");
         Err(DeviceError::Handshake(
             "the peer claims another process's device",
         ))

@@ -142,6 +142,7 @@ impl Links {
             return false;
         };
         let line = Arc::clone(&watched.line);
+        let (node, pid) = (watched.node, watched.who.pid);
         let gone = watched.process.is_dead();
         let mut rung = false;
         for _ in 0..PACKETS_PER_TURN {
@@ -160,7 +161,7 @@ impl Links {
                     return true;
                 }
                 Some(Event::Malformed(malformed)) => {
-                    tracing::warn!(%malformed, "a peer violated the protocol; closing its link");
+                    tracing::warn!(%node, ?pid, %malformed, "the peer violated the protocol; closing its link");
                     self.lose(shared, link, DownReason::Malformed(malformed));
                     return true;
                 }

@@ -72,11 +72,11 @@ impl Reception {
                 Ok(None) => return linked,
                 Ok(Some(acceptor)) => self.admit(shared, acceptor),
                 Err(HandshakeError::NotAllowed(uid)) => {
-                    tracing::debug!(uid, "dropped a client of another user");
+                    tracing::debug!(uid, "dropped a client of another user: both sides need RKEY_SHARE=all");
                 }
                 Err(error) => {
                     // Most likely no descriptor is available. Clients wait in the socket's backlog meanwhile.
-                    tracing::warn!(%error, "cannot accept a client; will retry shortly");
+                    tracing::warn!(block, %error, "cannot accept a client; will retry shortly");
                     shared
                         .qp_numbers
                         .with_socket(block, |fd| shared.reactor.remove(fd));
@@ -101,8 +101,11 @@ impl Reception {
         if self.half_open.is_full()
             && let Some(index) = self.half_open.greediest()
         {
+            let who = self.half_open[index].acceptor.credentials();
             tracing::debug!(
-                "too many silent clients: dropped one of the process or user with the most"
+                pid = ?who.pid,
+                uid = who.uid,
+                "too many silent clients: dropped one from the process or user that has the most"
             );
             self.drop_half_open(shared, index);
         }
@@ -111,12 +114,12 @@ impl Reception {
 
     fn admit(&mut self, shared: &Shared, acceptor: Acceptor) {
         let token = shared.reactor.new_token();
+        let who = acceptor.credentials();
         let Some(fd) = acceptor.socket() else { return };
         if let Err(error) = shared.reactor.add(fd, token) {
-            tracing::warn!(%error, "cannot watch a client's socket; dropped the client");
+            tracing::warn!(pid = ?who.pid, uid = who.uid, %error, "cannot watch a client's socket; dropped the client");
             return;
         }
-        let who = acceptor.credentials();
         self.half_open
             .push(Party::of(who), Client { acceptor, token });
     }
@@ -153,7 +156,10 @@ impl Reception {
                 let who = self.half_open[index].acceptor.credentials();
                 self.log_refusal(who, &error.to_string());
             }
-            Err(error) => tracing::debug!(%error, "dropped a client"),
+            Err(error) => {
+                let who = self.half_open[index].acceptor.credentials();
+                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "dropped a client");
+            }
         }
         self.half_open.remove(index);
         // The engine thread takes over briefly, and then writes the new link's sleep word.
@@ -170,14 +176,19 @@ impl Reception {
         }
         let in_use = || shared.driver.nodes_in_use();
         if !shared.identities.is_credible(request.node(), who, in_use) {
-            tracing::warn!(node = %request.node(), "a process claims another process's device");
+            tracing::warn!(
+                node = %request.node(),
+                pid = ?who.pid,
+                uid = who.uid,
+                "a process claims another process's device; refused its link"
+            );
             request.refuse("this device belongs to another process");
             return false;
         }
         match request.accept() {
             Ok(link) => links.adopt(shared, link.into()).is_some(),
             Err(error) => {
-                tracing::debug!(%error, "cannot accept a link");
+                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "cannot accept a link");
                 false
             }
         }
@@ -187,7 +198,7 @@ impl Reception {
     fn log_refusal(&mut self, who: Credentials, why: &str) {
         let now = Instant::now();
         if self.refused_at.is_some_and(|at| now - at < LOG_PAUSE) {
-            tracing::debug!(why, "refused a client");
+            tracing::debug!(pid = ?who.pid, uid = who.uid, why, "refused a client");
             return;
         }
         self.refused_at = Some(now);
@@ -198,7 +209,8 @@ impl Reception {
     /// Drops silent clients, and resumes accepting after a pause.
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         while let Some(index) = self.half_open.overdue(now) {
-            tracing::debug!("dropped a silent client");
+            let who = self.half_open[index].acceptor.credentials();
+            tracing::debug!(pid = ?who.pid, uid = who.uid, "dropped a silent client");
             self.drop_half_open(shared, index);
         }
         if let Some((_, blocks)) = self.paused.take_if(|(until, _)| *until <= now) {
@@ -228,14 +240,15 @@ impl Reception {
 
 /// Answers a client that does not request a link.
 fn answer(shared: &Shared, connection: OtherConnection) {
+    let Credentials { pid, uid, .. } = connection.credentials();
     let result = match connection.first() {
         inspect::REQUEST => inspect::answer(shared, &connection),
         _ => {
-            tracing::debug!("dropped a client that sent an unknown request");
+            tracing::debug!(?pid, uid, "dropped a client that sent an unknown request");
             return;
         }
     };
     if let Err(error) = result {
-        tracing::debug!(%error, "cannot answer an inspection");
+        tracing::debug!(?pid, uid, %error, "cannot answer an inspection");
     }
 }

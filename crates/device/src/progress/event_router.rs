@@ -108,7 +108,7 @@ impl EventRouter {
         let notified: Vec<_> = cqs.iter().filter_map(|&cq| self.cqs.find(cq)).collect();
         driver.command(|engine| {
             if let Err(error) = engine.modify_qp(qp, &QpAttributes::to(QpState::Error)) {
-                tracing::debug!(%error, "cannot fail a queue pair whose peer has ended");
+                tracing::debug!(?qp, %error, "cannot move a queue pair to the error state after its peer ended");
             }
             for notify in &notified {
                 notify.count_ended_peer(engine);

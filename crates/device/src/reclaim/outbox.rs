@@ -67,17 +67,17 @@ impl<L: Outlet> Outbox<L> {
                 ?link,
                 "dropped the answer to a lease request: the peer does not read its socket"
             );
-        } else if before > 0 || !try_send(&*line, &packet) {
+        } else if before > 0 || !try_send(link, &*line, &packet) {
             unsent.push_back(Unsent { link, line, packet });
         }
     }
 
-    /// Sends as much as there is room for. Returns whether something still waits.
+    /// Sends as many answers as there is room for. Returns whether others still wait.
     pub(super) fn flush(&self) -> bool {
         let mut unsent = self.0.lock();
         let mut full: Vec<LinkId> = Vec::new();
         unsent.retain(|it| {
-            let waits = full.contains(&it.link) || !try_send(&*it.line, &it.packet);
+            let waits = full.contains(&it.link) || !try_send(it.link, &*it.line, &it.packet);
             if waits {
                 full.push(it.link);
             }
@@ -86,7 +86,7 @@ impl<L: Outlet> Outbox<L> {
         !unsent.is_empty()
     }
 
-    /// Whether something waits.
+    /// Whether answers wait for room.
     pub(super) fn has_unsent(&self) -> bool {
         !self.0.lock().is_empty()
     }
@@ -97,13 +97,13 @@ impl<L: Outlet> Outbox<L> {
     }
 }
 
-/// Sends a packet if there is room; a peer that has ended needs no answer.
-fn try_send(line: &impl Outlet, packet: &Packet) -> bool {
+/// Sends a packet if there is room, and returns whether the packet is done with: sent, or not needed because the peer has ended.
+fn try_send(link: LinkId, line: &impl Outlet, packet: &Packet) -> bool {
     let fds: Vec<_> = packet.fd.iter().map(AsFd::as_fd).collect();
     match line.send(&packet.bytes, &fds) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => false,
         Err(error) => {
-            tracing::debug!(%error, "cannot send the answer to a lease request");
+            tracing::debug!(?link, %error, "cannot send the answer to a lease request");
             true
         }
         Ok(()) => true,

@@ -206,7 +206,7 @@ impl Sockets {
                 Ok(Some(_)) => return Err(Dropped::Forwarding),
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    tracing::debug!(%error, "cannot receive packets that other processes forward");
+                    tracing::debug!(block, %error, "cannot receive packets that other processes forward");
                     self.pause(reactor);
                     return Ok(());
                 }
@@ -265,8 +265,8 @@ impl Sockets {
             Ok(Reached::NoOwner | Reached::OtherUser(_)) => return Err(Dropped::NoReceiver),
             Ok(Reached::Busy) => return Err(Dropped::Busy),
             Err(error) => {
-                tracing::debug!(%error, "cannot forward packets to another process");
-                // If no descriptor is left, this leaves one for the next attempt.
+                tracing::debug!(block, %error, "cannot forward packets to the process that owns the block");
+                // If no descriptor is left, closing a link leaves one for the next attempt.
                 self.outgoing.drain(..self.outgoing.len().min(1));
                 return Err(Dropped::Busy);
             }

@@ -348,7 +348,7 @@ impl Wire {
         self.core.forwarding.release(&self.core.reactor, block);
     }
 
-    /// Sends a message of the connection manager. It may be lost; its sender repeats it.
+    /// Sends a message of the connection manager. The message may be lost; the manager that sent it retransmits it.
     pub(crate) fn send_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
         self.core.send_message(from, to, mad);
     }
@@ -448,7 +448,7 @@ impl Drop for Wire {
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!("the wire's thread panicked");
+            tracing::error!("bug: the wire's thread panicked");
         }
         if let Some(capture) = &self.core.capture {
             capture.flush();

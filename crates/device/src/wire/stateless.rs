@@ -54,7 +54,7 @@ impl StatelessReplies {
         self.manager.receive(now, from, to, mad);
         while self.manager.next_event().is_some() {}
         let answer = self.manager.next_transmit();
-        // Discard repetitions: the peer repeats its message instead.
+        // Send at most one message: discard the others, because the peer retransmits its own.
         while self.manager.next_transmit().is_some() {}
         Ok(answer)
     }
