@@ -61,15 +61,15 @@ pub fn available() -> bool {
 
 /// A full fence on this processor and on every processor that runs a registered process.
 ///
-/// It takes between 0.2 µs (if no other process runs) and about 20 µs. Without `membarrier`, it is a full fence on this
-/// processor only, which is enough if the other side uses full fences as well, as the module documentation
+/// The call takes between 0.2 µs (if no other process runs) and about 20 µs. Without `membarrier`, it is a full fence on
+/// this processor only, which is enough if the other side uses full fences as well, as the module documentation
 /// requires.
 #[inline]
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if available() {
-        // This cannot fail: the kernel offered the command when we registered, and it takes no arguments that could be
-        // wrong.
+        // The system call cannot fail: the kernel offered the command when we registered, and the command takes no
+        // arguments that could be wrong.
         membarrier(CMD_GLOBAL_EXPEDITED);
     }
     fence(Ordering::SeqCst);

@@ -3,7 +3,8 @@
 //! The memory of an accelerator has addresses like any other, but the processor's loads and stores may not reach it, or
 //! may reach something else. A driver's file (a DMA-buf) can be mapped, but each access needs the driver's consent.
 //! Such memory is behind the trait [`ForeignMemory`], whose implementations know how to copy. A [`Span`] is a range of
-//! bytes together with its copier; code that moves data goes through its methods and cannot mix up the two kinds.
+//! bytes together with its copier; code that moves data calls the span's methods, and so cannot copy foreign memory like
+//! system memory.
 
 use crate::fault::Fault;
 use crate::memory::{Memory, ProcessMemory};
@@ -18,8 +19,8 @@ use std::sync::Arc;
 /// A value holds the memory as far as the runtime allows; dropping it releases the memory. If the runtime reports that
 /// the memory has been freed since the value was created (even if its address is in use again), copies return a [`Fault`].
 ///
-/// Copies may wait for the accelerator's copy engine, but not for programs that run on it. They may be made by any
-/// thread. Neither copies nor atomics of this project are atomic with respect to the accelerator's own programs.
+/// Copies may wait for the accelerator's copy engine, but not for programs that run on the accelerator. Any thread may
+/// copy. Neither copies nor atomics of this project are atomic with respect to the accelerator's own programs.
 pub trait ForeignMemory: Debug + Send + Sync {
     /// Copies bytes at address `src` into all of `dst`.
     ///

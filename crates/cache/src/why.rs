@@ -112,7 +112,7 @@ pub enum Off {
     Disabled,
     /// The registrar pins, the monitor does not see every change, and the options do not accept that.
     Partial,
-    /// This is a forked child: entries and monitor belong to the parent.
+    /// This process is a forked child: entries and monitor belong to the parent.
     Forked,
 }
 
@@ -157,8 +157,8 @@ pub enum Why {
     Empty,
     /// The cache does not hold this kind of memory. The registration is not an entry.
     OtherKind,
-    /// The caller wanted a registration of its own ([`Cache::register_once`](crate::Cache::register_once)). It is not an
-    /// entry.
+    /// The caller wanted a registration of its own ([`Cache::register_once`](crate::Cache::register_once)). The
+    /// registration is not an entry.
     Once,
     /// The cache is off. The registration is not an entry.
     Off(Off),

@@ -68,7 +68,7 @@ type Call = fn(&Arena, &VaRange);
 /// `MADV_GUARD_INSTALL`, of Linux 6.13.
 const GUARD_INSTALL: i32 = 102;
 
-/// Attaches a new page of System V memory, over this page if there is one. It ends when it is detached.
+/// Attaches a new page of System V memory, over `over` if that is given. The memory ends when it is detached.
 fn attach(over: Option<&VaRange>) -> VaRange {
     let (at, flags) = match over {
         Some(page) => (page.start(), libc::SHM_REMAP),
@@ -258,8 +258,8 @@ fn a_pointer_that_the_program_has_taken_is_intercepted() {
     assert!(!get(&cache, page).is_hit());
 }
 
-/// Whether this program is not position-independent (`e_type` is `ET_EXEC`). Then `dlsym` may return code of the program that
-/// calls the function through a slot.
+/// Whether this program is not position-independent (`e_type` is `ET_EXEC`). In such a program, `dlsym` may return code of the
+/// program that calls the function through a slot.
 fn has_fixed_addresses() -> bool {
     std::fs::read("/proc/self/exe").unwrap()[16] == 2
 }

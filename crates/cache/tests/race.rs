@@ -200,7 +200,7 @@ fn an_unread_event_leaves_no_stale_entry() {
     }
 }
 
-/// If the kernel is not asked, the harness finds stale entries. This shows that it can.
+/// Shows that the harness can find stale entries: it does if a step of the validation is left out.
 #[test]
 fn a_validation_that_skips_a_step_is_detected() {
     for steps in [Steps::Events, Steps::NoQuestion] {

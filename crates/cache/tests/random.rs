@@ -32,7 +32,7 @@ impl Random {
 
 const PAGES: u64 = 12;
 
-/// One of several threads.
+/// A thread that changes memory and uses the cache, while others do the same.
 struct Meddler<'a> {
     cache: &'a Cache<Ring>,
     arena: &'a Arena,
@@ -79,7 +79,7 @@ impl Meddler<'_> {
         if !self.arena.claim(&to) {
             return buffer;
         }
-        // This fails if watching a neighbour has split the mapping.
+        // The move fails if watching a neighbour has split the mapping.
         match remap(&buffer, &to, libc::MREMAP_FIXED) {
             Ok(()) => to,
             Err(_) => {

@@ -122,7 +122,7 @@ const CALLS: &[(&str, Effect, Call)] = &[
     }),
 ];
 
-/// Each call itself ends the entry, before anything else happens to the memory. Then, if memory is mapped at the same
+/// Each call itself ends the entry, before anything else happens to the memory. If memory is then mapped at the same
 /// address, a send from the changed page carries the new contents.
 /// Proves partly: FI-241, FI-243 (the cache as a library)
 #[test]
@@ -156,7 +156,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
         }
         assert!(events > 0, "{name}: no event");
         assert_eq!(cache.stats().invalidations, ended + 1, "{name}");
-        // This replaces nothing, so it ends no entry: it only fills the hole that some calls leave.
+        // Claiming the page replaces no mapping, so it ends no entry: it only fills the hole that some calls leave.
         let hole = arena.claim(&page);
         stamp(&buffer, 8);
         let guard = cache.get(buffer, SEND, Kind::HOST).unwrap();

@@ -1,7 +1,7 @@
 //! Re-registration: changes a region's domain, memory or rights.
 //!
-//! The region gets new keys with [`Protection::reregister`], which registers and deregisters in one step. It keeps its
-//! keys with [`Protection::change_region`], as verbs drivers do: every check refuses the region until the earlier
+//! [`Protection::reregister`] gives the region new keys: it registers and deregisters in one step.
+//! [`Protection::change_region`] keeps the keys, as verbs drivers do: every check refuses the region until the earlier
 //! grants are dropped; then the changed region becomes live.
 
 use crate::entry::{Entry, flag};

@@ -121,7 +121,7 @@ pub enum BindError {
         window: DomainId,
         /// The object in another domain: "region" or "queue pair".
         what: &'static str,
-        /// That domain.
+        /// The domain of that object.
         other: DomainId,
     },
     /// The region is not enabled.

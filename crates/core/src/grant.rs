@@ -56,7 +56,7 @@ pub(crate) enum Granted {
 /// Several ranges, or ranges with copiers of their own.
 pub(crate) struct Several {
     pub(crate) ranges: Box<[VaRange]>,
-    /// One for each range; empty if the processor copies all.
+    /// The copier of each range; empty if the processor copies all ranges.
     pub(crate) copiers: Box<[Copier]>,
 }
 
@@ -182,8 +182,8 @@ impl ExactSizeIterator for Spans<'_> {}
 /// The end of a region: its keys are already refused, and its memory belongs to the owner again when no grant is left.
 /// Grants of a section are not counted: the owner must show that they have ended, as [`crate::Section`] describes.
 ///
-/// It may be dropped before that: the table frees the region later, but the owner does not learn when accesses to the
-/// memory have ended.
+/// The value may be dropped while grants are left: the table frees the region later, but the owner does not learn when
+/// accesses to the memory have ended.
 #[must_use = "the memory is in use until the region is drained"]
 pub struct Deregistering<'a> {
     table: &'a Protection,

@@ -12,8 +12,8 @@
 //!
 //! **Counts.** The table counts each slot of a magazine as a region of the magazine's domain, and some bytes in
 //! addition: these are *prepaid*. So limits may seem to be reached, and a domain may seem busy, when they are
-//! not. Before an operation is refused for that reason, it empties all magazines ([`Protection::empty_all_magazines`]) and checks
-//! again. Inspection subtracts what is prepaid.
+//! not. Before the table refuses an operation for that reason, it empties all magazines
+//! ([`Protection::empty_all_magazines`]) and checks again. Inspection subtracts what is prepaid.
 //!
 //! **Locks.** A magazine has its own lock, which is biased to its thread; other threads take it to empty the magazine.
 //! Locks are taken in this order: the table's, a magazine's, the one for requested keys.

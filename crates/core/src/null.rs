@@ -13,7 +13,7 @@ use rkey_base::range::VaRange;
 
 impl Protection {
     /// Creates a null region. Its grants name the bytes of `zeros` for reads and of `sink` for writes, repeated to the
-    /// length of the access. Both belong to the caller, who never changes `zeros` and never reads `sink`.
+    /// length of the access. Both ranges belong to the caller, who never changes `zeros` and never reads `sink`.
     ///
     /// The region has local rights only and keeps them: it can be deregistered, but not changed.
     ///
@@ -36,7 +36,7 @@ impl Protection {
         self.enter(Filling {
             geometry: Geometry {
                 start: 0,
-                // It occupies no memory, so it does not count towards the limits on bytes.
+                // A null region occupies no memory, so it does not count towards the limits on bytes.
                 len: 0,
                 base: 0,
                 flags,

@@ -320,7 +320,7 @@ impl Protection {
     ) -> Result<Region, CoreError> {
         let released = replaced.map_or(0, |old| old.len.load(Ordering::Relaxed));
         let bytes = self.room_for(registry, it.geometry.len, released)?;
-        // This comes first because it may empty magazines, whose locks are taken before that of the requested keys.
+        // Get the slot first: that may empty magazines, whose locks are taken before that of the requested keys.
         let ready = self.ready_slot_of_all(registry);
         let full = || reached(Limit::KeySlots, u64::from(self.slots.capacity()));
         if it.requested.is_some() || replaced.is_some_and(|old| old.requested().is_some()) {

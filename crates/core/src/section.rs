@@ -68,7 +68,7 @@ impl Protection {
     }
 
     /// Whether one of this side's requests may name this memory of a region at this moment, as a check before posting.
-    /// This holds nothing: the result does not permit access to the memory.
+    /// The result does not permit access to the memory, because no grant holds the region.
     ///
     /// # Errors
     /// Same as [`Self::check_region`].
@@ -335,13 +335,13 @@ pub(crate) mod drained {
             Self { table, section }
         }
 
-        /// Whether it no longer waits for a section's grants.
+        /// Whether no grant of a section is left to wait for.
         #[inline]
         pub(crate) fn is_over(&self) -> bool {
             !self.section || self.is_dropped()
         }
 
-        /// Whether the section was dropped. That takes exclusive access, so it also shows that its grants have ended.
+        /// Whether the section was dropped. Dropping takes exclusive access, so all grants of the section have ended, too.
         #[cold]
         fn is_dropped(&self) -> bool {
             !self.table.has_section.load(Ordering::SeqCst)

@@ -20,13 +20,13 @@ pub(crate) enum RegionState {
 pub(crate) enum RegionEvent {
     /// `enable`.
     Enable,
-    /// An endpoint or a counter is bound to it.
+    /// An endpoint or a counter is bound to the region.
     Bind,
     /// An access is granted.
     Access,
-    /// A window is bound to it.
+    /// A window is bound to the region.
     BindWindow,
-    /// It is deregistered (with no window, endpoint or counter bound to it).
+    /// The region is deregistered (with no window, endpoint or counter bound to it).
     Deregister,
 }
 
@@ -94,11 +94,11 @@ pub(crate) enum WindowEvent {
     Bind,
     /// A bind to no bytes.
     BindNothing,
-    /// An invalidation, by its owner or a peer.
+    /// An invalidation, by the window's owner or a peer.
     Invalidate,
-    /// Its queue pair or its region ends.
+    /// The window's queue pair or region ends.
     Revoke,
-    /// It is deallocated.
+    /// The window is deallocated.
     Deallocate,
 }
 

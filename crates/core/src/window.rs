@@ -5,7 +5,7 @@ use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The kinds of windows. They differ in who chooses the keys and who may use them.
+/// The kinds of windows. The kinds differ in who chooses the keys and which peers may use them.
 ///
 /// In both forms of InfiniBand's type 2, peers can use a window only over the queue pair on which it was bound; form B
 /// also compares the domain at each access. This device compares the domain for both forms. A conforming program sees
@@ -28,7 +28,7 @@ impl WindowKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Type1, Self::Type2A, Self::Type2B, Self::Dat];
 
-    /// Whether it is one of the two forms of type 2.
+    /// Whether the kind is one of the two forms of type 2.
     #[must_use]
     pub const fn is_type2(self) -> bool {
         matches!(self, Self::Type2A | Self::Type2B)

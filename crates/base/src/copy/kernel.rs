@@ -46,7 +46,7 @@ pub(super) unsafe fn copy(dst: u64, src: u64, len: usize) -> Result<(), Fault> {
 /// Finds the address that made a copy fail: the first page of either side that cannot be read.
 fn locate(dst: u64, src: u64, len: usize) -> Fault {
     const PAGE: u64 = 4096;
-    /// This is more pages than one call copies before it stops at a bad one.
+    /// The maximum number of pages to probe: more than one call copies before it stops at an inaccessible page.
     const PROBES: u64 = 64;
     let mut offset = 0;
     for _ in 0..PROBES {
@@ -107,8 +107,8 @@ pub(super) fn populate(address: u64) -> Result<(), Fault> {
     if advise(page) {
         return Ok(());
     }
-    // This advice needs Linux 5.14; probe for it with a page that is certainly writable: our stack. Without it, at
-    // least check that the word can be read.
+    // `MADV_POPULATE_WRITE` needs Linux 5.14; probe for it with a page that is certainly writable: our stack. Without
+    // `MADV_POPULATE_WRITE`, at least check that the word can be read.
     let stack = 0u64;
     let supported = advise((&raw const stack) as u64 & !(crate::process::page_size() as u64 - 1));
     if !supported && read(&mut [0u8; 8], address) {

@@ -95,7 +95,7 @@ fn set_mode(mode: Mode) {
 
 /// Whether a fault would still be caught: false when the program installed its own handlers over ours.
 ///
-/// This costs two system calls (a quarter of a microsecond).
+/// The check costs two system calls (a quarter of a microsecond).
 #[must_use]
 pub fn still_installed() -> bool {
     match mode() {

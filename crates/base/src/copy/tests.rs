@@ -62,7 +62,7 @@ const LENGTHS: [usize; 22] = [
     1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 40, 41, 72, 73, 136, 137, 200, 300, 1000, 4000, 4096,
 ];
 
-/// Both ways of copying must pass the same tests.
+/// A copying function: our own routine, or the kernel's copy. Both must pass the same tests.
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> Result<(), Fault>;
 
 fn guarded(run: impl Fn(Copy)) {
@@ -115,7 +115,7 @@ fn a_short_source_is_a_fault() {
         let island = Island::new();
         let mut target = vec![0u8; 3 * page_size()];
         for len in LENGTHS.into_iter().chain([page_size() + 8000]) {
-            // One byte is inaccessible, or half of them, or all but one.
+            // Of the source, the last byte is inaccessible, or the second half, or everything except the first byte.
             for missing in [1, len.div_ceil(2), len - 1] {
                 let there = len - missing;
                 if there == 0 || missing == 0 || there > page_size() {

@@ -27,9 +27,9 @@ fn page() -> Result<&'static AtomicU64, i32> {
                 .raw_os_error()
                 .unwrap_or(libc::EIO)
         };
-        // SAFETY: a new private page at an address of the kernel's choice, with no other user. It is never unmapped,
-        // hence the reference may live forever; it is zeroed and aligned, so it holds a valid word. Wiping happens in
-        // the child, before any of its code runs.
+        // SAFETY: a new private page at an address of the kernel's choice, with no other user. The page is never unmapped,
+        // so the reference may live forever; the page is zeroed and aligned, so it holds a valid word. The kernel wipes
+        // the child's copy before any code of the child runs.
         unsafe {
             let start = libc::mmap(
                 std::ptr::null_mut(),
@@ -52,10 +52,10 @@ fn page() -> Result<&'static AtomicU64, i32> {
     })
 }
 
-/// A number that no ancestor of this process has (but a sibling may); never 0. It costs two loads, except the first
-/// time.
+/// A number that no ancestor of this process has (but a sibling may); never 0. Reading the number costs two loads, except
+/// the first time.
 ///
-/// On a kernel without `MADV_WIPEONFORK` (before Linux 4.14) it is the same in all processes.
+/// On a kernel without `MADV_WIPEONFORK` (before Linux 4.14), the number is the same in all processes.
 #[inline]
 #[must_use]
 pub fn incarnation() -> u64 {

@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 /// Whether every thread of the process has been seen outside a system call that copies between processes: stopped (by
-/// a signal or a debugger), frozen (by a control group), asleep in another call, or ended. False if some thread was
-/// not, or if that cannot be determined for all of them.
+/// a signal or a debugger), frozen (by a control group), asleep in another call, or ended. False if some thread was in such
+/// a call, or if that cannot be determined for every thread.
 ///
-/// A thread that is stopped or frozen is on its way back to the program, or has not started. It may continue at any
+/// A thread that is stopped or frozen is on its way back to the program, or has not started. The thread may continue at any
 /// time, and begin a call. The threads need not all have been seen at the same moment.
 ///
 /// The PID must refer to the same process before and after the call: compare with a [`PidFd`](super::PidFd).

@@ -26,9 +26,9 @@ pub struct CallWatch {
 /// A thread that existed when the watch began.
 #[derive(Clone, Copy, Debug)]
 enum Thread {
-    /// It may be in such a call. Its start time, and the processor time that it had used when it was first seen.
+    /// May be in a copying call. `start`: its start time; `ran`: the processor time that it had used when it was first seen.
     Unknown { start: u64, ran: Duration },
-    /// It cannot be in such a call.
+    /// Cannot be in a copying call.
     Clear,
 }
 

@@ -128,22 +128,22 @@ impl Arena {
     }
 
     /// Detaches pages from every other process that has them mapped: this process keeps the bytes, in private pages
-    /// at the same addresses, and does not see what others write to the old pages from now on. This is final. Pages
-    /// that are detached already stay as they are.
+    /// at the same addresses, and does not see what others write to the old pages from now on. Detaching cannot be undone.
+    /// Pages that are already detached stay as they are.
     ///
-    /// No store of this process is lost, not even a concurrent one. Concurrent stores of others may be. A forked
+    /// No store of this process is lost, not even a concurrent one. Concurrent stores of others may be lost. A forked
     /// child is one of the others. So is a device, or another process, that had the kernel pin a page for a transfer
     /// in progress (`O_DIRECT`, `process_vm_writev`).
     ///
-    /// This takes about 0.2 ms per MiB, and as much memory as the pages.
+    /// Detaching takes about 0.2 ms per MiB, and as much memory as the pages.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the bytes are not whole pages of the arena. When the process cannot get more memory;
-    /// then others may still see the pages.
+    /// `InvalidInput` when the bytes are not whole pages of the arena. Another error when the process cannot get more
+    /// memory; then others may still see the pages.
     pub fn detach(&self, offset: usize, len: usize) -> io::Result<()> {
         let mut detached = self.detached.lock();
-        // This cannot overflow if the range lies inside, which is checked before any change.
+        // The sum cannot overflow if the range lies inside the arena, which is checked before any change.
         for rest in without(offset..offset.wrapping_add(len), &detached) {
             self.program
                 .make_private(&self.fd, rest.start, rest.len())?;
@@ -153,7 +153,7 @@ impl Arena {
     }
 }
 
-/// What is left of `range` without `others`.
+/// The parts of `range` that are in none of `others`.
 fn without(range: Range<usize>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut rest = vec![range];
     for other in others {
@@ -175,13 +175,13 @@ pub struct PeerArena {
 }
 
 impl PeerArena {
-    /// Maps `len` bytes, from `offset` on, of the arena behind a descriptor that came from a peer. Both must be
-    /// multiples of the page size.
+    /// Maps `len` bytes, from `offset` on, of the arena behind a descriptor that came from a peer. `len` and `offset` must
+    /// be multiples of the page size.
     ///
     /// # Errors
     ///
-    /// `InvalidData` when it is not a memfd of ordinary pages, is not sealed against shrinking, or does not have those
-    /// bytes; `InvalidInput` when they are not whole pages; `PermissionDenied` when the arena is read-only.
+    /// `InvalidData` when `fd` is not a memfd of ordinary pages, is not sealed against shrinking, or does not have those
+    /// bytes; `InvalidInput` when the bytes are not whole pages; `PermissionDenied` when the arena is read-only.
     pub fn map(fd: OwnedFd, offset: u64, len: u64, sharing: Sharing) -> io::Result<Self> {
         let page = crate::process::page_size() as u64;
         if len == 0 || !len.is_multiple_of(page) || !offset.is_multiple_of(page) {

@@ -27,7 +27,7 @@ impl OwnSegment {
     /// When the process cannot get more descriptors or memory; before Linux 5.1 (no `F_SEAL_FUTURE_WRITE`).
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let (fd, size) = create(name, len)?;
-        // It is mapped first because the seal against future writable mappings does not affect an existing one.
+        // Map before sealing: the seal against future writable mappings does not affect an existing mapping.
         let mapping = Mapping::new(&fd, 0, size, Rights::ReadWrite, Children::DoNot)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         seal(&fd, seals)?;

@@ -37,7 +37,7 @@ impl OwnPermit {
     /// When the process cannot get more descriptors or memory.
     pub fn create() -> io::Result<Self> {
         let (fd, _) = create("rkey-permit", 1)?;
-        // It is also sealed against further seals: the peer must not be able to forbid the truncation.
+        // Seal the permit against further seals, too: the peer must not be able to prevent the truncation.
         seal(&fd, SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self {
             fd,

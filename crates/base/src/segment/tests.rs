@@ -140,7 +140,7 @@ fn an_arena_is_one_memory_with_a_peer() {
         arena.fix_sharing(Sharing::ReadWrite).unwrap(),
         Sharing::ReadWrite
     );
-    // It stays sealed.
+    // Once fixed, the sharing cannot be changed.
     assert_eq!(
         arena.fix_sharing(Sharing::ReadOnly).unwrap(),
         Sharing::ReadWrite
@@ -380,7 +380,7 @@ fn a_permit_lasts_until_it_is_revoked() {
     own.revoke();
     assert_eq!(read(&mut seen), Err(CmaError::Revoked));
     own.revoke();
-    // It cannot be restored, neither by changing its size nor by a new mapping.
+    // A revoked permit cannot be restored, neither by changing its size nor by a new mapping.
     assert_eq!(ftruncate(own.fd(), 4096), Err(Errno::PERM));
     let late = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InvalidData);

@@ -142,8 +142,8 @@ impl<S: Source> Monitor for Imported<S> {
         self.source.unsubscribe(range);
     }
 
-    /// A change in progress may have begun before the entry became pending. Then it does not end the entry, and the memory
-    /// could be registered before the change takes effect.
+    /// Busy while a change is in progress: the change may have begun before the entry became pending. Such a change does not
+    /// end the entry, and the memory could be registered before the change takes effect.
     fn confirm(&self, _: VaRange) -> Verdict {
         if self.changing.load(Ordering::SeqCst) == 0 {
             Verdict::Fresh

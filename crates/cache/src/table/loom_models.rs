@@ -174,7 +174,7 @@ fn hit_against_munmap(question_first: bool) {
             })
         };
         let mut reader = Some(reader);
-        // This thread gets the address, and looks it up.
+        // This thread gets the address that was unmapped, and looks it up.
         let unmapped = kernel.0.lock().unwrap().unmapped;
         if unmapped && pin(&entries, &page(1)) {
             let mut settle = || {

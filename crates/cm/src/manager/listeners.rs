@@ -15,7 +15,7 @@ pub enum ListenOn {
     AnyV4,
     /// All IPv6 addresses.
     AnyV6,
-    /// One address.
+    /// Only this address.
     Address(IpAddr),
 }
 

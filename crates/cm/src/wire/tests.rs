@@ -231,7 +231,7 @@ fn impossible_requests_are_refused_with_their_reason() {
     ];
     for (at, value, reason) in impossible {
         let mut bytes = mad(REQ);
-        // Otherwise 0x17 would remain in the queue pair number.
+        // Clear the whole queue pair number: its low byte is 0x17 in the captured REQ.
         if at == body(33) {
             bytes[body(34)] = 0;
         }

@@ -70,7 +70,8 @@ fn memory_of_another_api_is_in_another_domain() {
     }
 }
 
-/// A requested key can equal a key that the device chose for another API. Then the request's own domain comes first.
+/// A requested key can equal a key that the device chose for another API. The device then looks in the request's own domain
+/// first.
 #[test]
 fn a_peer_may_use_another_apis_key_as_a_64_bit_key() {
     for across in [false, true] {
@@ -90,7 +91,7 @@ fn a_peer_may_use_another_apis_key_as_a_64_bit_key() {
             let denial = it.write(fabric, wide, 8).unwrap_err();
             assert_eq!(denial.reason, Reason::UnknownKey);
         }
-        // Such a key does not name regions of the same API in another domain.
+        // A 64-bit key does not name regions of the same API in another domain.
         let other = it.table.create_domain_for(Api::Libfabric, false).unwrap();
         let key = WireKey::Requested(it.sides[1].1.key.0.into());
         assert_eq!(

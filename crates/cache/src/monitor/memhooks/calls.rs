@@ -215,7 +215,8 @@ unsafe extern "C" fn mmap64(
     mapping(address, len, flags, call)
 }
 
-/// Callers pass the last argument only with `MREMAP_FIXED`. Otherwise, this passes on whatever is in the register or on the stack.
+/// Callers pass the last argument only with `MREMAP_FIXED`. Without that flag, this hook passes on whatever the register or the
+/// stack contains.
 unsafe extern "C" fn mremap(
     address: *mut c_void,
     len: usize,

@@ -177,8 +177,8 @@ impl Monitor for Memhooks {
         STATE.subscribers.remove(entries);
     }
 
-    /// All memory is watched. This sets the slots of objects that were loaded since the last call, or that another thread is
-    /// loading.
+    /// Hooks the shared objects that were loaded since the last call, or that another thread is loading, by setting their
+    /// slots. The range does not matter: the hooks see changes of all memory.
     fn watch(&self, _: VaRange) -> Result<(), Refusal> {
         let now = slots::loaded();
         let mut loaded = LOADED.lock();
@@ -188,8 +188,8 @@ impl Monitor for Memhooks {
         Ok(())
     }
 
-    /// A change in progress may have begun before the entry became pending. Then it does not end the entry, and the memory
-    /// could be registered before the change takes effect.
+    /// Busy while a change is in progress: the change may have begun before the entry became pending. Such a change does not
+    /// end the entry, and the memory could be registered before the change takes effect.
     fn confirm(&self, _: VaRange) -> Verdict {
         if STATE.changing.load(Ordering::SeqCst) == 0 {
             Verdict::Fresh
@@ -198,8 +198,8 @@ impl Monitor for Memhooks {
         }
     }
 
-    /// The entry became pending before this reads the count, and a hook increments the count before it looks for
-    /// entries. So either this sees the call, or the call ends the entry.
+    /// The entry became pending before this method reads the count, and a hook increments the count before it looks for
+    /// entries. So either this method sees the hooked call, or the hook ends the entry.
     fn check(&self, range: VaRange) -> Verdict {
         self.confirm(range)
     }

@@ -377,8 +377,8 @@ fn is_writable(word: u64) -> bool {
 
 /// Changes the protection of a page of slots that the linker makes read-only.
 fn protect(page: u64, len: u64, protection: u32) -> bool {
-    // SAFETY: the page has nothing but slots and constants of the linker, which may always be read. It is only made writable, and
-    // read-only again if it was that before.
+    // SAFETY: the page contains only slots and constants of the linker, which may always be read. The page is only made writable,
+    // and made read-only again if it was read-only before.
     unsafe { libc::mprotect(pointer(page), len as usize, protection as c_int) == 0 }
 }
 

@@ -160,8 +160,8 @@ impl Userfaultfd {
         self.shared.events.load(Ordering::Relaxed)
     }
 
-    /// Waits until the events that have been read are applied: the second step of a validation. It alone proves
-    /// nothing, because an event may be unread. In a forked child, where no thread applies them, it returns at once.
+    /// Waits until the events that have been read are applied: the second step of a validation. This step alone proves
+    /// nothing, because an event may be unread. In a forked child, where no thread applies events, the call returns at once.
     pub fn settle(&self) {
         let backoff = Backoff::new();
         while self.shared.epoch.load(Ordering::SeqCst) % 2 == 1 && !self.shared.fork.is_child() {
@@ -193,7 +193,7 @@ impl Userfaultfd {
         while address < pages.end() {
             let page = VaRange::new(address, self.page).ok_or(Errno::INVAL)?;
             sys::is_watched(&self.shared.fd, &page)?;
-            // This looks up the mapping after the question, so a change before the question has split it.
+            // Look up the mapping only after the question: a change before the question has split the mapping.
             address = self.shared.maps.end_of_mapping(address)?;
         }
         Ok(())

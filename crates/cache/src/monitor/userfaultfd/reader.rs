@@ -29,9 +29,9 @@ pub struct Reader {
 /// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It applied this many events.
+    /// The number of events that the step applied.
     Applied(usize),
-    /// It applied no event: the timeout passed, or a signal arrived.
+    /// The step applied no event: the timeout passed, or a signal arrived.
     Nothing,
     /// The monitor was dropped.
     End,

@@ -117,8 +117,8 @@ fn raw_range(range: &VaRange) -> raw::uffdio_range {
     }
 }
 
-/// Watches what is mapped in the range. It registers for write protection only, and this module never protects a page,
-/// so no access to the memory faults because of it.
+/// Watches what is mapped in the range. The range is registered for write protection only, and this module never protects
+/// a page, so no access to the memory faults because of the registration.
 pub(super) fn register(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     let mut argument = raw::uffdio_register {
         range: raw_range(range),
@@ -148,9 +148,9 @@ pub(super) fn is_watched(fd: impl AsFd, range: &VaRange) -> Result<(), Errno> {
     unsafe { ioctl::ioctl(fd, Updater::<WRITEPROTECT, _>::new(&mut argument)) }
 }
 
-/// Blocks all signals of this thread, until it is dropped, except those that the thread's own faults raise. Otherwise a
-/// signal handler of the program could run in it, release watched memory, and wait forever for the thread that it
-/// interrupted.
+/// Blocks all signals of this thread, until the value is dropped, except those that the thread's own faults raise. If
+/// signals were not blocked, a signal handler of the program could run in this thread, release watched memory, and wait
+/// forever for the thread that it interrupted.
 pub(super) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
