@@ -157,9 +157,9 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Ends a slot's life: from now on it cannot be found. `None` when the slot is not live under this generation;
-    /// of several callers at once exactly one gets it. It is sequentially consistent with [`Look::is_live`]
-    /// (see [`SpinLock::wait_for_holder`]).
+    /// Ends a slot's life: from now on, no lookup finds the slot. `None` when the slot is not live under this generation;
+    /// of several concurrent callers, exactly one gets the slot. The change is sequentially consistent with
+    /// [`Look::is_live`] (see [`SpinLock::wait_for_holder`]).
     #[inline]
     pub fn retire(&self, index: u32, generation: u32) -> Option<Retired<'_, T>> {
         let slot = self.slot(index)?;

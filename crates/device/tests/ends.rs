@@ -33,7 +33,7 @@ fn a_killed_peer_leaves_nothing_behind() {
     match role().as_deref() {
         Some("target") => target(),
         Some(_) => survive(),
-        // This runs in its own process, so that other tests do not change the counts.
+        // The test runs in its own process, so that other tests do not change the counts.
         None => Peer::start(
             "a_killed_peer_leaves_nothing_behind",
             "alone",
@@ -223,7 +223,7 @@ fn a_stopped_peer_times_out() {
         };
         side.run(&qp, write, &[side.sge(0, 8)]);
         peer.stop();
-        // This is long enough for the device to fall asleep.
+        // Give the device enough time to fall asleep.
         std::thread::sleep(Duration::from_millis(50));
         let started = Instant::now();
         qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))

@@ -157,7 +157,7 @@ fn a_killed_peer_is_noticed_although_its_child_lives() {
             break;
         }
     }
-    // This stays open so that the child of the peer lives on.
+    // The peer's input stays open so that the child of the peer lives on.
     let input = peer.0.stdin.take();
     peer.kill();
     let event = side.device.next_event(Some(common::LONG)).unwrap();

@@ -75,12 +75,12 @@ fn guesser() {
         number += 1;
         guess(&side, &qp, number);
     }
-    // A guess that found the allowance used up makes the next one wait, for 10 ms, 20 ms, 40 ms ...
+    // Each guess after the allowance is used up makes the next one wait: 10 ms, 20 ms, 40 ms ...
     let pauses = BEYOND + RECONNECTS - 1;
     let least = Duration::from_millis(10 * ((1 << pauses) - 1));
     let took = begin.elapsed();
     assert!(took >= least, "{took:?}, and not {least:?}");
-    // A request for a lease also names a key. It is refused at once, without a check of the key.
+    // A lease request names a key, too. The device refuses the request at once, without checking the key.
     let refused = (0..40).any(|_| {
         number += 1;
         match over_one.lease(key(number), 0x1000, 8, true, LONG) {

@@ -75,7 +75,7 @@ fn an_idle_device_does_nothing() {
             sleep_in_read();
         }
         Some(_) => idle_after_everything(),
-        // This runs in its own process, without the engine threads of other tests.
+        // The test runs in its own process, without the engine threads of other tests.
         None => Peer::start(IDLE, "alone", "127.0.0.1:1".parse().unwrap()).finish(),
     }
 }

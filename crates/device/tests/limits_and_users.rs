@@ -212,7 +212,7 @@ fn bad_clients_do_not_delay_others() {
             .connect(listener.local_address(), &[&qp], &[], LONG)
             .unwrap();
         let _other = accept.join().unwrap();
-        // This needs a link through the besieged socket.
+        // The write needs a link through the besieged socket.
         let remote = common::Remote::from(&side.invitation()[..]);
         far.run(
             &qp,

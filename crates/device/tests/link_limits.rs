@@ -155,7 +155,7 @@ fn one_process_cannot_take_all_descriptors() {
         Some(_) => return with_few_descriptors(TEST),
         None => {}
     }
-    // This runs in its own process, because the limit of descriptors is per process.
+    // The test runs in its own process, because the limit of descriptors is per process.
     let nowhere = "127.0.0.1:1".parse().unwrap();
     let status = command(TEST, "owner", nowhere).status().unwrap();
     assert!(status.success(), "{status}");

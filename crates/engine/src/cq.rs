@@ -1,8 +1,8 @@
 //! Completion queues.
 //!
 //! The engine adds completions under its owner's lock; programs take them through [`CqShared`] without that lock. A
-//! queue never has more entries than its depth: adding one to a full queue is an *overrun*. That completion is lost, so
-//! the queue and its queue pairs break, as in the InfiniBand specification (11.6.3.2).
+//! queue never has more entries than its depth: adding one to a full queue is an *overrun*. The added completion is lost,
+//! so the queue and its queue pairs break, as in the InfiniBand specification (11.6.3.2).
 
 use crate::{Completion, CqId};
 use rkey_base::fifo::{Fifo, Full, Producer};
@@ -132,7 +132,7 @@ pub(crate) enum Pushed {
     /// The queue was watched, and the entry matches: raise an event.
     Seen,
     ReadyAndSeen,
-    /// This entry overran the queue: raise an event, once.
+    /// The entry overran the queue: raise an event, once.
     Overrun,
     /// The queue was already broken; the entry is lost.
     Broken,

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Our memory that a peer may still access directly: a remote iovec that the peer has not acknowledged named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExposedMemory {
-    /// The queue pair of the request. It may no longer exist.
+    /// The number of the queue pair of the request. The queue pair may no longer exist.
     pub qpn: u32,
-    /// The key of the region. It may no longer exist either.
+    /// The key of the region. The region may no longer exist.
     pub key: LocalKey,
 }
 
-/// The exposure of an engine. It changes only under the engine's lock; a reader may rely on it only if it has taken
-/// that lock since the memory could last be named.
+/// The exposure of an engine's memory. The exposure changes only under the engine's lock; a reader may rely on it only if
+/// the reader has taken that lock since the memory could last be named.
 #[derive(Debug, Default)]
 pub struct Exposure {
     named: AtomicBool,

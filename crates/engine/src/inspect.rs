@@ -31,7 +31,7 @@ pub struct QpSnapshot {
     pub state: QpState,
     /// Its protection domain.
     pub domain: DomainId,
-    /// The remote rights that it allows its peer.
+    /// The remote rights that the queue pair allows its peer.
     pub access: Access,
     /// The number of the connected queue pair.
     pub peer_qpn: Option<u32>,
@@ -42,11 +42,11 @@ pub struct QpSnapshot {
     pub host: Option<IpAddr>,
     /// The index of the link for its requests.
     pub link: Option<u32>,
-    /// Sends that are posted and not complete.
+    /// The number of sends that are posted and not complete.
     pub sends: u32,
     /// How many of the `sends` have been started.
     pub sends_started: u32,
-    /// Receives that are posted and not complete (with a shared receive queue: at most the one that is being filled).
+    /// The number of receives that are posted and not complete (with a shared receive queue: at most the one being filled).
     pub receives: u32,
     /// Why nothing is sent although requests are posted.
     pub waits_for: Option<WaitReason>,
@@ -74,11 +74,11 @@ pub struct CqSnapshot {
     pub index: u32,
     /// Its capacity, in entries.
     pub depth: u32,
-    /// Entries in it.
+    /// The number of completions in the queue.
     pub used: u32,
-    /// Queue pair halves (send, receive) and receive queues that complete here.
+    /// The number of queue pair halves (send, receive) and receive queues that complete here.
     pub users: u32,
-    /// It was full when an entry was added.
+    /// Whether the queue was full when a completion was added.
     pub overrun: bool,
 }
 
@@ -91,11 +91,11 @@ pub struct SrqSnapshot {
     pub domain: DomainId,
     /// Its capacity, in receives.
     pub depth: u32,
-    /// Receives in it.
+    /// The number of receives in the queue.
     pub used: u32,
-    /// An event is raised below this number; 0 means disarmed.
+    /// An event is raised below this number of receives; 0 means disarmed.
     pub limit: u32,
-    /// Queue pairs that use it.
+    /// The number of queue pairs that use the queue.
     pub users: u32,
 }
 
@@ -108,11 +108,11 @@ pub struct LinkSnapshot {
     pub node: NodeId,
     /// Its capabilities.
     pub capabilities: Capabilities,
-    /// Why it no longer works, if it does not.
+    /// Why the link is down, if it is.
     pub down: Option<String>,
-    /// Fragments sent but not acknowledged.
+    /// The number of fragments that were sent but not acknowledged.
     pub outstanding: u32,
-    /// Queue pairs that wait for room.
+    /// The number of queue pairs that wait for room.
     pub blocked: u32,
     /// Whether remote iovecs are disabled because the peer could not copy from our memory.
     pub no_remote_iovec: bool,

@@ -47,7 +47,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.exposed.insert(link, exposed);
         }
         self.x.exposure.link_lost();
-        // This precedes the first completion, because the program that reads it may reuse the memory.
+        // Revoke before the first completion: a program that polls the completion may reuse the memory.
         link_state.link.revoke_peer_access();
         for who in &link_state.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {

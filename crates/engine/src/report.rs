@@ -26,11 +26,11 @@ pub enum Side {
 /// Everything known about one denied access.
 #[derive(Clone, Debug)]
 pub struct DenialReport {
-    /// Counts from 1 within a process, at most `i32::MAX`. Completions carry it as their vendor code, and every
-    /// message about the denial names it.
+    /// The number of the report: counts from 1 within a process, at most `i32::MAX`. Completions carry the number as their
+    /// vendor code, and every message about the denial names it.
     pub id: u32,
-    /// The target is in this process as well and has recorded the same denial under the same id. This report is for the
-    /// completion that names it; the target's report is counted and logged.
+    /// Whether the target is in this process, too, and has recorded the same denial under the same id. This report is for
+    /// the completion that names it; the target's report is counted and logged.
     pub echo: bool,
     /// The side of the access that this engine was on.
     pub side: Side,
@@ -40,7 +40,7 @@ pub struct DenialReport {
     pub peer_qpn: u32,
     /// The peer's device.
     pub peer: NodeId,
-    /// The address of the peer, if it is on another host. It has no `peer` then.
+    /// The address of the peer, if it is on another host. `peer` is the default value then.
     pub host: Option<IpAddr>,
     /// The id of the work request (initiator and local).
     pub work_id: Option<u64>,

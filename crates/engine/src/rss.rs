@@ -159,8 +159,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Makes a raw queue pair distribute its frames over receive queues, and moves it to Rtr. It then takes a frame if
-    /// the queue that the hash selects is ready.
+    /// Makes a raw queue pair distribute its frames over receive queues, and moves it to Rtr. From then on, the queue pair
+    /// takes a frame if the receive queue that the hash selects is ready.
     ///
     /// # Errors
     /// A stale handle; not a raw queue pair; the number of queues is not a power of two.

@@ -24,9 +24,9 @@ bitflags! {
         const INVALIDATE = 1 << 5;
         /// `key` is a requested key.
         const REQUESTED_KEY = 1 << 6;
-        /// It was sent as a remote iovec: the peer may access the memory.
+        /// The request was sent as a remote iovec: the peer may access the memory.
         const REMOTE_IOVEC = 1 << 7;
-        /// It has ended, with `status`.
+        /// The request has ended, with `status`.
         const DONE = 1 << 8;
         /// The payload has been copied out of the program's memory; see [`SendQueue::keep`].
         const KEPT = 1 << 9;

@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[repr(u8)]
 pub enum Status {
-    /// It succeeded.
+    /// The work request succeeded.
     #[default]
     Success,
     /// The message is longer than the buffers of the receive request, or than a datagram may be.

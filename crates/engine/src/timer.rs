@@ -17,8 +17,8 @@ const SCAN_MAX_NS: u64 = 100_000_000;
 pub(crate) struct Scan {
     /// The time by which silence is measured.
     pub(crate) watching: u64,
-    /// Whether it is the first since the list was empty or got a shorter interval. Such a scan leaves idle queue pairs
-    /// on the list: most likely they are between two requests.
+    /// Whether this scan is the first since the list was empty or got a shorter interval. A first scan leaves idle queue
+    /// pairs on the list: most likely they are between two requests.
     pub(crate) is_first: bool,
 }
 

@@ -36,7 +36,7 @@ pub enum Work {
     Send {
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
-        /// A type 2 window key that the peer invalidates when the message has arrived. It excludes `imm`.
+        /// A type 2 window key that the peer invalidates when the message has arrived. `imm` must then be `None`.
         invalidate: Option<Key>,
     },
     /// RDMA write; with immediate data it consumes a receive at the peer.
@@ -119,7 +119,7 @@ bitflags! {
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdAddress {
-    /// The link, if known. Otherwise [`crate::Event::LinkNeeded`] requests one and the datagram waits for
+    /// The link, if known. If it is not, [`crate::Event::LinkNeeded`] requests a link and the datagram waits for
     /// [`crate::Engine::connect_qpn`].
     pub link: Option<LinkId>,
     /// The number of the queue pair at the destination.
@@ -155,13 +155,13 @@ pub struct SendRequest<'a> {
     pub id: u64,
     /// The operation.
     pub work: Work,
-    /// Local memory, in order. It must stay valid until the completion.
+    /// Local memory, in order. The memory must stay valid until the completion.
     pub sges: &'a [Sge],
-    /// The payload itself, instead of `sges` (sends and writes only): this needs no key, and the program may reuse the
+    /// The payload itself, instead of `sges` (sends and writes only): inline data needs no key, and the program may reuse the
     /// bytes at once.
     pub inline: Option<&'a [u8]>,
-    /// The first bytes of the message, before those that `sges` name (sends of connected queue pairs only). They are
-    /// inline data in all other respects.
+    /// The first bytes of the message, before those that `sges` name (sends of connected queue pairs only). In all other
+    /// respects, these bytes are inline data.
     pub prefix: &'a [u8],
     /// The request's options.
     pub flags: SendFlags,
@@ -203,7 +203,7 @@ impl<'a> SendRequest<'a> {
 pub struct RecvRequest<'a> {
     /// The completion returns this id.
     pub id: u64,
-    /// Local memory to fill, in order. It must stay valid until the completion.
+    /// Local memory to fill, in order. The memory must stay valid until the completion.
     pub sges: &'a [Sge],
 }
 

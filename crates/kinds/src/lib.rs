@@ -16,9 +16,10 @@
 //! [`hold()`] returns a copier ([`rkey_base::foreign::ForeignMemory`]). Before each copy it compares the allocation with that
 //! of the registration, because memory that was freed and allocated again at the same address is different memory.
 //!
-//! Neuron and SynapseAI cannot tell whether an address is theirs. For them, the program is trusted and nothing is compared.
+//! Neuron and SynapseAI cannot tell whether an address is theirs. For these two runtimes, the program is trusted and nothing is
+//! compared.
 //!
-//! This crate never initialises a runtime: there is no accelerator memory before the program has done that.
+//! This crate never initialises a runtime: there is no accelerator memory before the program has initialised one.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]

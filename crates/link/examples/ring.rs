@@ -1,4 +1,4 @@
-//! How fast is the shared-memory link alone? Two processes, pinned to two processors, do nothing but poll. They measure
+//! Measures the shared-memory link alone. Two processes, pinned to two processors, do nothing but poll. The measurements are
 //! streaming and one-way time for 8 bytes, throughput for 64 KiB in fragments and by remote iovec, and writes through a
 //! direct lease.
 //!
@@ -6,8 +6,8 @@
 //! cargo run --release -p rkey-link --example ring [FILTER]
 //! ```
 //!
-//! Nothing here checks a key or writes a completion, so this is a lower bound for everything else. Buffers are not
-//! accessed between operations, which flatters the results for large ones.
+//! No key is checked and no completion is written, so the times are a lower bound for everything that uses the link. Buffers
+//! are not accessed between operations, so the results for large buffers are better than those of real programs.
 
 use rkey_base::hint;
 use rkey_base::memory::ArenaMemory;

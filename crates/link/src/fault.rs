@@ -1,7 +1,7 @@
 //! A wrapper that makes any link misbehave, for tests.
 //!
-//! A [`FaultPlan`] and a seed determine its behaviour, so a failed run can be repeated. A link guarantees that every
-//! fragment arrives once and in order, so the wrapper never drops or reorders fragments. It delays (arrivals and
+//! A [`FaultPlan`] and a seed determine the wrapper's behaviour, so a failed run can be repeated. A link guarantees that every
+//! fragment arrives once and in order, so the wrapper never drops or reorders fragments. The wrapper delays (arrivals and
 //! acknowledgements seem absent, the ring seems full), changes headers as a hostile peer might, and takes the link
 //! down.
 

@@ -219,8 +219,8 @@ pub trait Link {
     /// responses, and occasionally during unsuccessful polling.
     fn flush(&mut self);
 
-    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. It does nothing on a link that never
-    /// delays acknowledgements.
+    /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. Does nothing on a link that never delays
+    /// acknowledgements.
     fn publish(&mut self) {}
 
     /// This side's role on the link.

@@ -192,8 +192,8 @@ impl Link for Loopback {
     }
 }
 
-/// Both roles share one memory, so the address determines which role is at fault. `remote` is the start of the
-/// requester's bytes.
+/// The error for a fault during a copy. Requester and responder share one address space, so the fault's address tells whose
+/// memory it was in. `remote` is the start of the requester's bytes.
 fn blame(fault: Fault, remote: u64, len: u64) -> PullError {
     if fault.address.wrapping_sub(remote) < len {
         PullError::Remote(fault.address)

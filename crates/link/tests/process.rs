@@ -445,7 +445,7 @@ fn a_dead_peer_loses_its_leases() {
     link.send_control(&grants[1].to_bytes(), &[arena.fd()])
         .unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // This most likely stops the child in the middle of a copy. If so, revoking reaches its time limit.
+    // The signal most likely stops the child in the middle of a copy. If so, revoking reaches its time limit.
     let stop = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
     let stopped = common::revoke(&board, &[grants[1].id], Duration::from_millis(50));

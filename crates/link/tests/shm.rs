@@ -124,8 +124,8 @@ fn payload_by_remote_iovec_is_pulled_and_pushed() {
         eprintln!("SKIP: the kernel does not permit process_vm_readv here");
         return;
     }
-    // This deliberately has no unsafe code: the test's memory is an arena at made-up addresses, accessed through a
-    // buffer; only the requester side uses real process memory.
+    // The test deliberately has no unsafe code: its memory is an arena at made-up addresses, accessed through a buffer;
+    // only the requester side uses real process memory.
     let source: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
     let sink = vec![0u8; 5000];
     let target = rkey_base::memory::ArenaMemory::new(0x10_0000, 200_000);

@@ -61,7 +61,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It exits at the end of its input.
+        // The peer exits at the end of its input.
         self.to = None;
         let _ = self.child.wait();
     }

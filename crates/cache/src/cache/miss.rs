@@ -40,9 +40,9 @@ enum Reserved<'a, R: Registrar> {
 enum Made {
     /// The entry is valid.
     Entry,
-    /// Memory changed.
+    /// Memory changed while it was being registered.
     Overtaken,
-    /// It cannot be an entry.
+    /// The registration cannot become an entry, for this reason.
     Refused(Why),
 }
 

@@ -138,10 +138,11 @@ impl<R: Registrar> Cache<R> {
         })
     }
 
-    /// A registration of memory with (at least) these rights: an entry, or a new one. It is valid until the guard is dropped.
+    /// Returns a registration of memory with (at least) these rights: that of an entry, or a new one. The registration is
+    /// valid until the guard is dropped.
     ///
-    /// It never returns an entry from before a change of memory that the calling thread can know of. [`Follows`] and
-    /// the monitor say which changes are noticed, and how.
+    /// An entry is never returned if it is older than a change of its memory that the calling thread can know of.
+    /// [`Follows`] and the monitor say which changes are noticed, and how.
     ///
     /// # Errors
     /// The registrar's error, if there is no entry and the registration fails.

@@ -1,11 +1,11 @@
-//! Forked children close their copies of the sockets of the connection manager and of the wire. Otherwise, while a child lives, a
-//! port would stay taken and peers would not notice that the parent has ended. A thread uses the descriptors on which it sleeps
-//! without a lock; in a child, these refer to a new object ([`KeptFromChild`]), so nothing that the child does with them reaches
-//! the parent.
+//! Forked children close their copies of the sockets of the connection manager and of the wire. If they did not, a port would
+//! stay taken while a child lives, and peers would not notice that the parent has ended. A thread uses the descriptors on which
+//! it sleeps without a lock; in a child, these descriptors refer to a new object ([`KeptFromChild`]), so nothing that the child
+//! does with them reaches the parent.
 //!
 //! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state.
-//! Threads of the parent may be waiting for these locks at that time. They do not exist in the child, but unlocking there would
-//! look for them and could hand a lock to one. So the child reinitializes the locks.
+//! Threads of the parent may be waiting for these locks at that time. Those threads do not exist in the child, but unlocking
+//! there would look for them and could hand a lock to one. So the child reinitializes the locks.
 // UNSAFETY: registers fork handlers, which unlock mutexes by force and replace descriptors.
 #![allow(unsafe_code)]
 

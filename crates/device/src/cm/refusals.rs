@@ -29,7 +29,7 @@ pub enum Why {
     QueuePairType,
     /// The listener's backlog, of this length, is full.
     Backlog(usize),
-    /// One process has reached its limit of undecided requests.
+    /// The client's process has reached its limit of undecided requests.
     TooManyRequests,
     /// No resources for another connection.
     NoRoom,

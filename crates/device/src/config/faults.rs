@@ -41,7 +41,7 @@ pub struct Rate(u32);
 impl Rate {
     const MILLION: u32 = 1_000_000;
 
-    /// This many of a million packets; at most all of them.
+    /// A rate of `per_million` packets in a million; greater numbers mean all packets.
     #[must_use]
     pub const fn new(per_million: u32) -> Self {
         match per_million {

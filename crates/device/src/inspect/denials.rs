@@ -57,8 +57,8 @@ fn watcher() -> Option<&'static Mutex<Watcher>> {
     watcher.as_ref()
 }
 
-/// Logs a message that a peer can cause any number of times, unless too many were logged just before. Those are counted, and a
-/// later line says how many of this `kind` were left out.
+/// Logs a message that a peer can cause any number of times, unless too many were logged just before. Messages that are left out
+/// are counted, and a later line says how many of this `kind` there were.
 pub fn limited(limit: &Limit, kind: &str, say: impl FnOnce()) {
     let Some(left_out) = limit.take(Instant::now()) else {
         return;

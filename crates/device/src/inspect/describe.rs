@@ -206,7 +206,7 @@ mod tests {
         let soon = Instant::now() + Duration::from_millis(1);
         assert!(lock_until(&lock, soon).is_none());
         drop(held);
-        // It tries once even if the deadline has passed.
+        // `lock_until` tries once even if the deadline has passed.
         assert_eq!(lock_until(&lock, Instant::now()).as_deref(), Some(&7));
     }
 }

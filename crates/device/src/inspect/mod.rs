@@ -223,7 +223,7 @@ pub struct SilentProcess {
     pub pid: u32,
     /// The name of its program, if `/proc` shows it.
     pub program: Option<String>,
-    /// Whether the process is stopped, by a signal or a debugger. Otherwise it is busy or hangs.
+    /// Whether the process is stopped, by a signal or a debugger. A process that is not stopped is busy or hangs.
     pub stopped: bool,
 }
 

@@ -207,8 +207,8 @@ impl Cq {
         Ok(&inner.entries)
     }
 
-    /// Waits until there is a completion. Returns `false` if `timeout` passed first (`None`: without limit). It polls for a short
-    /// while, then sleeps and leaves the engine to its thread.
+    /// Waits until there is a completion. Returns `false` if `timeout` passed first (`None`: without limit). The calling thread
+    /// polls for a short while, then sleeps and leaves driving the engine to the engine thread.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

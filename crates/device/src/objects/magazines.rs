@@ -41,7 +41,7 @@ impl Drop for ThreadMagazine {
     }
 }
 
-/// This thread's magazine for a table, which belongs to the process that `fork` marks. A thread that is ending has none.
+/// This thread's magazine for a table, which belongs to the process that `fork` marks. `None` if the thread is ending.
 #[inline]
 pub(super) fn magazine(table: &Arc<Protection>, fork: ForkMark) -> Option<Rc<ThreadMagazine>> {
     MAGAZINES

@@ -13,11 +13,11 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// The size of the zeros and of the sink, in bytes. Longer accesses use them several times.
+/// The size of the zeros and of the sink, in bytes. Longer accesses use the block several times.
 const BLOCK: usize = 256 << 10;
 
-/// The zeros, which are read-only, and the sink, which is never read. One of each serves all devices of the process, for its whole
-/// life. Untouched pages take no memory, and those of the zeros never do.
+/// The zeros, which are read-only, and the sink, which is never read. All devices of the process share them, for its whole life.
+/// Untouched pages take no memory, and the pages of the zeros never do.
 static BLOCKS: Mutex<Option<[VaRange; 2]>> = Mutex::new(None);
 
 fn blocks() -> io::Result<[VaRange; 2]> {

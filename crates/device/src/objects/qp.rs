@@ -186,8 +186,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. It is
-    /// kept, logged and counted like a denial of the engine. Returns whether the peer may learn the reason (`RKEY_EXPLAIN`).
+    /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. The
+    /// denial is kept, logged and counted like one of the engine's. Returns whether the peer may learn the reason
+    /// (`RKEY_EXPLAIN`).
     #[must_use = "whether the peer may learn the reason"]
     pub fn note_refusal(&self, denial: Denial) -> bool {
         let Ok(info) = self.query() else { return false };
@@ -259,7 +260,7 @@ impl Qp {
     fn to_rts(&self, [init, rtr, rts]: [QpAttributes; 3]) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
         shared.lifecycle().check()?;
-        // This is one command, so that the queue pair cannot fail between two steps because its peer has ended.
+        // All steps are one command, so that the queue pair cannot fail between two steps because its peer has ended.
         shared.driver.post(|engine| {
             let state = engine.query_qp(self.0.id).map(|info| info.state);
             if state == Some(QpState::Reset) {

@@ -104,14 +104,14 @@ impl Device {
 
     /// Deregisters a region: its keys are refused at once, and when this returns no peer touches its memory.
     ///
-    /// This takes microseconds if no peer is using the memory, and usually at most a second otherwise, even if a peer is stopped in
-    /// the middle of a copy. A peer that does not respond for a second to a request that names the memory loses its link to
-    /// this device; see [`crate::SharedMemory`] for leased memory. The device gives up on a peer that has lost its link and
-    /// is not known, within two seconds, to have left our memory (its side of the copy may be on a file system that does not
-    /// respond), and logs an error that names the process. Only regions whose addresses this peer received wait for it.
+    /// Deregistering takes microseconds if no peer is using the memory, and usually at most a second otherwise, even if a peer is
+    /// stopped in the middle of a copy. A peer that does not respond for a second to a request that names the memory loses its
+    /// link to this device; see [`crate::SharedMemory`] for leased memory. If a peer has lost its link and is not known, within
+    /// two seconds, to have left our memory (its side of the copy may be on a file system that does not respond), the device
+    /// gives up on it and logs an error that names the process. Only regions whose addresses this peer received wait for it.
     ///
     /// # Errors
-    /// [`rkey_core::CoreError::RegionBusy`] (it has windows or bindings: nothing changed), or it does not exist.
+    /// [`rkey_core::CoreError::RegionBusy`] (the region has windows or bindings: nothing changed), or the region does not exist.
     /// [`DeviceError::Forked`].
     #[inline]
     pub fn deregister(&self, region: Region) -> Result<(), DeviceError> {
@@ -127,9 +127,9 @@ impl Device {
         Ok(())
     }
 
-    /// Like [`Device::deregister`] if no request that names the memory is outstanding, and no peer of a lost link can touch
-    /// it. Otherwise nothing changes, and the result is `false`. Leases are not checked: for a region of shared memory this
-    /// may wait until copies of peers have ended.
+    /// Deregisters a region like [`Device::deregister`], but only if no request that names the memory is outstanding, and no
+    /// peer of a lost link can touch the memory. If one can, nothing changes, and the result is `false`. Leases are not checked:
+    /// for a region of shared memory, the call may wait until copies of peers have ended.
     ///
     /// # Errors
     /// Same as [`Device::deregister`].

@@ -3,8 +3,8 @@
 //! When a queue pair gets a peer, the engine requests a link ([`rkey_engine::Event::LinkNeeded`]). The device that owns the
 //! peer's number listens on the socket of its block. That device may not exist yet: two programs that exchange numbers start in
 //! any order. So discovery retries, with backoff, for a limited time, and only while a waiting queue pair is in a state that
-//! allows it. A queue pair that already has the name of its peer's device does not wait. That device existed when it sent its
-//! numbers, so it has closed if its block is now free or belongs to another device.
+//! allows it. A queue pair that already has the name of its peer's device does not wait. The peer's device existed when it sent
+//! its numbers, so it has closed if its block is now free or belongs to another device.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -39,7 +39,7 @@ struct Search {
 }
 
 /// Devices that did not answer in time, by block: they may be stopped, or a process has bound names that do not belong to a
-/// device. They are retried periodically, but no datagram waits for them.
+/// device. Such devices are retried periodically, but no datagram waits for them.
 #[derive(Debug, Default)]
 struct Silent(HashMap<u16, Silence>);
 

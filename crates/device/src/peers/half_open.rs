@@ -1,7 +1,7 @@
 //! Clients that have connected but not sent a request yet.
 //!
 //! These clients are untrusted: each has one second to send its request, and each list holds at most 64. The owner of the list
-//! drops clients that are overdue. If there is no room for a new one, it drops a client of the party that has the most.
+//! drops clients that are overdue. If there is no room for a new client, the owner drops one of the party that has the most.
 
 use std::collections::HashMap;
 use std::hash::Hash;

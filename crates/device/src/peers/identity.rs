@@ -119,8 +119,9 @@ impl Identities {
         }
     }
 
-    /// Whether the device at the other end of a link may use its claimed name. That is never this device, which reaches
-    /// itself by a loopback. `in_use` returns the devices that our links and queue pairs are connected to.
+    /// Whether the device at the other end of a link may use its claimed name. This device's own name is never credible,
+    /// because this device reaches itself by a loopback. `in_use` returns the devices that our links and queue pairs are
+    /// connected to.
     pub(crate) fn is_credible(
         &self,
         node: NodeId,

@@ -169,9 +169,9 @@ pub fn candidates(scope: Scope, address: SocketAddr) -> Vec<String> {
 
 /// Whether an address belongs to this host: loopback, wildcard, or an interface's address.
 ///
-/// It tries to bind a datagram socket to the address with port 0. This sends nothing, needs no privileges, and works only for
-/// addresses of the host. If it fails for another reason, such as no free descriptor, the address counts as one of this host:
-/// other hosts pass fewer checks.
+/// The check tries to bind a datagram socket to the address with port 0. Binding sends nothing, needs no privileges, and works
+/// only for addresses of the host. If it fails for another reason, such as no free descriptor, the address counts as one of this
+/// host: other hosts pass fewer checks.
 #[must_use]
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();

@@ -43,7 +43,7 @@ impl Stream {
     /// Ends the connection, even if a forked child has a copy of the socket.
     fn close(self, reactor: &Reactor) {
         reactor.remove(&self.socket);
-        // It may have ended already.
+        // Fails only if the connection has already ended.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -44,9 +44,9 @@ const YIELD_AFTER: u64 = 5_000;
 /// The engine, and everything that decides which thread drives it and when.
 pub(crate) struct EngineDriver {
     /// Locked only during engine calls. The system calls under it are short, such as the doorbell, the timer, the check of
-    /// a peer's process around each copy, and the truncation of a lost link's permit. One is longer: for a remote iovec, the
-    /// kernel copies up to 256 KiB (one step of the engine) between two processes. Memory that is backed by a slow file
-    /// system stalls a copy, and with it the device. Foreign memory is copied by its own runtime, also under this lock.
+    /// a peer's process around each copy, and the truncation of a lost link's permit. One kind of call takes longer: for a
+    /// remote iovec, the kernel copies up to 256 KiB (one step of the engine) between two processes. Memory that is backed by a
+    /// slow file system stalls a copy, and with it the device. A runtime copies its foreign memory under this lock, too.
     engine: SectionLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
     /// Counts empty polls. The engine thread only checks whether it changes, so lost updates do no harm.
@@ -117,8 +117,8 @@ impl EngineDriver {
         self.rest();
     }
 
-    /// Like [`EngineDriver::poll`], for a front end that takes the messages of a completion queue from an inbox. It does not
-    /// yield.
+    /// Like [`EngineDriver::poll`], for a front end that takes the messages of a completion queue from an inbox. Does not yield
+    /// the processor.
     #[inline]
     pub(crate) fn poll_with(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.empty_polls().wrapping_add(1);
@@ -285,7 +285,7 @@ impl EngineDriver {
             engine.wire_receive(now, from, &it.packet);
         }
         std::mem::forget(alarm);
-        // This also sets the deadline.
+        // Driving also sets the deadline.
         self.drive(engine, now);
         let engine = self.engine.lock();
         if self.schedule.mode() == Mode::Asleep {
@@ -469,7 +469,7 @@ impl EngineDriver {
         self.schedule.timer()
     }
 
-    /// How many polls were empty. It wraps around.
+    /// The number of empty polls, which wraps around.
     #[inline]
     pub(super) fn empty_polls(&self) -> u32 {
         self.empty_polls.load(Ordering::Relaxed)

@@ -25,7 +25,7 @@ use crate::cm::fork::make_new;
 /// The counts of all threads of the process that have made a check.
 static CHECK_COUNTS: Mutex<Vec<Weak<CheckCount>>> = Mutex::new(Vec::new());
 
-/// Odd while its thread checks the list of any device. It has its own cache line.
+/// A thread's count: odd while the thread checks the list of any device. Each count has its own cache line.
 type CheckCount = CachePadded<AtomicU32>;
 
 thread_local! {
@@ -39,8 +39,8 @@ thread_local! {
     };
 }
 
-/// Makes forked children forget threads that were in a check in the parent. They do not exist in the child, which may open its
-/// own device and must not wait for them.
+/// Makes forked children forget threads that were in a check in the parent. Those threads do not exist in the child, which may
+/// open its own device and must not wait for them.
 fn watch_forks() {
     static WATCHED: Once = Once::new();
 

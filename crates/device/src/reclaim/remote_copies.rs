@@ -169,7 +169,7 @@ impl RemoteCopies {
             let of_scope = all.lost_peers.iter().filter(|(_, it)| it.touches(scope));
             of_scope.map(|(id, it)| (*id, it.clone())).collect()
         };
-        // This runs without the lock: checking a peer with many threads takes long.
+        // Check the peers without the lock: checking a peer with many threads takes long.
         let (mut over, mut any_left) = (Vec::new(), false);
         let end = Instant::now() + patience;
         for (id, lost_peer) in lost_peers {

@@ -26,7 +26,7 @@ pub enum Dropped {
     TooMany,
     /// A connection from another user's process that wants to forward packets, or a malformed message from another process.
     Forwarding,
-    /// One of our own packets, which the kernel did not send.
+    /// A packet of this process that the kernel refused to send.
     Unsent,
 }
 

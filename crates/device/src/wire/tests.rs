@@ -52,7 +52,7 @@ impl Recorder {
         self.numbers.numbers()[0]
     }
 
-    /// One of its queue pairs.
+    /// The number of one of the receiver's queue pairs.
     fn qp(&self) -> u32 {
         u32::from(self.block()) << 8 | 7
     }
@@ -137,7 +137,7 @@ fn take_address(ip: IpAddr) -> bool {
     let Some(ours) = crate::cm::socket::bind(&format!("rkey/test/wire/{ip}")).unwrap() else {
         return false;
     };
-    // It does not share the address, so it fails if any program has it.
+    // This socket does not share the address, so binding fails if any program uses it.
     let is_free = std::net::UdpSocket::bind((ip, icrc::PORT)).is_ok();
     TAKEN.lock().extend(is_free.then_some(ours));
     is_free
@@ -247,7 +247,7 @@ fn a_child_does_not_touch_its_parents_wire() {
         wire.release_block(recorder.block());
         let is_alone = !is_set(&set) && !wire.serves(ip);
         drop(wire);
-        // It can open a wire of its own.
+        // The child can open a wire of its own.
         is_alone && wire_of_child_serves(address())
     });
     assert!(done && is_set(&set));

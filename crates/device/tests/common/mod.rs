@@ -27,7 +27,7 @@ pub fn address() -> SocketAddr {
     std::env::var(ADDRESS).unwrap().parse().unwrap()
 }
 
-/// This binary, running only `test`, in a role.
+/// A command that runs only `test` of this binary, in a role.
 pub fn command(test: &str, role: &str, address: SocketAddr) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

@@ -39,11 +39,11 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// that its receives are flushed. The device moves it there on [`crate::AsyncEvent::PeerGone`].
     pub fail_with_peer: bool,
     /// A refused request fails alone and leaves both queue pairs in service (like libfabric's reliable datagrams,
-    /// Both ends must agree on it.
+    /// Both ends must use the same setting.
     pub survive_remote_error: bool,
     /// For the receiving half of an extended reliable connection: the XRC domain whose shared receive queues it serves.
     pub xrcd: Option<XrcdId>,
-    /// The endpoint that it is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
+    /// The endpoint that the queue pair is part of, for regions that serve one endpoint only (FI-076). Queue pairs of one endpoint
     /// have the same value. `None` means the queue pair's own number.
     pub endpoint: Option<u32>,
     /// The number under which peers' accesses through the queue pair are counted. `None` means the number of its

@@ -219,8 +219,8 @@ use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 /// What may change while a queue pair is in service.
 const IN_SERVICE: PerType = per(join([A::ACCESS, A::MIN_RNR_TIMER]), A::ACCESS, A::QKEY);
 
-/// The transitions that a program may request. Those to Reset and to Error are legal from every state and take no
-/// attributes; they are not listed.
+/// The transitions that a program may request. Transitions to Reset and to Error are not listed: they are legal from every
+/// state and take no attributes.
 const TABLE: &[Step] = &[
     step(Reset, Init, per(A::ACCESS, A::ACCESS, A::QKEY), NOTHING),
     step(Init, Init, NOTHING, per(A::ACCESS, A::ACCESS, A::QKEY)),
@@ -281,16 +281,16 @@ const TABLE: &[Step] = &[
     step(Sqe, Rts, NOTHING, per(NONE, A::ACCESS, A::QKEY)),
 ];
 
-/// Which attributes a legal step takes.
+/// The attributes that a legal transition takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// These must be given.
+    /// The attributes that must be given.
     pub required: Attributes,
-    /// These may be given.
+    /// The attributes that may be given.
     pub optional: Attributes,
 }
 
-/// The rule for a step, or `None` if the step is not legal for this type.
+/// The rule for a transition, or `None` if the transition is not legal for this type.
 pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     if matches!(to, Reset | Error) {
         return Some(Rule {

@@ -190,8 +190,8 @@ fn push_step<L: Link, M: Memory>(
                 if bulk.done.is_multiple_of(TELL) {
                     answer.flags -= HeaderFlags::LAST;
                     answer.addr = bulk.done;
-                    // This only notifies of progress. It is skipped if there is no room: then the peer itself is slow
-                    // to take responses.
+                    // This response only reports progress. It is skipped if there is no room: then the peer itself is
+                    // slow to take responses.
                     if link_state.link.send_response(&answer, |_| Ok(())).is_ok() {
                         bulk.told = bulk.done;
                     }

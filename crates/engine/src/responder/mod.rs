@@ -177,9 +177,9 @@ fn not_ready(header: &Header) -> Reply {
 
 /// A request that did not come from the peer of its queue pair, or arrived too early.
 ///
-/// A peer that has our number may send before we have determined which device it is on. A reliable connection lets it
-/// retry. An unreliable one has no retries, so dropping the request would lose it. It stays on the link instead until
-/// the search for the peer's device ends; that search does not need this link.
+/// A peer that has our number may send before we have determined which device it is on. On a reliable connection, the peer
+/// retries. An unreliable connection has no retries, so dropping the request would lose it. Such a request stays on the link
+/// until the search for the peer's device ends; that search does not need this link.
 #[cold]
 fn unrecognised(qp: &Qp, header: &Header) -> Reply {
     if qp.config.qp_type.is_reliable() {

@@ -87,7 +87,8 @@ fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), DropReason> {
     }
 }
 
-/// A host counts as one process. It is never told the reason of a denial: packets have no room for that.
+/// The origin of a request from another host. The whole host counts as one process, and never learns the reason for a denial,
+/// because packets have no room for it.
 fn origin_of(from: &WirePeer) -> Origin {
     Origin {
         process: Process {

@@ -302,8 +302,8 @@ fn loopback_carries_everything() {
     assert_eq!(told.count(), 1);
 }
 
-/// While remote iovecs are disabled, requests carry their payload. Those already sent remain outstanding until the
-/// peer has acknowledged them.
+/// While remote iovecs are disabled, requests carry their payload. Remote iovecs that were already sent remain outstanding
+/// until the peer has acknowledged them.
 #[test]
 fn remote_iovecs_can_be_disabled() {
     let caps = Capabilities {

@@ -34,7 +34,7 @@ fn faults_are_errors_on_both_sides() {
                     Status::LocalProtection,
                     "{remote_iovec} {read}"
                 );
-                // This also holds when the peer found the fault: the report has our key and the exact address.
+                // Even when the peer found the fault, the report has our key and the exact address.
                 let reports = denied(&outcome.events[0]);
                 assert_eq!(reports.len(), 1, "{remote_iovec} {read}");
                 let denial = &reports[0].denial;

@@ -184,8 +184,8 @@ fn guesses_in_the_ring_wait_until_the_pause_ends() {
     assert_eq!(tried, u64::from(ALLOWANCE) + 1);
 }
 
-/// One mistake per second, each with a different key, for two hours never makes a request wait. Nor is a program slowed
-/// down that repeats the same mistake in a loop, because that reveals nothing.
+/// One mistake per second, each with a different key, for two hours never makes a request wait. A program that repeats the
+/// same mistake in a loop is not slowed down either, because a repeated mistake reveals nothing.
 #[test]
 fn honest_mistakes_are_answered_at_once() {
     let mut attack = Attack::new();

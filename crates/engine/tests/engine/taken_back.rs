@@ -11,8 +11,8 @@ const REMOTE_IOVEC: Capabilities = Capabilities {
     ..CAPS
 };
 
-/// Changed rights of a queue pair also apply to a message in progress. Otherwise a peer that has started a write of 4
-/// GiB could keep the right to write for as long as it likes.
+/// Changed rights of a queue pair also apply to a message in progress. If they did not, a peer that has started a write of
+/// 4 GiB could keep the right to write for as long as it likes.
 ///
 /// Proves: VB-I06
 #[test]

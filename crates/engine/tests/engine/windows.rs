@@ -253,7 +253,7 @@ fn a_peer_invalidates_with_a_send() {
     assert_eq!(statuses(&world.a.poll()), [(2, Status::RemoteAccess)]);
 }
 
-/// These binds request rights that the region does not have, memory that it does not cover, or a region without the
+/// The binds request rights that the region does not have, or memory that it does not cover, or name a region without the
 /// right to bind.
 ///
 /// Proves: VB-I13

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// any thread.
 ///
 /// Revoking a lease takes three steps: [`withdraw`](Self::withdraw), `rkey_base::barrier::heavy`, and
-/// [`has_no_copy`](Self::has_no_copy) until it returns true. This takes 0.2 to 20 microseconds, plus the rest of a copy
+/// [`has_no_copy`](Self::has_no_copy) until it returns true. The steps take 0.2 to 20 microseconds, plus the rest of a copy
 /// in progress. If that copy does not end, because the peer has been stopped or violates the protocol,
 /// [`abandon`](Self::abandon) gives up the lease.
 #[derive(Clone, Debug)]
@@ -125,7 +125,8 @@ impl LeaseBoard {
     }
 
     /// The last step, after [`withdraw`](Self::withdraw) and `rkey_base::barrier::heavy`: returns whether no copy is in
-    /// progress. If none is, the lease is revoked. Otherwise it stays withdrawn (no new copy begins): call this again.
+    /// progress. If none is, the lease is revoked. If one is, the lease stays withdrawn (no new copy begins): call this
+    /// method again.
     pub fn has_no_copy(&self, lease: LeaseId) -> bool {
         let mut state = self.0.state();
         let index = lease.index();

@@ -44,7 +44,7 @@ pub(crate) struct End {
     dirty: Cell<bool>,
     /// Set once the peer has violated the protocol.
     broken: Cell<Option<Malformed>>,
-    /// Keeps the halves mapped. It is the last field so that it is dropped last.
+    /// Keeps the halves mapped. The last field, so that it is dropped last.
     keep: KeepMapped,
 }
 
@@ -359,8 +359,8 @@ impl End {
 
 /// Checks whether a link has work, without the link's lock.
 ///
-/// Any thread may use it while another one uses the link; results may be stale at once. It keeps the shared memory
-/// mapped.
+/// Any thread may use the view while another thread uses the link; results may be stale at once. The view keeps the shared
+/// memory mapped.
 #[derive(Clone)]
 pub struct PollView {
     cursor: Arc<CachePadded<Cursor>>,

@@ -1,9 +1,9 @@
 //! Direct copies to and from the other process's memory with `process_vm_readv` and `process_vm_writev`.
 //!
-//! Whether the kernel permits it depends on users, namespaces, capabilities, security modules and the target's dumpable
-//! flag. It can differ between the two directions, and only an attempt shows it. So each side sends the address of a
-//! random number in the handshake, and the other one tries to read it. A permission can be lost later: then the call
-//! returns `Refused` and the message is sent in fragments.
+//! Whether the kernel permits such copies depends on users, namespaces, capabilities, security modules and the target's
+//! dumpable flag. The answer can differ between the two directions, and only an attempt shows it. So each side sends the
+//! address of a random number in the handshake, and the other side tries to read the number. The permission can be lost
+//! later: then the call returns `Refused` and the message is sent in fragments.
 // UNSAFETY: process_vm_* copies to and from raw addresses.
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use rkey_base::segment::PeerPermit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-/// How many bytes one system call copies. This value was the fastest in measurements; it also determines how often a
-/// revocation is checked.
+/// The number of bytes that one system call copies. This value was the fastest in measurements; it also determines how often
+/// a revocation is checked.
 const CHUNK: u64 = 256 << 10;
 /// The process at the other end.
 #[derive(Debug)]

@@ -61,8 +61,8 @@ impl PeerAccess {
         }
     }
 
-    /// Requester: revokes the peer's access, which prevents further pulls and pushes. Those of remote iovecs that are
-    /// still in flight fail at the responder with [`PullError::Gone`].
+    /// Requester: revokes the peer's access, which prevents further pulls and pushes. Pulls and pushes for remote iovecs
+    /// that are still in flight fail at the responder with [`PullError::Gone`].
     pub fn revoke(&self) {
         self.own.revoked().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

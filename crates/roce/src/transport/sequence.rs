@@ -8,7 +8,7 @@ use crate::packet::Psn;
 pub(crate) struct Sequence(u64);
 
 impl Sequence {
-    /// The position of a queue pair's first packet. It is one wrap above 0, so that earlier PSNs have positions, too.
+    /// The position of a queue pair's first packet: one wrap above 0, so that earlier PSNs have positions, too.
     pub(crate) const fn first(psn: Psn) -> Self {
         Self(1 << 24 | psn.get() as u64)
     }

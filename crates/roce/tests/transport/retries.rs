@@ -13,7 +13,7 @@ fn a_sequence_error_is_handled_again_after_a_timeout() {
     lone.acknowledge(100, SEQUENCE);
     assert_eq!(lone.psns(), [100, 101, 102]);
     lone.wait();
-    // This refers to a packet of an earlier attempt, and uses up no retry.
+    // The NAK refers to a packet of an earlier attempt, and uses up no retry.
     lone.acknowledge(100, SEQUENCE);
     assert_eq!(lone.psns(), [100, 101, 102]);
     lone.acknowledge(101, SEQUENCE);
@@ -70,7 +70,7 @@ fn a_peer_without_a_receive_is_retried_after_its_delay() {
         lone.wait();
         assert_eq!(lone.now - before, 640_000);
         assert_eq!(lone.connection.next_deadline(), None);
-        // This refers to the previous attempt.
+        // The NAK refers to the previous attempt.
         lone.acknowledge(100, nak);
     }
     assert_eq!(lone.psns(), [100, 101]);

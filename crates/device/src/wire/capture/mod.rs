@@ -209,7 +209,7 @@ fn open(path: &Path) -> Result<File, String> {
     }
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    // Otherwise, opening a FIFO waits for a reader.
+    // Without `O_NONBLOCK`, opening a FIFO would wait for a reader.
     options.custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(|error| error.to_string())?;
     if !file.metadata().is_ok_and(|it| it.is_file()) {

@@ -1,7 +1,7 @@
 //! The format of capture files: classic pcap with times in nanoseconds, whose packets begin with their IP headers.
 //!
-//! A program with a UDP socket does not see the IP and UDP headers. They are rebuilt from the addresses, the ports, the length and
-//! the identification that the invariant checksum covers. The time to live is not known: it is written as 64.
+//! A program with a UDP socket does not see the IP and UDP headers. The capture rebuilds them from the addresses, the ports, the
+//! length and the identification that the invariant checksum covers. The time to live is not known: it is written as 64.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

@@ -42,7 +42,7 @@ pub struct FaultDescription {
 }
 
 impl Injector {
-    /// `None` if there are no faults. Otherwise the log warns, and names the seed.
+    /// `None` if there are no faults. If there are, logs a warning that names the seed.
     pub(super) fn new(faults: Faults) -> Result<Option<Self>, getrandom::Error> {
         if faults.is_off() {
             return Ok(None);

@@ -69,7 +69,7 @@ fn the_engine_gives_up_on_a_silent_peer() {
         statuses(&a.poll()),
         [(1, RetryExceeded), (2, Flushed), (40, Flushed)]
     );
-    // The code of the timeout is 15. It doubles twice: five retries.
+    // The timeout has the code 15, and doubles twice during the five retries.
     let patience = (1 + 2 + 4 * 4) * (4096 << 15);
     assert!((patience..2 * patience).contains(&(hosts.now - before)));
     // The message has arrived once.

@@ -68,7 +68,7 @@ struct Run {
     regions: [Region; 2],
     random: Random,
     sides: [Side; 2],
-    /// One side has had too many losses in a row.
+    /// Whether a side gave up, after too many losses in a row.
     gave_up: bool,
 }
 
@@ -379,7 +379,7 @@ fn every_request_is_executed_once_and_in_order() {
         gave_up += u64::from(run.gave_up);
         drop(named);
     }
-    // Otherwise, the test has shown nothing.
+    // Without retransmissions, the test would have shown nothing.
     assert!(count < 10 || retransmitted > count);
     assert!(gave_up <= count / 20 + 1, "{gave_up} of {count}");
 }

@@ -123,7 +123,7 @@ impl Requester {
             return false;
         };
         if at < awaited {
-            // It refers to a send or write, but these have no responses.
+            // The response refers to a send or write, but these have no responses.
             step.out.counters.stale_responses += 1;
             return false;
         }

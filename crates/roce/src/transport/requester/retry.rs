@@ -111,7 +111,8 @@ impl Retry {
         self.doublings = 0;
         self.not_before = None;
         if std::mem::take(&mut self.is_probing) && positions == 1 {
-            // The peer had no later packet, so the probe has replaced one that was lost. Otherwise it was superfluous.
+            // The peer had no later packet, so the probe has replaced a lost packet. (With later packets, the probe would
+            // have been superfluous.)
             self.shrink();
         }
         self.acknowledged = self.acknowledged.saturating_add(positions);
