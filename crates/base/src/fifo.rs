@@ -187,7 +187,7 @@ impl<T> Fifo<T> {
         self.ring.head.load(Ordering::Acquire) == self.ring.tail.load(Ordering::Acquire)
     }
 
-    /// How many entries fit.
+    /// The capacity, in entries.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.ring.capacity.load(Ordering::Relaxed)
@@ -311,14 +311,14 @@ impl<T> Producer<T> {
         self.len() == 0
     }
 
-    /// How many entries fit.
+    /// The capacity, in entries.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many more entries fit at least; consumers may make more room at any time.
+    /// The number of further entries that certainly fit; consumers may make more room at any time.
     #[inline]
     #[must_use]
     pub fn free(&self) -> usize {

@@ -41,7 +41,7 @@ pub trait ForeignMemory: Debug + Send + Sync {
     }
 }
 
-/// What copies a range: `None` is the processor.
+/// The copier of a range; `None` if the processor copies it.
 pub type Copier = Option<Arc<dyn ForeignMemory>>;
 
 /// Bytes of registered memory, and who may copy them.
@@ -100,14 +100,14 @@ impl<'a> Span<'a> {
         self.range
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.range.len()
     }
 
-    /// Whether there are none.
+    /// Whether the span has no bytes.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -131,7 +131,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Who copies the bytes.
+    /// The copier of the bytes.
     #[must_use]
     pub fn copier(&self) -> Copier {
         self.foreign.cloned()

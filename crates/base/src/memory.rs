@@ -398,7 +398,7 @@ forward!(&M);
 mod tests {
     use super::*;
 
-    /// What every memory must do, at an address with at least 64 accessible bytes.
+    /// Checks what every memory must do, at an address with at least 64 accessible bytes.
     fn behaves(memory: &impl Memory, base: u64) {
         memory.store_bytes(base, b"some words for a test").unwrap();
         memory.copy(base + 32, base + 5, 5).unwrap();

@@ -59,7 +59,7 @@ pub enum Reason {
     UnknownKey,
     /// The key was valid once.
     StaleKey {
-        /// What happened to its region or window.
+        /// What happened to the key's region or window.
         now: SlotNow,
     },
     /// A local key was received over the network.
@@ -89,9 +89,9 @@ pub enum Reason {
         /// The memory, in the addresses that requests use.
         #[serde(with = "range_serde")]
         memory: VaRange,
-        /// How many bytes are before the start of the memory.
+        /// The number of bytes before the start of the memory.
         before: u64,
-        /// How many bytes are past its end.
+        /// The number of bytes past the end of the memory.
         after: u64,
     },
     /// The range must be inside one segment of the scatter list, but touches several, or a gap between two.
@@ -152,7 +152,7 @@ pub struct Denial {
     pub key: NamedKey,
     /// The address (or offset) in that memory.
     pub addr: u64,
-    /// How many bytes.
+    /// The length of the access, in bytes.
     pub len: u64,
     /// The requester's domain; `None` if the peer sent the denial.
     pub domain: Option<DomainId>,

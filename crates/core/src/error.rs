@@ -36,7 +36,7 @@ pub enum CoreError {
     Wraps {
         /// The address of the first byte, as requests would name it.
         base: u64,
-        /// How many bytes.
+        /// The length of the region, in bytes.
         len: u64,
     },
     /// A rule of the API requires a right that was not requested.

@@ -206,7 +206,7 @@ impl Denial {
         owner.api() != self.api
     }
 
-    /// What happened to a key that was valid once.
+    /// Writes what happened to a key that was valid once.
     fn stale(&self, out: &mut fmt::Formatter<'_>, now: SlotNow) -> fmt::Result {
         let words = self.words();
         let (key, region, window) = (words.key, words.region, words.window);
@@ -241,7 +241,7 @@ impl Denial {
         write!(out, "{used} used where {} is needed", with_article(&needed))
     }
 
-    /// How much of the request is outside the memory, and on which side.
+    /// Writes how much of the request is outside the memory, and on which side.
     fn outside(&self, out: &mut fmt::Formatter<'_>, before: u64, after: u64) -> fmt::Result {
         let noun = self.noun();
         let part = |which, count| {
@@ -269,7 +269,7 @@ impl Denial {
         }
     }
 
-    /// What the denial's API calls the object that the key names.
+    /// The word of the denial's API for the object that the key names.
     const fn noun(&self) -> &'static str {
         let words = self.words();
         if self.window {
@@ -284,7 +284,7 @@ impl Denial {
         self.api.words()
     }
 
-    /// What the denial's API calls one end of a connection.
+    /// The word of the denial's API for one end of a connection.
     const fn endpoint(&self) -> &'static str {
         match self.api {
             Api::Native | Api::Verbs => "queue pair",
@@ -293,7 +293,7 @@ impl Denial {
         }
     }
 
-    /// What to do about it.
+    /// What the programmer can do about the denial.
     #[must_use]
     pub fn advice(&self) -> String {
         if let Attempt::Local(_) = self.attempt
@@ -437,7 +437,7 @@ impl Denial {
         capital(self.words().register)
     }
 
-    /// How to name local memory.
+    /// Advice on how to name local memory.
     fn name_locally(&self) -> String {
         match self.api {
             Api::Udapl => "Use the LMR context in local triplets.".into(),
@@ -477,7 +477,7 @@ impl Denial {
         }
     }
 
-    /// What the attempt needs the memory to be: "readable" or "writable".
+    /// The access that the attempt needs: "readable" or "writable".
     fn usable(&self) -> &'static str {
         match self.attempt {
             Attempt::Remote(Operation::Read)

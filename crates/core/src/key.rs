@@ -164,7 +164,7 @@ impl Keys {
         LocalKey(((index + 1) << 12 | generation << 1 | 1) ^ self.local_mask)
     }
 
-    /// What a number names as a local key.
+    /// The slot and the generation that a number names as a local key.
     #[inline]
     pub(crate) fn open_local(&self, key: LocalKey) -> Option<(u32, u32)> {
         let name = key.0 ^ self.local_mask;

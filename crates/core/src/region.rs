@@ -41,7 +41,7 @@ pub struct RegionSpec<'a> {
     pub ranges: &'a [VaRange],
     /// The allowed access.
     pub access: Access,
-    /// How requests address its bytes.
+    /// How requests address the region's bytes.
     pub addressing: Addressing,
     /// Refuses every access until it is enabled.
     pub disabled: bool,

@@ -26,7 +26,7 @@ pub struct Snapshot {
 pub struct DomainInfo {
     /// Its id.
     pub id: DomainId,
-    /// How many objects it has.
+    /// The number of objects in the domain.
     pub children: DomainChildren,
 }
 

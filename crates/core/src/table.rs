@@ -88,7 +88,7 @@ struct DomainRecord {
     /// The domain, while it is open.
     id: Option<DomainId>,
     children: DomainChildren,
-    /// How many of the regions the front end registered for itself.
+    /// The number of regions that the front end registered for itself.
     internal: u32,
 }
 

@@ -31,9 +31,9 @@ pub enum DeviceError {
         "{wanted} {what} were requested, but at most {limit} are allowed; {variable} changes the limit"
     )]
     TooLarge {
-        /// What was requested.
+        /// The name of the requested amount.
         what: &'static str,
-        /// How much was requested.
+        /// The requested amount.
         wanted: u64,
         /// The maximum.
         limit: u64,
@@ -147,7 +147,7 @@ pub enum DeviceError {
     /// A time limit expired.
     #[error("timed out after {after:?} waiting for {what}")]
     TimedOut {
-        /// What did not happen in time.
+        /// The event that did not happen in time.
         what: &'static str,
         /// The time limit.
         after: Duration,
@@ -155,7 +155,7 @@ pub enum DeviceError {
     /// Private data or another value is longer than allowed.
     #[error("{what} has length {len}; the maximum is {max}")]
     TooLong {
-        /// What is too long.
+        /// The name of the value that is too long.
         what: &'static str,
         /// Its length: in bytes, or in entries if it is a list.
         len: usize,

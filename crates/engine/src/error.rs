@@ -15,7 +15,7 @@ pub enum EngineError {
     Busy {
         /// The object that is in use.
         what: &'static str,
-        /// How many others use it.
+        /// The number of queue pairs that use the object.
         users: u32,
     },
     /// A number exceeds this engine's limits.
@@ -37,7 +37,7 @@ pub enum EngineError {
     /// A completion queue has more entries than its new depth.
     #[error("the completion queue holds {held} entries, more than the new depth of {asked}")]
     CqHolds {
-        /// How many entries it holds.
+        /// The number of entries in the queue.
         held: u32,
         /// The requested depth.
         asked: u32,

@@ -59,7 +59,7 @@ pub enum Event {
     BindFailed {
         /// The queue pair of the bind.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
         /// The id of the work request.
         work_id: u64,
@@ -72,7 +72,7 @@ pub enum Event {
         counter: u32,
         /// The endpoint that the queue pair belongs to, or the queue pair's own number.
         endpoint: u32,
-        /// How many bytes were moved.
+        /// The number of bytes that were moved.
         bytes: u32,
         /// True for a write or an atomic, false for a read.
         write: bool,
@@ -89,14 +89,14 @@ pub enum AsyncEvent {
     QpFatal {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// The peer requested an access that it may not make, and this target queue pair went to the error state.
     AccessError {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// The peer sent an invalid request (too long for the receive, unaligned atomic),
@@ -104,21 +104,21 @@ pub enum AsyncEvent {
     RequestError {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// All sends that were started before the queue pair was put into Sqd are complete.
     SqDrained {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// A queue pair in the error state takes no more receives from its shared receive queue.
     LastWqeReached {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// A shared receive queue has fewer entries than its limit; the limit is disarmed now.
@@ -127,7 +127,7 @@ pub enum AsyncEvent {
     CommEstablished {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// The link of a connected queue pair has ended. The queue pair stays in its state, because it is unreliable or had
@@ -135,7 +135,7 @@ pub enum AsyncEvent {
     PeerGone {
         /// The queue pair.
         qp: QpId,
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
 }

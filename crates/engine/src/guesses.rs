@@ -55,11 +55,11 @@ const OTHER_USERS: u32 = u32::MAX;
 pub struct Guesser {
     /// The process.
     pub process: Process,
-    /// How many keys it named that granted it no access; recent repetitions do not count.
+    /// The number of keys that the process named and that granted it no access; recent repetitions do not count.
     pub tried: u64,
-    /// How many of the `tried` keys were never issued.
+    /// The number of the `tried` keys that were never issued.
     pub never_issued: u64,
-    /// How many times its requests were paused.
+    /// How many times the process's requests were paused.
     pub pauses: u64,
     /// The length of the pause after its last guess, in nanoseconds; 0 if there was none, or once its allowance is full
     /// again.
@@ -111,7 +111,7 @@ struct Allowance {
     left: u32,
     /// The time at which `left` was computed.
     at: u64,
-    /// How many pauses there have been since it was last full.
+    /// The number of pauses since the allowance was last full.
     strikes: u32,
     /// The end of the last pause.
     until: u64,
@@ -163,7 +163,7 @@ impl Allowance {
 
 struct Record {
     allowance: Allowance,
-    /// When it last tried a key that counted.
+    /// The time of the last key that counted.
     last: u64,
     seen: Guesser,
     recent: [Option<WireKey>; REPEATS],

@@ -77,7 +77,7 @@ fn fault(sges: &[Sge], bytes: PeerBytes<'_>, address: u64) -> Box<Denial> {
 pub(crate) struct OpenInbox<'a, M> {
     cq: CqId,
     inbox: &'a mut dyn Inbox<M>,
-    /// How many receives had completed when it was opened.
+    /// The number of receives that had completed when the inbox was opened.
     received: u64,
     /// Whether every message that was offered has been taken.
     accepting: bool,

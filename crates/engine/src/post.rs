@@ -352,7 +352,7 @@ fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> 
     }
 }
 
-/// Everything but plain sends and writes (VB-I07).
+/// Prepares a request other than a plain send or write (VB-I07).
 #[cold]
 pub(crate) fn prepare_other(
     qp: &mut Qp,

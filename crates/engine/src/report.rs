@@ -131,13 +131,13 @@ impl Reports {
         last.reports.iter().rev().find(|r| r.id == id).cloned()
     }
 
-    /// All that are kept, oldest first.
+    /// All kept reports, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<DenialReport>> {
         self.last().reports.iter().cloned().collect()
     }
 
-    /// How many reports were ever added, excluding echoes.
+    /// The number of reports that were ever added, excluding echoes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.last().total

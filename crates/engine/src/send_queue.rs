@@ -128,7 +128,7 @@ impl Wqe {
         )
     }
 
-    /// How it uses the memory of its scatter/gather entries.
+    /// How the request uses the memory of its scatter/gather entries.
     #[inline]
     pub(crate) const fn local_use(&self) -> LocalUse {
         match self.op {
@@ -226,7 +226,7 @@ impl SendQueue {
         self.tail - self.head >= u64::from(self.limit)
     }
 
-    /// How many are posted and not complete.
+    /// The number of requests that are posted and not complete.
     pub(crate) fn len(&self) -> u32 {
         (self.tail - self.head) as u32
     }

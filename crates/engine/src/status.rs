@@ -108,9 +108,9 @@ bitflags! {
 pub struct Completion {
     /// The id that the program passed when it posted the request.
     pub id: u64,
-    /// How it ended.
+    /// How the work request ended.
     pub status: Status,
-    /// What it was.
+    /// The operation of the work request.
     pub opcode: CompletionOp,
     /// Further flags.
     pub flags: CompletionFlags,

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct FileMemory {
     /// The registered bytes.
     pub range: VaRange,
-    /// Who copies them: `None` is the processor.
+    /// The copier of the bytes; `None` if the processor copies them.
     pub copier: Copier,
     /// Must be kept until the region is deregistered.
     pub mapping: Arc<Mapping>,

@@ -90,7 +90,7 @@ pub enum Refusal {
     Failed {
         /// The kind.
         kind: Kind,
-        /// Which call, and its error.
+        /// The call that failed, and its error.
         why: String,
     },
 }

@@ -34,7 +34,7 @@ impl From<Sharing> for Rights {
 pub struct Arena {
     fd: OwnedFd,
     program: Mapping,
-    /// What peers can do, once that is fixed.
+    /// The access that peers have to the arena, once it is fixed.
     sharing: OnceLock<Sharing>,
     /// The detached ranges: whole pages, no page twice.
     detached: Mutex<Vec<Range<usize>>>,
@@ -114,7 +114,7 @@ impl Arena {
         false
     }
 
-    /// What peers can do, once it is fixed.
+    /// The access that peers have to the arena, once it is fixed.
     #[must_use]
     pub fn sharing(&self) -> Option<Sharing> {
         self.sharing.get().copied()
@@ -215,7 +215,7 @@ impl PeerArena {
         false
     }
 
-    /// What may be done through [`as_ptr`](Self::as_ptr).
+    /// The access that [`as_ptr`](Self::as_ptr) allows.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         self.sharing

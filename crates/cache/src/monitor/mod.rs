@@ -69,16 +69,16 @@ pub trait Monitor: Send + Sync {
     /// The name, as in `FI_MR_CACHE_MONITOR`.
     fn name(&self) -> &'static str;
 
-    /// What it sees.
+    /// The changes of watched memory that the monitor sees.
     fn sees(&self) -> Sees;
 
     /// From now on, changes end these entries.
     ///
     /// # Errors
-    /// It already serves the maximum number of caches.
+    /// The monitor already serves the maximum number of caches.
     fn attach(&self, entries: &Arc<Entries>) -> Result<(), TooManyCaches>;
 
-    /// When this returns, the monitor no longer refers to these entries.
+    /// Detaches these entries: when the call returns, the monitor no longer refers to them.
     fn detach(&self, entries: &Arc<Entries>);
 
     /// Watches memory before it is registered. If other memory was watched at these addresses before, the monitor first

@@ -176,7 +176,7 @@ impl Entries {
         &chunk.slots[slot as usize % CHUNK]
     }
 
-    /// How many slots were ever used.
+    /// The number of slots that were ever used.
     pub(crate) fn high(&self) -> usize {
         self.high.load(Ordering::Acquire)
     }

@@ -102,7 +102,7 @@ impl Fake {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// What is registered.
+    /// The ranges that are registered.
     pub(crate) fn ranges(&self) -> Vec<VaRange> {
         let live = self.live.lock().unwrap();
         live.values().map(|request| request.range).collect()

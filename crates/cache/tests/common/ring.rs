@@ -27,7 +27,7 @@ pub(crate) struct Ring {
 pub(crate) struct Fixed {
     index: u16,
     range: VaRange,
-    /// As the cache requested them.
+    /// The rights that the cache requested.
     pub(crate) rights: Rights,
 }
 

@@ -20,15 +20,15 @@ use std::collections::BTreeSet;
 pub struct QueuePair {
     /// The queue pair number.
     pub qpn: u32,
-    /// The first PSN that it expects to receive.
+    /// The first PSN that the queue pair expects to receive.
     pub starting_psn: u32,
-    /// The maximum number of outstanding reads and atomics that it accepts.
+    /// The maximum number of outstanding reads and atomics that the queue pair accepts.
     pub responder_resources: u8,
-    /// The maximum number of outstanding reads and atomics that it initiates.
+    /// The maximum number of outstanding reads and atomics that the queue pair initiates.
     pub initiator_depth: u8,
-    /// How many times it retries without an answer, at most 7. Not carried in a REP.
+    /// How many times the queue pair retries without an answer, at most 7. A REP does not carry this number.
     pub retry_count: u8,
-    /// How many times it retries when the receiver is not ready, at most 7.
+    /// How many times the queue pair retries when the receiver is not ready, at most 7.
     pub rnr_retry: u8,
     /// Whether the queue pair has a shared receive queue.
     pub srq: bool,

@@ -62,7 +62,7 @@ impl NotAccepted {
 pub struct Refused {
     /// The connection. `None` for a request that never became one.
     pub connection: Option<ConnectionId>,
-    /// Whether our program initiated it.
+    /// Whether our program initiated the connection.
     pub is_active: bool,
     /// Our address and port.
     pub local: SocketAddr,
@@ -74,7 +74,7 @@ pub struct Refused {
     pub party: u64,
     /// The peer's communication id, if known.
     pub remote_id: Option<u32>,
-    /// Why it was not established.
+    /// Why the connection was not established.
     pub why: NotAccepted,
 }
 

@@ -97,7 +97,7 @@ impl Why {
         }
     }
 
-    /// What the user can do about it.
+    /// What the user can do about the refusal.
     #[must_use]
     pub fn advice(self) -> &'static str {
         match self {
@@ -214,7 +214,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// Where a connection was refused.
+/// The side on which a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Our program initiated the connection and was refused.
@@ -230,7 +230,7 @@ pub enum Side {
 pub struct Refusal {
     /// The refusal's number within this connection manager, from 1.
     pub number: u64,
-    /// Where it was refused.
+    /// The side on which the connection was refused.
     pub side: Side,
     /// The address and port of the initiator, as far as known.
     pub from: Option<SocketAddr>,

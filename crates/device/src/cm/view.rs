@@ -21,15 +21,15 @@ pub struct CmView {
     pub uid: u32,
     /// The process's command line, shortened.
     pub command: String,
-    /// The API that uses it: "librdmacm" or "Rust".
+    /// The API that uses the connection manager: "librdmacm" or "Rust".
     pub api: String,
     /// Listeners, identifiers of the front end, and requests that the program has not fetched; at most the first 1,024.
     pub ids: Vec<IdView>,
-    /// How many identifiers there are in total.
+    /// The total number of identifiers.
     pub id_count: usize,
     /// Connections that have ended but are still remembered.
     pub ended: usize,
-    /// How many connections were refused since the manager started.
+    /// The number of connections that were refused since the manager started.
     pub refused: u64,
     /// The most recent refusals, oldest first. Other users do not see them.
     pub refusals: Vec<RefusalView>,
@@ -83,7 +83,7 @@ pub struct RefusalView {
     pub reason: String,
     /// What happened, in a sentence.
     pub sentence: String,
-    /// What the user can do about it.
+    /// What the user can do about the refusal.
     pub advice: String,
 }
 
@@ -255,7 +255,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// Which side a connection waits for, and for what.
+/// A description of the side that a connection waits for, and of the action; `None` if it waits for nothing.
 fn waits_for(info: &Info, other: Other) -> Option<String> {
     let peer = || match other.pid {
         Some(pid) => format!("process {pid}"),

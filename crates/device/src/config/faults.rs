@@ -50,7 +50,7 @@ impl Rate {
         }
     }
 
-    /// How many of a million packets.
+    /// The number of packets in a million.
     #[must_use]
     pub const fn per_million(self) -> u32 {
         self.0

@@ -8,9 +8,9 @@ use super::Faults;
 /// How a device reaches other hosts (RoCEv2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireConfig {
-    /// The addresses on which it accepts packets.
+    /// The addresses on which the device accepts packets.
     pub addresses: WireSetting,
-    /// What happens to the packets that it sends.
+    /// The faults that are injected into the packets that the device sends.
     pub faults: Faults,
     /// The file in which the packets are captured; `%p` in its name stands for the process id.
     pub capture: Option<PathBuf>,

@@ -92,7 +92,7 @@ pub struct DenialView {
     pub work_id: Option<String>,
     /// The attempted access and the reason for the denial, in a sentence.
     pub sentence: String,
-    /// What to do about it.
+    /// What the user can do about the denial.
     pub advice: String,
 }
 
@@ -208,11 +208,11 @@ pub struct GuesserView {
     pub pid: Option<u32>,
     /// The process's user ID.
     pub uid: u32,
-    /// How many keys it tried that gave it no access.
+    /// The number of keys that the process tried and that gave it no access.
     pub tried: Count,
-    /// How many of those were never issued.
+    /// The number of those keys that were never issued.
     pub never_issued: Count,
-    /// How many times its requests were paused.
+    /// How many times the process's requests were paused.
     pub pauses: Count,
     /// The length of the pause after its last guess, in nanoseconds; 0 if there was none, or once its allowance is full again.
     pub pause_ns: Count,

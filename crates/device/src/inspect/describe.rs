@@ -40,29 +40,29 @@ pub struct EndpointView {
 /// What an endpoint has in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// How many untagged receives are posted.
+    /// The number of posted untagged receives.
     pub receives: usize,
-    /// How many tagged receives are posted.
+    /// The number of posted tagged receives.
     pub tagged_receives: usize,
     /// Whether the receives are in a context that other endpoints share.
     pub shared_receives: bool,
-    /// How many untagged unexpected messages it holds.
+    /// The number of untagged unexpected messages.
     pub unexpected: usize,
-    /// How many tagged unexpected messages it holds.
+    /// The number of tagged unexpected messages.
     pub tagged_unexpected: usize,
-    /// How many peers sent the unexpected messages.
+    /// The number of peers that sent the unexpected messages.
     pub unexpected_from: usize,
     /// The tags of the first [`TAGS`] posted receives, oldest first, each with its ignore mask.
     pub wanted_tags: Vec<(u64, u64)>,
     /// The tags of the first [`TAGS`] unexpected messages, oldest first.
     pub unexpected_tags: Vec<u64>,
-    /// How many operations of more than one request are not complete.
+    /// The number of incomplete operations that consist of several requests.
     pub operations: usize,
-    /// How many collective operations are not complete.
+    /// The number of incomplete collective operations.
     pub collectives: usize,
-    /// How many completions the program has not read.
+    /// The number of completions that the program has not read.
     pub completions: usize,
-    /// How many peers it has.
+    /// The number of the endpoint's peers.
     pub peers: usize,
     /// The first [`PEERS`] peers, those with operations in flight first.
     pub listed: Vec<PeerView>,
@@ -78,17 +78,17 @@ pub struct PeerView {
     /// "none" (no connection needed yet), "connecting", "open" or "lost".
     #[serde(alias = "way")]
     pub connection: String,
-    /// The queue pair that sends requests to it.
+    /// The number of the queue pair that sends requests to the peer.
     pub qpn: Option<u32>,
-    /// How many posted requests are not complete.
+    /// The number of posted requests that are not complete.
     pub outstanding: u32,
-    /// How many of our operations wait for its program, for example for a receive.
+    /// The number of our operations that wait for the peer's program, for example for a receive.
     pub unanswered: usize,
-    /// Whether our credit with it is used up.
+    /// Whether our credit with the peer is used up.
     pub out_of_credit: bool,
-    /// How many receives are posted for messages from this peer only.
+    /// The number of receives that are posted for messages from this peer only.
     pub receives: usize,
-    /// How many unexpected messages from it are held.
+    /// The number of unexpected messages from the peer.
     pub unexpected: usize,
 }
 

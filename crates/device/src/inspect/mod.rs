@@ -62,13 +62,13 @@ pub struct Inspection {
     pub api: Api,
     /// The device's blocks of queue pair numbers.
     pub blocks: Vec<u16>,
-    /// What drives its engine at the moment: "thread", "program", or "asleep" if it is idle.
+    /// What drives the device's engine at the moment: "thread", "program", or "asleep" if the engine is idle.
     pub driver: String,
     /// Domains, regions and windows; at most the first 10,000 regions and windows each.
     pub protection: Snapshot,
-    /// How many regions there are.
+    /// The number of regions.
     pub regions: usize,
-    /// How many windows there are.
+    /// The number of windows.
     pub windows: usize,
     /// Queue pairs, by number.
     pub qps: Vec<QpView>,
@@ -87,19 +87,19 @@ pub struct Inspection {
     /// Endpoints of front ends; at most the first 256.
     #[serde(default)]
     pub endpoints: Vec<EndpointView>,
-    /// How many endpoints there are.
+    /// The number of endpoints.
     #[serde(default)]
     pub endpoint_count: usize,
     /// Other objects of front ends; at most the first 1,024.
     #[serde(default)]
     pub objects: Vec<ObjectView>,
-    /// How many other objects there are.
+    /// The number of other objects.
     #[serde(default)]
     pub object_count: usize,
     /// Registration caches of front ends; at most the first 256.
     #[serde(default)]
     pub caches: Vec<CacheView>,
-    /// How many accesses were refused since the device was opened.
+    /// The number of accesses that were refused since the device was opened.
     pub denied: u64,
     /// The most recent refused accesses, oldest first: what was denied, why, and what to do about it. Denials name keys, which
     /// may be valid for other accesses, so other users do not see them.
@@ -127,11 +127,11 @@ pub struct QpView {
     /// The address of the connected queue pair, if it is on another host.
     #[serde(default)]
     pub host: Option<std::net::IpAddr>,
-    /// How many posted sends are not complete.
+    /// The number of posted sends that are not complete.
     pub sends: u32,
-    /// How many of those have been started.
+    /// The number of those sends that have been started.
     pub started: u32,
-    /// How many posted receives are not complete.
+    /// The number of posted receives that are not complete.
     pub receives: u32,
     /// Why nothing is sent although sends are posted: "Link", "Room", "Delay", "Rewind" or "Order".
     pub waits_for: Option<String>,
@@ -144,11 +144,11 @@ pub struct SrqView {
     pub number: u32,
     /// The number of the protection domain.
     pub domain: u32,
-    /// How many receives it can hold.
+    /// The capacity of the queue, in receives.
     pub depth: usize,
-    /// How many receives it holds.
+    /// The number of receives in the queue.
     pub used: usize,
-    /// How many queue pairs use it.
+    /// The number of queue pairs that use the queue.
     pub users: u32,
 }
 
@@ -157,9 +157,9 @@ pub struct SrqView {
 pub struct CqView {
     /// The queue's number within the device.
     pub number: u32,
-    /// How many completions it can hold.
+    /// The capacity of the queue, in completions.
     pub depth: usize,
-    /// How many completions it holds.
+    /// The number of completions in the queue.
     pub used: usize,
     /// Whether a completion was lost.
     pub overrun: bool,
@@ -177,7 +177,7 @@ pub struct LinkView {
     /// Whether large payloads are copied directly between the processes, by remote iovecs.
     #[serde(alias = "by_reference")]
     pub remote_iovec: bool,
-    /// How many sent fragments are not acknowledged.
+    /// The number of sent fragments that are not acknowledged.
     pub outstanding: u32,
 }
 
@@ -186,11 +186,11 @@ pub struct LinkView {
 pub struct CounterView {
     /// The counter's number.
     pub number: u32,
-    /// How many writes and atomics peers made.
+    /// The number of writes and atomics by peers.
     pub writes: u64,
-    /// How many reads peers made.
+    /// The number of reads by peers.
     pub reads: u64,
-    /// How many bytes these accesses moved.
+    /// The number of bytes that these accesses moved.
     pub bytes: u64,
 }
 

@@ -10,11 +10,11 @@ use crate::device::Device;
 /// Peers' accesses to the regions that are bound to one counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// How many writes and atomics peers made.
+    /// The number of writes and atomics by peers.
     pub writes: u64,
-    /// How many reads peers made.
+    /// The number of reads by peers.
     pub reads: u64,
-    /// How many bytes these accesses moved.
+    /// The number of bytes that these accesses moved.
     pub bytes: u64,
 }
 

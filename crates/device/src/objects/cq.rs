@@ -114,13 +114,13 @@ impl Cq {
         self.0.channel.as_ref()
     }
 
-    /// How many completions it can hold.
+    /// The capacity of the queue, in completions.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.0.entries.depth()
     }
 
-    /// How many completions it holds.
+    /// The number of completions in the queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.entries.len()
@@ -354,7 +354,7 @@ impl Cq {
         Ok(())
     }
 
-    /// How many sends in flight complete here. Hands the engine over to its thread, which drives them.
+    /// The number of sends in flight that complete in this queue. Hands the engine over to the engine thread, which drives them.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -368,7 +368,7 @@ impl Cq {
         Ok(count)
     }
 
-    /// Changes its depth.
+    /// Changes the depth of the queue.
     ///
     /// # Errors
     /// [`DeviceError::TooLarge`]; the queue holds more than `depth` completions.

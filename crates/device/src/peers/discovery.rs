@@ -66,7 +66,7 @@ pub(crate) struct WaitingQp {
 }
 
 enum State {
-    /// When to try next.
+    /// The time of the next attempt.
     Idle(Instant),
     /// The owner's socket is connected, and the owner must answer by this time.
     Dialled(Box<Connector>, Token, Instant),

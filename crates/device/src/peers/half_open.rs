@@ -72,7 +72,7 @@ impl<C, P: Copy + Eq + Hash> HalfOpen<C, P> {
         self.0.iter().position(|entry| entry.until <= now)
     }
 
-    /// When the next client is overdue.
+    /// The time at which the next client is overdue.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.0.iter().map(|entry| entry.until).min()
     }

@@ -316,7 +316,7 @@ struct Target {
     region: RegionId,
     segment: u32,
     arena: Arc<Arena>,
-    /// Which bytes of the segment.
+    /// The leased bytes of the segment.
     bytes: Range<u64>,
 }
 

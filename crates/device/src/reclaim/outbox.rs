@@ -17,7 +17,7 @@ use rkey_link::peer::Line;
 /// reading its answers loses the rest.
 const PER_LINK: usize = 16;
 
-/// Where an answer goes.
+/// Sends answers: the socket of a link.
 pub(super) trait Outlet {
     /// Sends a packet, if there is room for it.
     ///

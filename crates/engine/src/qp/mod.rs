@@ -218,7 +218,7 @@ impl QpAttributes {
 pub struct QpInfo {
     /// Its number.
     pub qpn: u32,
-    /// What it was created with (sizes as granted).
+    /// The configuration with which the queue pair was created (sizes as granted).
     pub config: QpConfig,
     /// Its state.
     pub state: QpState,

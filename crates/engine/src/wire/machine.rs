@@ -16,13 +16,13 @@ const WINDOW: u32 = 128;
 /// Replaces requester and responder for a queue pair whose peer is on another host.
 pub(crate) struct Wire {
     pub(super) machine: Machine,
-    /// Whether it is in the list of queue pairs that may have a packet to send.
+    /// Whether the queue pair is in the list of those that may have a packet to send.
     pub(super) has_turn: bool,
-    /// How many packets it has sent in the current turn.
+    /// The number of packets that the queue pair has sent in the current turn.
     pub(super) sent: u32,
     /// When the running timer expires.
     pub(super) timer: Option<u64>,
-    /// When its first packet arrived.
+    /// When the queue pair's first packet arrived.
     pub(super) since: Option<u64>,
     pub(super) arriving: Arriving,
 }

@@ -34,7 +34,7 @@ pub enum DirectError {
         offset: u64,
         /// The length of the access.
         len: u64,
-        /// How many bytes are leased.
+        /// The number of leased bytes.
         leased: u64,
     },
     /// The lease allows only reads.
@@ -174,7 +174,7 @@ pub struct DirectMap {
 unsafe impl Send for DirectMap {}
 
 impl DirectMap {
-    /// How many bytes are leased.
+    /// The number of leased bytes.
     pub fn len(&self) -> u64 {
         self.len
     }

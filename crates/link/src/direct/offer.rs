@@ -26,7 +26,7 @@ pub struct LeaseOffer {
     pub id: LeaseId,
     /// The offset of the leased bytes in the segment.
     pub offset: u64,
-    /// How many bytes are leased.
+    /// The number of leased bytes.
     pub len: u64,
     /// Whether they may be written (and used for atomics); they may always be read.
     pub writable: bool,

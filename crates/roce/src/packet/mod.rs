@@ -99,7 +99,7 @@ pub enum Malformed {
     Payload {
         /// The number of bytes after the headers.
         length: usize,
-        /// How many of them are padding, according to the header.
+        /// The number of padding bytes, according to the header.
         pad: u8,
     },
     /// The operation has no payload.

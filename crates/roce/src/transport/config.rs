@@ -32,9 +32,9 @@ pub struct Config {
     /// A response that is later than usual, and at least this late (in nanoseconds), makes the requester send the oldest packet again
     /// before the timeout, without using up a retry. `None`: only after the timeout.
     pub probe_after: Option<u64>,
-    /// How many retries in a row without progress, after a timeout or a lost packet, until the request fails (3 bits).
+    /// The maximum number of retries in a row without progress, after a timeout or a lost packet (3 bits).
     pub retry_count: u8,
-    /// How many retries while the peer has no receive posted; 7 means no limit (3 bits).
+    /// The maximum number of retries while the peer has no receive posted; 7 means no limit (3 bits).
     pub rnr_retry: u8,
     /// How long the peer waits after it finds no receive posted here.
     pub min_rnr_timer: RnrTimer,

@@ -84,7 +84,7 @@ hooks! {
 /// `malloc_usable_size` of the allocator whose `free` is hooked.
 static USABLE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
-/// What `dlsym` returns for the program.
+/// The function that `dlsym` finds in the program's search order.
 fn look_up(name: &CStr) -> Option<usize> {
     // SAFETY: the name is a C string; the search order of the program changes nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

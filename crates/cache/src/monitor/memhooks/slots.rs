@@ -79,9 +79,9 @@ unsafe extern "C" fn count_loads(
 /// Counts of the slots for functions that have hooks.
 #[derive(Debug, Default)]
 pub(super) struct Count {
-    /// How many point to hooks.
+    /// The number of slots that point to hooks.
     pub(super) hooked: usize,
-    /// How many the linker has not filled in yet, because another thread is loading the object.
+    /// The number of slots that the linker has not filled in yet, because another thread is loading the object.
     pub(super) unfilled: usize,
 }
 

@@ -41,7 +41,7 @@ pub struct FaultCounts {
 /// A reordered packet, which waits until others have overtaken it.
 #[derive(Debug)]
 struct Overtaken {
-    /// How many more packets overtake it.
+    /// The number of packets that have yet to overtake this one.
     left: u64,
     until: Instant,
     datagram: Datagram,
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Everything that is due.
+    /// The datagrams that are due.
     fn due(machine: &mut FaultMachine, now: Instant) -> Vec<Datagram> {
         std::iter::from_fn(|| machine.due(now)).collect()
     }
@@ -272,7 +272,7 @@ mod tests {
         let (again, same) = run(faults, 7);
         assert_eq!((&out, machine.counts()), (&again, same.counts()));
         assert_ne!(run(faults, 8).0, out);
-        // What happens to a packet does not depend on the other faults.
+        // The loss of a packet does not depend on the other faults.
         let alone = Faults {
             loss: faults.loss,
             ..NONE

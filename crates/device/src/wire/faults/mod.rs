@@ -71,7 +71,7 @@ impl Injector {
         }
     }
 
-    /// How long until a packet that waits has to be sent; `None` if none waits.
+    /// The time until the next waiting packet must be sent; `None` if none waits.
     pub(super) fn pause(&self) -> Option<Duration> {
         let next = self.machine.lock().next()?;
         Some(next.saturating_duration_since(crate::time::now()))

@@ -54,7 +54,7 @@ struct Side {
     expected: VecDeque<Expected>,
     /// The receives that must complete at the other node: id, bytes, immediate data.
     messages: VecDeque<(u64, Vec<u8>, Option<u32>, bool)>,
-    /// How many have completed.
+    /// The number of `messages` that have completed.
     consumed: u64,
     next_receive: u64,
     posted: u64,

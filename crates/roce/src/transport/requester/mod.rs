@@ -37,7 +37,7 @@ pub(crate) struct Requester {
     max_reads_out: usize,
     /// Requests that have not ended, in posting order.
     works: VecDeque<Work>,
-    /// How many of them have been assigned positions.
+    /// The number of `works` that have been assigned positions.
     started: usize,
     /// The index of the request that the packet at `next` belongs to.
     cursor: usize,
@@ -47,13 +47,13 @@ pub(crate) struct Requester {
     next: Sequence,
     /// The position after the last one that has been sent.
     top: Sequence,
-    /// How many started reads and atomics have not ended.
+    /// The number of started reads and atomics that have not ended.
     reads_out: u32,
     /// The end positions of the responses requested so far: a long read is requested in parts.
     response_ends: VecDeque<Sequence>,
     /// The maximum number of response packets that one read request asks for.
     read_part: u32,
-    /// How many packets have been sent since the last one that requested an acknowledgement.
+    /// The number of packets sent since the last one that requested an acknowledgement.
     unrequested: u32,
     retry: Retry,
     has_failed: bool,
@@ -111,7 +111,7 @@ impl Requester {
         self.end_failed(out);
     }
 
-    /// Why a request is refused without being sent.
+    /// The status of a request that is refused without being sent; `None` if the request may be sent.
     fn refusal(&self, request: &WorkRequest) -> Option<Status> {
         if request.length > MESSAGE_MAX {
             return Some(Status::LocalLength);

@@ -60,22 +60,22 @@ impl Probe {
         }
     }
 
-    /// When to send a probe.
+    /// When to send the next probe; `None` if no timer runs.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.deadline
     }
 
-    /// A packet that requests a response was sent for the first time; `end` is the position after it.
+    /// Records that a packet that requests a response was sent for the first time; `end` is the position after it.
     pub(super) fn measure(&mut self, now: u64, end: Sequence) {
         self.sample.get_or_insert((end, now));
     }
 
-    /// Packets are sent again: a response does not show which copy it is for.
+    /// Forgets the measurement: packets are sent again, and a response does not show which copy it answers.
     pub(super) fn forget(&mut self) {
         self.sample = None;
     }
 
-    /// Everything before `position` is acknowledged.
+    /// Records that everything before `position` is acknowledged.
     pub(super) fn progress(&mut self, now: u64, position: Sequence) {
         self.doublings = 0;
         if let Some((_, sent)) = self.sample.take_if(|(end, _)| *end <= position) {

@@ -18,7 +18,7 @@ pub(super) struct Assembly {
 struct Message {
     /// The destination of a write; `None` for a send.
     target: Option<Reth>,
-    /// How many bytes have arrived.
+    /// The number of bytes that have arrived.
     done: u32,
 }
 
