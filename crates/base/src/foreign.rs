@@ -92,8 +92,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Where the bytes are. Only for comparing and reporting, unless [`in_process`](Self::in_process) returns it as
-    /// well.
+    /// The addresses of the bytes. Use them only to compare and report, unless [`in_process`](Self::in_process) returns
+    /// the same range.
     #[inline]
     #[must_use]
     pub const fn range(&self) -> VaRange {

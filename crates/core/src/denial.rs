@@ -39,7 +39,7 @@ pub enum NamedKey {
     Region(RegionId),
 }
 
-/// What happened to a stale key's region or window. It deliberately discloses no more than that.
+/// What happened to a stale key's region or window. The value deliberately discloses no more than that.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SlotNow {
     /// The region or window has ended, or the window was rebound; the slot is free, or no longer recorded.
@@ -146,7 +146,7 @@ pub enum Reason {
 /// A denied access.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Denial {
-    /// What was tried.
+    /// The attempted access.
     pub attempt: Attempt,
     /// The key that the request used.
     pub key: NamedKey,

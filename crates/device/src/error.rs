@@ -86,7 +86,7 @@ pub enum DeviceError {
     NoRoute {
         /// The address.
         address: SocketAddr,
-        /// What is missing, or what to do.
+        /// What the device lacks, or what the user can do.
         hint: &'static str,
     },
     /// No process listens at an address.

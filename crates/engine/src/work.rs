@@ -225,17 +225,17 @@ pub enum PostError {
     /// The queue pair was created for fewer scatter/gather entries.
     #[error("the request has {given} scatter/gather entries, but the queue takes at most {max}")]
     TooManySges {
-        /// How many the request has.
+        /// The number of entries that the request has.
         given: usize,
-        /// How many the queue takes.
+        /// The number of entries that the queue takes.
         max: u32,
     },
     /// The queue pair was created for less inline data.
     #[error("the request has {given} bytes of inline data, but the queue takes at most {max}")]
     InlineTooLong {
-        /// How many the request has.
+        /// The number of bytes that the request has.
         given: usize,
-        /// How many the queue takes.
+        /// The number of bytes that the queue takes.
         max: u32,
     },
     /// This type of queue pair does not support this kind of work, or this work does not take these options.

@@ -111,7 +111,7 @@ pub(super) struct PendingMessage {
     pub(super) until: Nanos,
 }
 
-/// What the carrier asks the manager about connections.
+/// The questions that the carrier asks the manager about connections.
 pub(super) struct Needs<'a> {
     /// Whether a connection still waits for the first answer to its request.
     pub(super) waits: &'a dyn Fn(ConnectionId) -> bool,
@@ -119,7 +119,7 @@ pub(super) struct Needs<'a> {
     pub(super) has_connections: &'a dyn Fn(u16) -> bool,
 }
 
-/// What processes that have ended leave to clean up.
+/// The state to clean up after processes that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     /// Blocks of communication ids whose owner has ended.
@@ -456,7 +456,8 @@ impl Carrier {
         !self.ended.blocks.is_empty() || !self.ended.connections.is_empty()
     }
 
-    /// What processes that have ended since the last call leave to clean up. Their last packets are in the inbox then.
+    /// Takes the state to clean up after processes that have ended since the last call, and reads their last packets into the
+    /// inbox.
     pub(super) fn take_ended(&mut self, now: Nanos) -> Option<Ended> {
         if !self.has_ended_peers() {
             return None;

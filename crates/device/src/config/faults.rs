@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What happens to the packets that the wire sends, so that a program can be tested on a bad network. By default nothing.
+/// The faults that are injected into the packets that the wire sends, so that a program can be tested on a bad network. By
+/// default, there are none.
 ///
-/// Each packet is treated by itself: the rates are probabilities. What happens to the n-th packet depends only on the seed.
+/// The rates are probabilities, applied to each packet independently. The fate of the n-th packet depends only on the seed.
 ///
 /// ```
 /// # fn main() -> Result<(), rkey_device::ConfigError> {
@@ -28,7 +29,7 @@ pub struct Faults {
     pub reorder: Rate,
     /// The probability that one bit of a packet is flipped, which the invariant checksum lets the receiver detect.
     pub corrupt: Rate,
-    /// How much later each packet is sent.
+    /// The time by which the sending of each packet is delayed.
     pub delay: Duration,
     /// The seed; `None`: a random one, which the log names.
     pub seed: Option<u64>,

@@ -138,7 +138,7 @@ impl Cq {
         self.0.entries.is_overrun()
     }
 
-    /// How many queue pairs that complete here have failed because their peer's process has ended
+    /// The number of queue pairs that complete here and have failed because their peer's process has ended
     /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a
     /// completion; the queue already holds everything that came from that peer.
     #[inline]

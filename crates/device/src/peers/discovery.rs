@@ -26,15 +26,15 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long discovery tries to reach the device of a connected queue pair's peer.
 const PERSISTENCE: Duration = Duration::from_secs(60);
-/// How long a datagram waits if no device has the number, and if a device has it but has not answered yet. Datagrams may be
-/// lost, but should not be lost just because the receiver's processor is busy.
+/// How long a datagram waits: first, if no device owns the destination's number; second, if a device owns it but has not
+/// answered yet. Datagrams may be lost, but should not be lost just because the receiver's processor is busy.
 const PERSISTENCE_DATAGRAM: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(5));
 
 /// The pause between two searches for a device of another scope: the kernel's list of sockets can be long.
 const OWNER_LOOKUP_PAUSE: Duration = Duration::from_millis(500);
 
-/// Which devices own which blocks, and the attempts to reach owners that are not known yet.
+/// The known owners of blocks, and the attempts to reach owners that are not known yet.
 pub(crate) struct Discovery {
     local: LocalNode,
     /// The link to the owner of each block that was reached.

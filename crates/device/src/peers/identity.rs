@@ -97,7 +97,7 @@ impl Identities {
         }
     }
 
-    /// What the engine needs to know about the process at the other end of a link.
+    /// The origin of requests from the process at the other end of a link, as the engine needs it.
     pub(crate) fn origin_of(&self, who: Credentials) -> Origin {
         let ours = rustix::process::geteuid().as_raw();
         let pid = who.pid.unwrap_or(0);

@@ -96,8 +96,8 @@ impl Outgoing {
     }
 }
 
-/// How many of these packets can leave together: all go to one host and have one length, except that the last may be
-/// shorter.
+/// The number of packets at the start of the list that can leave in one system call: all go to one host and have one length,
+/// except that the last may be shorter.
 fn leading(packets: &[OnePacket], most: usize) -> usize {
     let Some(first) = packets.first() else {
         return 0;

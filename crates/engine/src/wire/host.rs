@@ -1,4 +1,4 @@
-//! What a machine requests from the engine: the queue pair's queues, and this process's memory.
+//! The engine as a state machine sees it: the queue pair's queues, and this process's memory.
 
 use super::arriving::Arriving;
 use crate::checked_memory::{AccessError, Atomic as Word};

@@ -61,13 +61,13 @@ impl Geometry {
         SLOTS + self.slots as usize * SLOT + self.payload as usize
     }
 
-    /// How many slots may be unacknowledged: half of the ring, so that the slots just ahead of the producer were read
-    /// long ago and can be prefetched for writing.
+    /// The maximum number of unacknowledged slots: half of the ring, so that the slots just ahead of the producer were
+    /// read long ago and can be prefetched for writing.
     pub(crate) fn window(&self) -> u64 {
         u64::from(self.slots / 2)
     }
 
-    /// How many payload bytes can be in flight in fragments of the maximum size before any is acknowledged.
+    /// The number of payload bytes that can be in flight in fragments of the maximum size before any is acknowledged.
     pub(crate) fn room(&self) -> u64 {
         let fragment = u64::from(self.fragment_max);
         self.window().min(u64::from(self.payload) / fragment) * fragment

@@ -38,8 +38,8 @@ pub struct Config {
     pub rnr_retry: u8,
     /// How long the peer waits after it finds no receive posted here.
     pub min_rnr_timer: RnrTimer,
-    /// How many reads and atomics this side may have outstanding (`max_rd_atomic`), where each part of a long read counts. The
-    /// peer must accept as many.
+    /// The maximum number of reads and atomics that this side may have outstanding (`max_rd_atomic`); each part of a long read
+    /// counts. The peer must accept as many.
     pub max_reads_out: u8,
     /// How many reads and atomics the peer may have outstanding (`max_dest_rd_atomic`); 0 refuses them.
     pub max_reads_in: u8,

@@ -175,8 +175,8 @@ impl Connection {
         self.out.counters
     }
 
-    /// How many work requests, responses and remembered requests of the peer are held. The latter two depend on the peer;
-    /// together they are at most three times `max_reads_in`, plus two.
+    /// The number of work requests, and the number of responses and remembered requests of the peer. The second number
+    /// depends on the peer, but is at most three times `max_reads_in`, plus two.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let answers = match &self.responder {

@@ -45,7 +45,7 @@ struct Expected {
     result: Option<(u64, Vec<u8>)>,
 }
 
-/// One direction: what node `at` has requested from the other node.
+/// The requests of node `at` to the other node.
 struct Side {
     at: usize,
     /// What the other node's window contains once everything posted has been executed.
