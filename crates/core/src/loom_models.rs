@@ -373,7 +373,8 @@ fn access_with_a_pin_races_with_deregistration_into_a_magazine() {
     access_against_a_magazine(World::access_with_a_pin);
 }
 
-/// A region that is bound to something does not end; one that has ended is not bound, nor is the next one in its slot.
+/// A region that is bound to something does not end. A region that has ended is not bound, and neither is the next region in
+/// its slot.
 #[test]
 fn bind_races_with_deregistration_into_a_magazine() {
     loom::model(|| {
@@ -414,7 +415,7 @@ fn counts_stay_exact_when_another_thread_empties_a_magazine() {
             })
         };
         drop(world.table.deregister(region.id).unwrap());
-        // The domain closes when nothing is registered, whatever is prepaid.
+        // The domain closes when nothing is registered, even if regions are prepaid.
         let early = world.table.close_domain(world.who.domain).is_ok();
         let (magazine, registered) = owner.join().unwrap();
         match registered {

@@ -269,7 +269,7 @@ impl Protection {
         }
     }
 
-    /// Ends a region that is neither pinned nor held. `None` if it is, or if its slot is in its last generation.
+    /// Ends a region that is idle. `None` if the region is pinned or held, or if its slot is in its last generation.
     #[inline]
     fn end_idle(&self, magazine: &Magazine, region: RegionId) -> Option<Deregistering<'_>> {
         let RegionId { index, generation } = region;

@@ -403,7 +403,7 @@ fn other_users_find_no_listener_unless_both_sides_share() {
                 let owner = all.iter().find(|i| i.pid == owner);
                 owner.is_some_and(|owner| {
                     assert_eq!((owner.denied, &owner.denials[..]), (1, &[][..]));
-                    // Nor does the other user see where the memory is.
+                    // The other user does not see where the memory is either.
                     assert_eq!((owner.regions, owner.protection.regions.len()), (1, 0));
                     true
                 })

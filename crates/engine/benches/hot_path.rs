@@ -112,7 +112,7 @@ fn measure(name: &str, mut round: impl FnMut(&mut World, u64)) {
         best = best.min(start.elapsed().as_nanos() as f64 / (8 * BATCH) as f64);
         best_posts = best_posts.min(posts.as_nanos() as f64 / (8 * BATCH) as f64);
     }
-    println!("{name:<28} {best:7.1} ns, of which posting {best_posts:5.1} ns");
+    println!("{name:<28} {best:7.1} ns, including {best_posts:5.1} ns for posting");
 }
 
 fn main() {

@@ -28,12 +28,12 @@ pub enum Group {
     Wire,
 }
 
-/// The frames that a raw queue pair takes: those whose first bytes equal `value` wherever `mask` has ones.
+/// The frames that a raw queue pair takes: those whose first bytes equal `value` in the bits that are set in `mask`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// The required bytes.
     pub value: Vec<u8>,
-    /// Which bits count. A frame that is shorter than the mask does not match.
+    /// The bits that are compared. A frame that is shorter than the mask does not match.
     pub mask: Vec<u8>,
 }
 

@@ -72,7 +72,7 @@ impl Timers {
         self.next_run = exact.min(scan);
     }
 
-    /// Forgets the time until which requests must wait; each round determines it anew.
+    /// Forgets the time until which requests must wait; each round determines it again.
     #[inline]
     pub(crate) fn no_request_waits(&mut self) {
         self.request_waits_until = None;

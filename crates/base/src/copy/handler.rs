@@ -126,7 +126,7 @@ pub(super) fn reinstall() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether `handler` is one of ours, or of another copy of this library.
+/// Whether `handler` belongs to this copy of the library, or to another copy.
 fn reaches_us(handler: usize) -> bool {
     if (0..LAYERS).any(|layer| entry(layer) == handler) {
         return true;

@@ -65,7 +65,7 @@ static DISPLACED: Mutex<bool> = Mutex::new(false);
 ///
 /// # Errors
 ///
-/// When neither the handlers can be installed nor the kernel allows copies on our own process.
+/// When the handlers cannot be installed and the kernel does not allow `process_vm_*` copies within our own process.
 pub fn install() -> io::Result<()> {
     if mode() != Mode::Unguarded {
         return Ok(());

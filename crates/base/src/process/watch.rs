@@ -192,7 +192,7 @@ mod tests {
             .collect()
     }
 
-    /// A thread that was once seen elsewhere stays clear, whatever its processor time.
+    /// A thread that was once seen outside a copying call stays clear, regardless of its processor time.
     #[test]
     fn a_thread_that_slept_once_is_clear() {
         let (over, tid) = (AtomicBool::new(false), AtomicU32::new(0));

@@ -62,7 +62,7 @@ fn a_peer_sees_writes_but_can_change_nothing() {
     assert!(peer.foreign(usize::MAX, 2).is_none());
     assert!(peer.foreign(peer.len(), 0).is_some());
 
-    // The descriptor allows reading only, whatever its mode says.
+    // The descriptor allows only reading, even though its mode says read-write.
     let fd = own.fd();
     assert_eq!(map_writable(fd), Err(Errno::PERM));
     assert_eq!(ftruncate(fd, 0), Err(Errno::PERM));
@@ -76,7 +76,7 @@ fn a_peer_sees_writes_but_can_change_nothing() {
         .read(true)
         .open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     assert_eq!(map_writable(reopened.unwrap()), Err(Errno::PERM));
-    // Nor can the mapping be written: a store faults.
+    // The mapping cannot be written either: a store faults.
     let at = peer.as_ptr().expose_provenance() as u64;
     assert_eq!(memory().store_bytes(at, b"x"), Err(Fault::at(at)));
 }

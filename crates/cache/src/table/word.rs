@@ -68,7 +68,7 @@ pub(crate) struct Cleared {
 pub(crate) enum Freed {
     /// The slot is free; the entry had this many hits.
     Yes(u64),
-    /// The slot is not free. After [`Word::free`], the entry has users, the last of which queues it again.
+    /// The slot is not free. After [`Word::free`], the entry has users, and the last user queues it again.
     No,
 }
 
@@ -231,7 +231,7 @@ mod tests {
         assert!(cleared.ended && !cleared.orphaned);
         assert!(word.unpin());
         assert!(word.queue() && !word.queue());
-        // Three attempts to use it count as hits here, of which one succeeded.
+        // Three attempts to use the entry count as hits here, although only one succeeded.
         assert_eq!(word.free(), Freed::Yes(3));
         assert_eq!(word.hits(), 0);
     }

@@ -36,7 +36,7 @@ fn a_domain_with_children_cannot_be_closed() {
     assert_ne!(table.create_domain().unwrap(), domain);
 }
 
-/// A front end's own regions do not count as the program's, whatever is changed about them.
+/// A front end's own regions do not count as the program's, even after they are changed.
 #[test]
 fn the_regions_of_the_program_are_counted() {
     let (table, domain) = table();

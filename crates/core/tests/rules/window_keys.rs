@@ -229,7 +229,7 @@ fn only_type_2_windows_are_invalidated() {
     assert!(matches!(why(window.key), Reason::StaleKey { .. }));
 }
 
-/// New type 2 windows share no key with old ones, whatever low bits either had.
+/// New type 2 windows share no key with old ones, regardless of the low bits, which the program chooses.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of windows")]
 fn a_new_type_2_window_revives_no_old_key() {
@@ -239,7 +239,7 @@ fn a_new_type_2_window_revives_no_old_key() {
         let window = it.window(WindowKind::Type2B);
         assert!(
             upper.insert(window.key.with_consumer_bits(0)),
-            "{} came again",
+            "{} was issued twice",
             window.key
         );
         it.table.deallocate_window(window.id).unwrap();

@@ -77,8 +77,7 @@ impl Silent {
             .retain(|block, silence| silence.group != group || blocks.contains(block));
     }
 
-    /// Whether to try a device now: it is not silent, or its pause has ended. In the latter case, the next pause is twice as
-    /// long.
+    /// Whether to try a device now: it is not silent, or its pause has ended. After a pause, the next one is twice as long.
     fn is_due(&mut self, block: u16, now: Instant) -> bool {
         let Some(silence) = self.0.get_mut(&block) else {
             return true;

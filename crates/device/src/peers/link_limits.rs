@@ -113,7 +113,8 @@ impl LinkLimits {
         }
     }
 
-    /// Whether a process may open one more link, if the device has `links` links, of which peers opened those in `opened`.
+    /// Checks whether a process may open one more link. The device has `links` links; `opened` names the process of each link
+    /// that a peer opened.
     ///
     /// # Errors
     /// The limit that is reached, and how to raise it, as text.

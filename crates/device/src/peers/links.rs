@@ -177,8 +177,8 @@ impl Links {
     /// Detaches a link from the engine: outstanding requests fail, and the memory of the link is released.
     pub(crate) fn lose(&mut self, shared: &Shared, id: LinkId, reason: DownReason) {
         // Takes what the peer sent before the link went down, and acknowledges executed requests to a live peer. Each
-        // iteration takes the engine's lock anew, and the number of iterations is limited, because other links may never run
-        // out of work.
+        // iteration takes the engine's lock separately, and the number of iterations is limited, because other links may never
+        // run out of work.
         for _ in 0..DRAIN_DRIVES_MAX {
             if shared.driver.has_failed() || !shared.driver.drive_now() {
                 break;

@@ -1,8 +1,8 @@
 //! Messages of sends and writes, from their first fragment to their last.
 //!
 //! A message is checked as a whole when it starts, and is then *in progress* (`qp.resp.current`) until its last
-//! fragment is stored. Fragments arrive in order; a first fragment in the middle of another message means that the
-//! sender has abandoned the latter.
+//! fragment is stored. Fragments arrive in order; a first fragment in the middle of a message means that the sender has
+//! abandoned that message.
 
 use super::receive::{complete_receive, no_receive, take_receive};
 use super::{Reply, count_access, qp_allows, refuse, refuse_failed_access, requested_range};

@@ -241,7 +241,7 @@ fn other_peers_do_not_wait() {
 }
 
 /// A new process for each guess: the user's shared allowance is used up, and its new processes wait. Another user does
-/// not wait, nor does a process of the same user that has been connected for a while.
+/// not wait, and neither does a process of the same user that has been connected for a while.
 #[test]
 fn new_processes_of_a_user_share_its_allowance() {
     let mut attack = Attack::new();

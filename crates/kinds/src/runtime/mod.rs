@@ -31,7 +31,7 @@ pub struct Absent {
 pub(crate) enum Place {
     /// On the accelerator.
     Device,
-    /// Wherever they were used last. The runtime copies them.
+    /// On the processor that used them last: the host's or the accelerator's. The runtime copies them.
     Migrating,
     /// On the host: the processor copies them.
     Host,

@@ -2,8 +2,9 @@
 //!
 //! A CRC is linear: if two inputs of equal length differ only in the identification, the difference (XOR) of their checksums
 //! depends only on the difference of the identifications and on the number of bytes that follow. As polynomials over GF(2), the
-//! former is the latter times a power of x, modulo the CRC's polynomial. So one multiplication by the inverse of that power
-//! yields the identification. If the product has more than 16 bits, no identification makes the checksum correct.
+//! difference of the checksums is the difference of the identifications times a power of x, modulo the CRC's polynomial. So one
+//! multiplication by the inverse of that power yields the identification. If the product has more than 16 bits, no
+//! identification makes the checksum correct.
 
 use crate::packet::{Headers, MAX_PAYLOAD};
 

@@ -95,7 +95,7 @@ pub enum Malformed {
     Opcode(u8),
     /// The payload with its padding is longer than the largest path MTU, is not a multiple of 4 bytes, or is shorter than the
     /// padding.
-    #[error("invalid payload: {length} B after the headers, of which {pad} B are padding")]
+    #[error("invalid payload: {length} B after the headers, with {pad} B of padding")]
     Payload {
         /// The number of bytes after the headers.
         length: usize,

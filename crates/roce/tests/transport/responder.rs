@@ -140,7 +140,7 @@ fn messages_are_assembled_in_their_receive() {
     );
 }
 
-/// Requests with the lengths of their payloads, of which the last one is refused.
+/// Requests with the lengths of their payloads. The last request is refused.
 type Script = Vec<(Request, usize)>;
 
 fn refused(script: &Script) -> (Lone, Vec<Event>, Syndrome) {
@@ -379,7 +379,7 @@ fn reads_can_be_repeated_from_any_packet() {
         assert_eq!(lone.psns(), [], "{psn} {reth:?}");
     }
     assert_eq!(lone.events(), [received(0, 1)]);
-    // Nor is an empty rest, after the last packet of a read.
+    // A request for zero bytes after the last packet of a read is not answered either.
     lone.request(504, Request::Read(reth(0, 1024)), &[]);
     lone.request(505, ONLY, &[1]);
     assert_eq!(lone.psns(), [504, 505]);
