@@ -115,7 +115,7 @@ pub enum BindError {
     #[error("{0} is not registered")]
     RegionGone(RegionId),
     /// Window, region and queue pair are not all in one domain.
-    #[error("the window is in {window}, the {what} in {other}")]
+    #[error("the window is in {window}, but the {what} is in {other}: use objects of one domain")]
     OtherDomain {
         /// The domain of the window.
         window: DomainId,

@@ -248,6 +248,6 @@ pub enum PostError {
     #[error("a datagram needs an address")]
     NoAddress,
     /// Receives of this queue pair are posted to its shared receive queue.
-    #[error("the queue pair takes its receives from a shared receive queue")]
+    #[error("the queue pair takes its receives from a shared receive queue: post them there")]
     UsesSrq,
 }

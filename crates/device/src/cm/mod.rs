@@ -293,8 +293,8 @@ impl<H: Handler> Service<H> {
         result
     }
 
-    /// Waits up to `time` until a call finds something. Repeats the call after every other call and after every round of the
-    /// service's thread.
+    /// Waits up to `time` until `find` returns something. Calls `find` again after every call by another thread and after every
+    /// round of the service's thread.
     ///
     /// # Errors
     /// The timeout expired, or the service has failed.

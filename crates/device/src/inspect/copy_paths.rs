@@ -12,11 +12,11 @@ pub struct Path {
     pub name: String,
     /// Whether the mechanism works here.
     pub works: bool,
-    /// What was tried and the result, in one sentence.
+    /// The attempt and its result, in one sentence.
     pub why: String,
 }
 
-/// The results.
+/// The mechanisms for copying and waking, and whether each works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyPaths {
     /// The mechanisms, most important first.
@@ -46,7 +46,7 @@ fn remote_iovec() -> Path {
         }
         (Err(error), _) | (_, Err(error)) => {
             format!(
-                "process_vm_readv or process_vm_writev is refused even on this process ({error}); a seccomp profile may forbid it"
+                "process_vm_readv or process_vm_writev is refused even on this process ({error}); a seccomp profile may forbid such copies"
             )
         }
         _ => "process_vm_readv read wrong bytes".to_owned(),
@@ -54,14 +54,15 @@ fn remote_iovec() -> Path {
     let works = read.is_ok() && write.is_ok() && from == secret;
     match scope.as_deref().map(str::trim) {
         None => why.push_str("; Yama is not enabled"),
-        Some("0") => why.push_str("; Yama does not restrict it (ptrace_scope 0)"),
+        Some("0") => why.push_str("; Yama does not restrict such copies (ptrace_scope 0)"),
         Some("1") => why.push_str(
-            "; Yama (ptrace_scope 1) refuses it between processes that are not parent and child, unless the target sets RKEY_PTRACER=any",
+            "; Yama (ptrace_scope 1) refuses such copies between processes that are not parent and child, unless the \
+             target sets RKEY_PTRACER=any",
         ),
         Some(other) => {
             why.push_str("; Yama (ptrace_scope ");
             why.push_str(other);
-            why.push_str(") refuses it to all but root");
+            why.push_str(") refuses such copies to all users but root");
         }
     }
     if let Ok(behavior) = dumpable
@@ -71,7 +72,7 @@ fn remote_iovec() -> Path {
             "; this process is not dumpable (perhaps it has changed its user), so peers cannot copy to or from it",
         );
     }
-    why.push_str(". Each link tries it in its own direction; where it is refused, payloads go through the ring.");
+    why.push_str(". Each link tries a copy in its own direction; if the copy is refused, payloads go through the ring.");
     Path {
         name: "direct copy between processes".to_owned(),
         works,

@@ -348,7 +348,7 @@ fn send_some(wire: &Wire, from: IpAddr, to: IpAddr, qp: u32) {
 }
 
 #[test]
-fn packets_with_injected_faults_arrive_repeated_and_out_of_order() {
+fn packets_with_injected_faults_arrive_twice_and_out_of_order() {
     let (sender, from) = faulty("duplicate=100%,reorder=50%,delay=2ms,seed=1");
     let ip = address();
     let (wire, recorder) = process(ip);

@@ -66,7 +66,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
 type DropReason = fn(&mut WireDrops) -> &mut u64;
 
-/// Whether a queue pair accepts packets between these addresses. In the error state, it may have to repeat a refusal.
+/// Checks that a queue pair accepts packets between these addresses. A queue pair in the error state accepts them, because it
+/// may have to retransmit a refusal.
 fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), DropReason> {
     if qp.config.qp_type == QpType::Ud {
         if !qp.state.responds() {

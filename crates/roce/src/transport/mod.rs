@@ -42,14 +42,14 @@
 //! * A packet that is sent again is rebuilt from the work request. Loss is repaired by sending everything again from the oldest
 //!   missing packet (go-back-N).
 //! * The window starts at [`Config::window`], halves with each loss and grows by one packet for each acknowledged window. A read
-//!   counts with the packets of its response, and a read of more than a quarter of the maximum window is requested in parts:
-//!   otherwise, a responder that sends without pause would overflow the buffers of the network and of this side.
+//!   counts with the packets of its response, and a read of more than a quarter of the maximum window is requested in parts. If
+//!   it were requested at once, a responder that sends without pause would overflow the buffers of the network and of this side.
 //! * A requester requests an acknowledgement when it has nothing more to send, and for each quarter of a window.
 //! * A responder reports a gap once. If that report or the packet that closes the gap is lost, the requester's timeout repairs
 //!   it.
 //! * A later acknowledgement replaces one that has not been sent, so a batch of packets gets one.
-//! * A refusal is repeated if the refused packet arrives again. The specification allows the queue pair to fall silent, but then
-//!   a peer that missed the refusal would report a timeout.
+//! * A refusal is retransmitted if the refused packet arrives again. The specification allows the queue pair to fall silent, but
+//!   then a peer that missed the refusal would report a timeout.
 //! * Credits are neither sent nor obeyed: a message without a receive gets an RNR NAK.
 //!
 //! # Hostile peers

@@ -170,7 +170,7 @@ fn an_atomic_whose_result_is_lost_is_executed_once() {
 
 /// A peer that is refused learns why even if the first refusal is lost.
 #[test]
-fn a_lost_refusal_is_repeated() {
+fn a_lost_refusal_is_retransmitted() {
     let access = |world: &mut World| world.sides[B].program.rights = vec![Access::Read];
     for lost in [0, 1, 2] {
         let mut world = world();

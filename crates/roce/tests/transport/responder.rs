@@ -343,7 +343,7 @@ fn packets_have_the_partition_key() {
 }
 
 #[test]
-fn reads_can_be_repeated_from_any_packet() {
+fn reads_can_be_retransmitted_from_any_packet() {
     let mut lone = ready();
     for (place, byte) in lone.program.exposed.iter_mut().enumerate() {
         *byte = (place / 1024) as u8;
@@ -388,7 +388,7 @@ fn reads_can_be_repeated_from_any_packet() {
 }
 
 #[test]
-fn a_repeated_atomic_gets_its_first_result() {
+fn a_retransmitted_atomic_gets_its_first_result() {
     let mut lone = ready();
     for psn in [500, 501, 500, 500] {
         lone.request(psn, fetch_add(8), &[]);
@@ -449,7 +449,7 @@ fn memory_that_is_deregistered_while_it_is_read_ends_the_connection() {
 }
 
 #[test]
-fn a_refusal_is_repeated_and_nothing_else_is_executed() {
+fn a_refusal_is_retransmitted_and_nothing_else_is_executed() {
     let mut lone = ready();
     lone.post(crate::world::send(1, 1), vec![0]);
     lone.request(500, Request::Read(reth(0, 1)), &[]);

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_packets_do_not_come_out_and_repeated_ones_come_out_twice() {
+    fn lost_packets_do_not_come_out_and_duplicated_ones_come_out_twice() {
         let half = Rate::new(500_000);
         let (out, machine) = run(Faults { loss: half, ..NONE }, 3);
         assert_eq!(out.len() as u64, 1000 - machine.counts().lost);

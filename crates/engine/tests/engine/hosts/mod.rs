@@ -1,5 +1,4 @@
-//! Two engines on two hosts: packets between them, over a network that loses, repeats and reorders them, under a virtual
-//! clock.
+//! Two engines on two hosts, connected by a network that loses, duplicates and reorders packets, under a virtual clock.
 
 mod datagrams;
 mod failures;

@@ -1,4 +1,4 @@
-//! A network that loses, repeats and delays (and so reorders) packets.
+//! A network that loses, duplicates and delays (and so reorders) packets.
 
 use rkey_roce::packet::Packet;
 use std::collections::{BTreeMap, HashMap};

@@ -4,8 +4,8 @@
 //! sequence error). A duplicate packet gets another response: sends and writes an acknowledgement of everything so far, reads
 //! the current data, atomics the remembered result.
 //!
-//! [`assembly`] assembles messages, [`remembered`] has the reads and atomics that may be repeated, and [`replies`] is the
-//! queue of responses. Unreliable connections have their own sequence rules, in [`unreliable`].
+//! [`assembly`] assembles messages, [`remembered`] has the reads and atomics that the peer may retransmit, and [`replies`] is
+//! the queue of responses. Unreliable connections have their own sequence rules, in [`unreliable`].
 
 mod assembly;
 mod remembered;

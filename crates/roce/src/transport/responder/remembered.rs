@@ -1,7 +1,7 @@
 //! The reads and atomics that a responder remembers because it may have to answer them again.
 //!
-//! The peer may have `max_dest_rd_atomic` of them outstanding, so only the most recent ones, up to this number, can be
-//! repeated.
+//! The peer may have `max_dest_rd_atomic` reads and atomics outstanding, so it can retransmit only the most recent ones, up to
+//! this number.
 
 use super::replies::Replies;
 use crate::packet::{Mtu, Request, Reth};
@@ -18,14 +18,14 @@ pub(super) struct Remembered {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     first: Sequence,
-    /// The message number of its response.
+    /// The message number of the response.
     msn: u32,
     kind: Kind,
     /// Whether the whole response has been sent at least once.
     is_answered: bool,
 }
 
-/// A request that may be repeated.
+/// A request that the peer may retransmit.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// A read, and how many packets its response has.
@@ -85,8 +85,8 @@ impl Remembered {
         }
     }
 
-    /// Finds the read that `again` repeats, as a whole or from a later packet on; returns its first position and the
-    /// message number of the response.
+    /// Finds the read that `again` retransmits, as a whole or from a later packet on; returns the read's first position and
+    /// the message number of the response.
     pub(super) fn find_read(
         &self,
         at: Sequence,
@@ -108,7 +108,7 @@ impl Remembered {
         })
     }
 
-    /// Finds the atomic that `again` repeats; returns its result and the message number of the response.
+    /// Finds the atomic that `again` retransmits; returns its result and the message number of the response.
     pub(super) fn find_atomic(&self, at: Sequence, again: &Request) -> Option<(u64, u32)> {
         self.requests.iter().find_map(|entry| match entry.kind {
             Kind::Atomic { request, original } if entry.first == at && request == *again => {
