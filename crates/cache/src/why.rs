@@ -69,11 +69,11 @@ pub enum Refusal {
     TooManyMappings,
     /// The monitor has stopped.
     Stopped,
-    /// The imported monitor refused it.
+    /// The source of the imported monitor refused the memory.
     Source,
     /// The registrar follows objects, and the memory is private, or in several mappings.
     NoObject,
-    /// A system call to watch or check it failed.
+    /// A system call to watch or check the memory failed.
     System(Errno),
 }
 

@@ -21,7 +21,7 @@ enum Op {
     Drop(usize),
     /// Unmap, map over or move: afterwards other pages are at these addresses.
     Change(VaRange),
-    /// Deregister what ended; or evict all.
+    /// Deregister the entries that have ended, or evict all entries.
     Reap(bool),
 }
 

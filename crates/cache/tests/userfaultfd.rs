@@ -508,7 +508,7 @@ fn free_and_malloc_leave_no_stale_entry() {
 }
 
 #[test]
-fn each_way_to_open_it_works_or_says_why() {
+fn each_way_to_open_a_userfaultfd_works_or_explains_why_not() {
     for way in Way::ALL {
         match Userfaultfd::open_by(&[way]) {
             Ok((monitor, _)) => assert_eq!(monitor.way(), way),

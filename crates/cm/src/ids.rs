@@ -46,9 +46,9 @@ impl IdSpace {
 }
 
 const ROUNDS: u8 = 8;
-/// Separates transaction ids from the permutation.
+/// In place of a round number: keeps transaction ids independent of the permutation.
 const TRANSACTION: u8 = 0xff;
-/// Separates GUIDs from both.
+/// In place of a round number: keeps GUIDs independent of transaction ids and of the permutation.
 const GUID: u8 = 0xfe;
 
 #[derive(Debug)]

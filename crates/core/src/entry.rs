@@ -1,6 +1,6 @@
 //! One slot of the table: a region or a window, as 56 bytes of atomics next to the slab's own word.
 //!
-//! Checks read a slot without a lock. They rely on this:
+//! Checks read a slot without a lock. They rely on two rules:
 //!
 //! * a region's slot does not change while it is pinned, except for its flags, its endpoint and its counter, which
 //!   are single words;

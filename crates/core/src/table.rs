@@ -125,7 +125,7 @@ impl Protection {
         Self { api, ..self }
     }
 
-    /// The limits it was made with.
+    /// The limits that the table was created with.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits

@@ -291,7 +291,7 @@ impl Guesses {
             }
             self.last = self.last.max(record.allowance.until);
         }
-        // Users without an entry share one.
+        // Users without an entry of their own share one entry.
         let user = if has_room(&mut self.users, &process.user, full) {
             process.user
         } else {

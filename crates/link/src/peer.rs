@@ -63,9 +63,9 @@ pub struct RemotePeer {
 /// Leases over a link, according to the role.
 #[derive(Clone, Debug)]
 pub enum Leases {
-    /// The responder grants them.
+    /// The responder grants leases.
     Board(LeaseBoard),
-    /// The requester opens those that the peer has granted.
+    /// The requester opens leases that the peer has granted.
     Client(LeaseClient),
 }
 

@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// At least one of many samples sees it in the middle of a copy.
+    /// Checks that at least one of many samples sees the process in the middle of a copy.
     fn is_seen_copying(pid: u32) {
         until("it copies", || !no_thread_copies(pid).unwrap());
     }

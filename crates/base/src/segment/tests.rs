@@ -132,7 +132,7 @@ fn a_word_must_lie_inside() {
 }
 
 #[test]
-fn an_arena_is_one_memory_with_a_peer() {
+fn an_arena_and_its_mapping_in_a_peer_share_memory() {
     let page = page_size();
     let arena = Arena::create("rkey-test", 3 * page, Sharing::ReadWrite).unwrap();
     assert_eq!(arena.sharing(), None);

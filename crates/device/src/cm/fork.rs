@@ -91,7 +91,7 @@ extern "C" fn before() {
 
 extern "C" fn in_parent() {
     for sockets in locked() {
-        // SAFETY: this thread has locked it in `before`: it was there then, because the list has not changed since.
+        // SAFETY: this thread has locked these sockets in `before`: they were in the list, which has not changed since.
         unsafe { sockets.force_unlock() };
     }
     // SAFETY: this thread has locked it in `before`.

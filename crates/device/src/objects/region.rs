@@ -18,9 +18,9 @@ impl Device {
     ///
     /// # Safety
     /// Until [`Device::deregister`] (or [`Device::revoke_and_deregister`], or [`Device::reregister`]) has returned for this region, peers
-    /// and the device read and write the memory as its rights allow. Nothing else in the process may rely on it not being
-    /// read or written: in Rust, no reference to it may be used, except shared references to bytes that no right of the
-    /// region allows peers to write. Unmapped memory is safe: accessing it is an error of the operation.
+    /// and the device read and write the memory as the region's rights allow. No other code in the process may assume that
+    /// the memory is not read or written: in Rust, no reference to it may be used, except shared references to bytes that no
+    /// right of the region allows peers to write. Registering unmapped memory is safe: an access fails with an error.
     ///
     /// # Errors
     /// [`DeviceError::Core`]: a limit is reached, the rights break a rule, the range is empty or overflows, or the key

@@ -57,7 +57,7 @@ fn watch_forks() {
         for check_count in counts.iter().filter_map(Weak::upgrade) {
             check_count.fetch_add(check_count.load(Ordering::Relaxed) % 2, Ordering::Release);
         }
-        // SAFETY: as above. The parent's threads that waited for it do not exist here.
+        // SAFETY: as above. The parent's threads that waited for the lock do not exist here.
         unsafe { make_new(CHECK_COUNTS.raw()) };
     }
 

@@ -17,7 +17,7 @@ use rkey_link::peer::Line;
 /// reading its answers loses the rest.
 const PER_LINK: usize = 16;
 
-/// Sends answers: the socket of a link.
+/// Sends answers to a peer. The device uses a link's socket; tests replace it.
 pub(super) trait Outlet {
     /// Sends a packet, if there is room for it.
     ///

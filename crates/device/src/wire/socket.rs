@@ -65,7 +65,7 @@ pub(super) enum Sent {
     Yes,
     /// The send buffer is full.
     Busy,
-    /// The kernel refuses to send it.
+    /// The kernel refuses to send the datagrams.
     No,
 }
 

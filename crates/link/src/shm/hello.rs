@@ -72,9 +72,9 @@ impl TryFrom<Sizes> for Geometry {
 /// Random bytes in the sender's memory, for the receiver to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Probe {
-    /// Their address; 0 if the sender does not allow access to its memory.
+    /// The address of the bytes; 0 if the sender does not allow access to its memory.
     pub(crate) address: u64,
-    /// Their value.
+    /// The value of the bytes.
     pub(crate) nonce: [u8; 16],
 }
 

@@ -287,9 +287,9 @@ unsafe fn set_slots(object: &Object, count: &mut Count) {
 struct Function {
     original: usize,
     hook: usize,
-    /// The object's own definition of it.
+    /// The object's own definition of the function, if it has one.
     own: Option<usize>,
-    /// Whether the linker may fill in the slot as late as the first call. Until then, it points to code of its own object.
+    /// Whether the linker may fill in the slot as late as the first call. Until then, the slot points to code of its own object.
     late: bool,
 }
 
