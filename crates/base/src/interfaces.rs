@@ -18,7 +18,7 @@ pub struct Address {
     pub ip: IpAddr,
     /// The index of the interface.
     pub index: u32,
-    /// Whether it is a loopback interface.
+    /// Whether the interface is a loopback interface.
     pub loopback: bool,
 }
 

@@ -25,7 +25,7 @@ impl LongDouble {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the number.
     #[must_use]
     pub fn to_ne_bytes(self) -> [u8; 16] {
         self.0

@@ -46,7 +46,7 @@ pub enum MonitorName {
 }
 
 impl MonitorName {
-    /// All of them.
+    /// All monitors.
     pub const ALL: [Self; 3] = [Self::Userfaultfd, Self::Memhooks, Self::Disabled];
 
     /// The name, as in the variable.
@@ -97,7 +97,7 @@ impl fmt::Display for MonitorName {
 pub struct Ignored {
     /// The variable.
     pub variable: &'static str,
-    /// Its value.
+    /// The value of the variable.
     pub value: String,
     /// The allowed values, in words.
     pub allowed: &'static str,

@@ -40,7 +40,7 @@ struct Meddler<'a> {
     /// thread must claim then.
     moving: &'a RwLock<()>,
     random: Random,
-    /// The number that it sent last. No other thread sends it.
+    /// The number that the thread sent last. No other thread sends this number.
     number: u64,
     tally: Tally,
 }
@@ -138,7 +138,7 @@ impl Meddler<'_> {
         for _ in 0..1 + self.random.below(3) {
             assert!(!at.is_null());
             let start = at.expose_provenance() as u64;
-            // Not all of it, so that neighbours share pages.
+            // Not all of the allocation, so that neighbours share pages.
             let buffer = VaRange::new(start, 8 + self.random.below(len as u64 - 8)).unwrap();
             let word: *mut u64 = at.cast();
             // SAFETY: the allocation has more than 8 bytes, which are aligned.

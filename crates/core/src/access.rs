@@ -19,20 +19,20 @@ bitflags! {
         const READ = 1 << 2;
         /// Source of this side's own RDMA write or atomic operand (FI_WRITE).
         const WRITE = 1 << 3;
-        /// A peer may read it.
+        /// A peer may read the memory.
         const REMOTE_READ = 1 << 4;
-        /// A peer may write it.
+        /// A peer may write the memory.
         const REMOTE_WRITE = 1 << 5;
-        /// A peer may perform atomic operations on it.
+        /// A peer may perform atomic operations on the memory.
         const REMOTE_ATOMIC = 1 << 6;
-        /// Memory windows may be bound to it.
+        /// Memory windows may be bound to the region.
         const BIND = 1 << 7;
         /// Source or target of collective operations (FI_COLLECTIVE).
         const COLLECTIVE = 1 << 8;
 
-        /// The device may read it for this side's own requests: local read, which verbs always allows.
+        /// The device may read the memory for this side's own requests: local read, which verbs always allows.
         const LOCAL_READ = Self::SEND.bits() | Self::WRITE.bits();
-        /// The device may write it for this side's own requests: local write in verbs.
+        /// The device may write the memory for this side's own requests: local write in verbs.
         const LOCAL_WRITE = Self::RECV.bits() | Self::READ.bits();
         /// Every remote right.
         const REMOTE = Self::REMOTE_READ.bits() | Self::REMOTE_WRITE.bits() | Self::REMOTE_ATOMIC.bits();

@@ -114,7 +114,7 @@ pub enum Reason {
     Wraps,
     /// The memory is bound to one queue pair (endpoint), and the request arrived on another.
     WrongEndpoint {
-        /// The queue pair it is bound to; `None` if that has been destroyed or unbound.
+        /// The queue pair that the region or window is bound to; `None` if that has been destroyed or unbound.
         bound: Option<u32>,
     },
     /// The region is registered for one peer, and another peer sent the request.
@@ -127,7 +127,7 @@ pub enum Reason {
     WindowKind(WindowKind),
     /// The target's queue pair does not allow its peer the operation, whatever the memory allows (VB-I06).
     QueuePair {
-        /// The remote rights it allows.
+        /// The remote rights that the queue pair allows.
         granted: Access,
         /// The right that was needed.
         missing: Access,

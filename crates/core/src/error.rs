@@ -61,7 +61,7 @@ pub enum CoreError {
     DomainBusy {
         /// The domain.
         domain: DomainId,
-        /// The objects that it still has.
+        /// The objects that the domain still has.
         children: DomainChildren,
     },
     /// The region still has windows or bindings.
@@ -71,9 +71,9 @@ pub enum CoreError {
     RegionBusy {
         /// The region.
         region: RegionId,
-        /// Windows bound to it.
+        /// The number of windows bound to the region.
         windows: u32,
-        /// Endpoints and counters bound to it.
+        /// The number of endpoints and counters bound to the region.
         bindings: u32,
     },
     /// The region is already enabled. After `enable`, no endpoint or counter can be bound to it (FI-075).

@@ -24,7 +24,7 @@ impl DomainId {
         Self((api as u32) << Self::API_SHIFT | exclusive | u32::from(generation) << 16 | number)
     }
 
-    /// The API that opened it.
+    /// The API that opened the domain.
     #[must_use]
     pub const fn api(self) -> Api {
         Api::ALL[(self.0 >> Self::API_SHIFT) as usize]

@@ -46,7 +46,7 @@ pub struct Magazine {
 
 /// The contents of a magazine.
 pub(crate) struct Stock {
-    /// The domain in which its slots count as regions.
+    /// The domain in which the magazine's slots count as regions.
     domain: DomainId,
     /// Prepaid bytes: the table counts them, but no region has them.
     bytes: u64,
@@ -103,14 +103,14 @@ impl Stock {
 }
 
 impl Magazine {
-    /// Whether it belongs to this table.
+    /// Whether the magazine belongs to this table.
     #[inline]
     #[must_use]
     pub fn is_of(&self, table: &Protection) -> bool {
         std::ptr::eq(self.table.as_ptr(), table)
     }
 
-    /// Whether its table still exists.
+    /// Whether the magazine's table still exists.
     #[must_use]
     pub fn has_table(&self) -> bool {
         self.table.strong_count() > 0

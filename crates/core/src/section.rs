@@ -112,7 +112,7 @@ impl Protection {
 }
 
 impl Section {
-    /// The table that it uses for checks.
+    /// The table that the section uses for checks.
     #[inline]
     #[must_use]
     pub fn protection(&self) -> &Arc<Protection> {

@@ -47,11 +47,11 @@ pub struct RegionInfo {
     pub access: Access,
     /// "disabled", "live" or "deregistering".
     pub state: String,
-    /// Windows bound to it.
+    /// The number of windows bound to the region.
     pub windows: u32,
-    /// Queue pair it is bound to.
+    /// The queue pair that the region is bound to.
     pub endpoint: Option<u32>,
-    /// Counter it is bound to.
+    /// The counter that is bound to the region.
     pub counter: Option<u32>,
 }
 
@@ -79,7 +79,7 @@ pub struct Binding {
     pub len: u64,
     /// Rights.
     pub access: Access,
-    /// Queue pair it belongs to (type 2).
+    /// The queue pair that the window belongs to (type 2).
     pub qp: Option<u32>,
 }
 

@@ -117,6 +117,6 @@ pub(crate) struct KeySlot {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) region: RegionId,
-    /// The queue pair it belongs to (type 2).
+    /// The queue pair that the window belongs to (type 2).
     pub(crate) qp: Option<u32>,
 }

@@ -198,7 +198,7 @@ impl Device {
         self.shared().wire.as_deref()
     }
 
-    /// The configuration that it was opened with.
+    /// The configuration with which the device was opened.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.0.config

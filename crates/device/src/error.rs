@@ -58,7 +58,7 @@ pub enum DeviceError {
     /// An object is still used by others.
     #[error("{what} is still in use by {by}")]
     Busy {
-        /// The object.
+        /// The object that is in use.
         what: &'static str,
         /// The objects that use it.
         by: &'static str,

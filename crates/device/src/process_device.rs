@@ -65,7 +65,7 @@ mod tests {
         let fabric = open(Api::Libfabric, |config| config.timeout = 19);
         assert!(verbs.is(&fabric));
         assert_eq!((verbs.config().timeout, fabric.config().timeout), (15, 19));
-        // Each has its own events and domains.
+        // Each API has its own events and domains.
         let [one, two] = [&verbs, &fabric].map(|device| device.create_domain().unwrap());
         assert_eq!((one.api(), two.api()), (Api::Verbs, Api::Libfabric));
         let cqs = [&verbs, &fabric].map(|device| device.create_cq(1, None).unwrap());

@@ -150,7 +150,7 @@ fn a_killed_peer_without_requests_causes_an_event() {
             let done = side.next_asleep();
             assert_eq!((done.id, done.status), (5, Status::Flushed));
         }
-        // Posts to it fail and do not hang.
+        // Posts to the peer fail and do not hang.
         qp.post_send(&SendRequest::new(1, write, &[side.sge(0, 8)]))
             .unwrap();
         let done = side.next_asleep();

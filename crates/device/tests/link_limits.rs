@@ -118,7 +118,7 @@ fn heard() -> String {
     line.trim().to_owned()
 }
 
-/// Opens links until it is refused.
+/// Opens links until the device refuses one.
 fn take_all_links() {
     let (name, mut links) = (heard(), Vec::new());
     let end = loop {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Why bytes could not be moved.
 #[derive(Debug)]
 pub(crate) enum AccessError {
-    /// The table denied it.
+    /// The protection table denied the access.
     Denied(Box<Denial>),
     /// The memory is not mapped.
     Fault(Fault),

@@ -76,7 +76,7 @@ impl CqShared {
         }
     }
 
-    /// Its capacity, in completions.
+    /// The capacity of the queue, in completions.
     pub fn depth(&self) -> usize {
         match &self.entries {
             Entries::Plain(entries) => entries.capacity(),

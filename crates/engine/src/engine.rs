@@ -116,7 +116,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
-    /// The configuration it was created with.
+    /// The configuration with which the engine was created.
     pub fn config(&self) -> &EngineConfig {
         &self.x.config
     }

@@ -10,7 +10,7 @@ pub enum EngineError {
     /// The handle is stale.
     #[error("no such {0}")]
     NoSuch(&'static str),
-    /// Other objects still use it.
+    /// Other objects still use the object.
     #[error("the {what} is still used by {users} queue pairs")]
     Busy {
         /// The object that is in use.
@@ -53,9 +53,9 @@ pub enum ModifyError {
     /// The transition does not exist.
     #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
     Step {
-        /// Its type.
+        /// The type of the queue pair.
         qp_type: QpType,
-        /// Its state.
+        /// The state of the queue pair.
         from: QpState,
         /// The requested state.
         to: QpState,

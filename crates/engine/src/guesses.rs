@@ -187,7 +187,7 @@ impl Record {
         }
     }
 
-    /// Whether its last guess was so long ago that the entry can be forgotten.
+    /// Whether the last guess was so long ago that the entry can be forgotten.
     fn is_over(&self, now: u64) -> bool {
         now.saturating_sub(self.last) >= MEMORY
     }

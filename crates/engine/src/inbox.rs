@@ -25,13 +25,13 @@ pub struct Message<'a, M> {
 }
 
 impl<'a, M: Memory> Message<'a, M> {
-    /// The number of its destination queue pair.
+    /// The number of the message's destination queue pair.
     #[inline]
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// Its bytes, which the peer can still change, so copy them only once.
+    /// The message's bytes, which the peer can still change, so copy them only once.
     #[inline]
     pub fn bytes(&self) -> PeerBytes<'a> {
         self.bytes

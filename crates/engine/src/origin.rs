@@ -3,19 +3,19 @@
 use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
-/// A process on this host (or another host), as the kernel reports it and not as a device claims it. However many devices and links a
-/// process opens, it counts as one.
+/// A process on this host (or another host), as the kernel reports it and not as a device claims it. A process counts as one,
+/// regardless of how many devices and links it opens.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct Process {
-    /// Its effective user.
+    /// The effective user of the process.
     pub user: u32,
-    /// Its process id; 0 if it has none in our PID namespace. All such processes of a user count as one.
+    /// The process id; 0 if the process has none in our PID namespace. All such processes of a user count as one.
     pub pid: u32,
-    /// Its start time, in any unit: distinguishes it from an earlier process with the same id. 0 if not known.
+    /// The start time, in any unit: distinguishes the process from an earlier one with the same id. 0 if not known.
     pub started: u64,
-    /// The address of its host, if it is on another one. All processes there count as one, whose `user` is
+    /// The address of the process's host, if that is another host. All processes of a host count as one, whose `user` is
     /// [`ANOTHER_HOST`](Self::ANOTHER_HOST).
     #[serde(default)]
     pub host: Option<IpAddr>,
@@ -27,13 +27,13 @@ impl Process {
     pub const ANOTHER_HOST: u32 = u32::MAX - 1;
 }
 
-/// What the engine's owner has found out about the other end of a link.
+/// The other end of a link, as the engine's owner has identified it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The process at the other end.
     pub process: Process,
-    /// Whether it is this process.
+    /// Whether the process is our own.
     pub here: bool,
-    /// Whether its denied requests get the full explanation or only the status.
+    /// Whether the process's denied requests get the full explanation or only the status.
     pub explain: bool,
 }

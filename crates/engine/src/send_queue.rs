@@ -72,7 +72,7 @@ pub(crate) struct Wqe {
     pub(crate) total: u32,
     /// Immediate data or the key to invalidate.
     pub(crate) imm: u32,
-    /// The message number, once it has been started.
+    /// The message number, once the request has been started.
     pub(crate) msn: u32,
     /// How many bytes of a read have arrived.
     pub(crate) received: u32,
@@ -119,7 +119,7 @@ impl Wqe {
         Denial::withheld(attempt, key, self.addr, self.total.into())
     }
 
-    /// Whether it ends with a response instead of an acknowledgement.
+    /// Whether the request ends with a response instead of an acknowledgement.
     #[inline]
     pub(crate) const fn needs_response(&self) -> bool {
         matches!(
@@ -140,13 +140,13 @@ impl Wqe {
         }
     }
 
-    /// Whether it is executed locally and sends nothing.
+    /// Whether the request is executed locally and sends nothing.
     #[inline]
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.op, CompletionOp::Bind | CompletionOp::Invalidate)
     }
 
-    /// Ends it.
+    /// Ends the request.
     pub(crate) fn end(&mut self, status: Status, vendor: u32) {
         self.flags |= WqeFlags::DONE;
         self.status = status;

@@ -1,9 +1,9 @@
 //! When to give up on a silent peer.
 //!
-//! A NIC responds as long as its host runs, whatever the program does. Here, a thread of the peer's process must run to
-//! respond, and on a busy host it may wait for a processor longer than a timeout. The engine cannot see that. So if the
-//! owner wants it, the engine asks the owner ([`Event::PeerSilent`](crate::Event::PeerSilent)) before it gives up on a
-//! peer. A peer that had no chance to respond gets its whole timeout again, but only up to a limit, because a peer can
+//! A NIC responds as long as its host runs, regardless of what the program does. Here, a thread of the peer's process must
+//! run to respond, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see
+//! this. So the engine asks its owner, if the owner wants that, before it gives up on a peer
+//! ([`Event::PeerSilent`](crate::Event::PeerSilent)). A peer that had no chance to respond gets its whole timeout again, but only up to a limit, because a peer can
 //! also pretend to have had no chance.
 
 use crate::{Engine, QpId};
@@ -17,7 +17,7 @@ const EXCUSED_MAX_NS: u64 = 60_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Silence {
     verdict: Verdict,
-    /// For how long it has been excused.
+    /// The time for which the peer has been excused.
     excused: u64,
 }
 
@@ -36,13 +36,13 @@ enum Verdict {
 /// What to do about a peer whose time has run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Ask whether it could have responded.
+    /// Ask the owner whether the peer could have responded.
     Ask,
     /// Wait for the owner's reply.
     Wait,
-    /// Give it its whole timeout again.
+    /// Give the peer its whole timeout again.
     Again,
-    /// Give up on it.
+    /// Give up on the peer.
     GiveUp,
 }
 

@@ -29,7 +29,7 @@ pub enum Status {
     LocalAccess,
     /// The peer found the request invalid (unaligned atomic, receive buffer too small).
     RemoteInvalidRequest,
-    /// The peer refused it because of the key, the range or the rights.
+    /// The peer refused the request because of the key, the range or the rights.
     RemoteAccess,
     /// The peer could not execute the request (its memory could not be accessed, or its receive failed).
     RemoteOperation,
@@ -79,7 +79,7 @@ pub enum CompletionOp {
 }
 
 impl CompletionOp {
-    /// Whether it belongs to a receive queue.
+    /// Whether the completion belongs to a receive queue.
     #[inline]
     pub const fn is_recv(self) -> bool {
         matches!(self, Self::Recv | Self::RecvWriteImm)

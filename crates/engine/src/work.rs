@@ -12,7 +12,7 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// The address of its start, in the addressing of `key`'s region.
+    /// The address of the first byte, in the addressing of `key`'s region.
     pub addr: u64,
     /// Length in bytes; may be 0.
     pub len: u32,
@@ -71,7 +71,7 @@ pub enum Work {
     AtomicWrite {
         /// The word's address, aligned to 8.
         remote: Target,
-        /// Its new value.
+        /// The new value of the 8 bytes.
         value: u64,
     },
     /// Binds a window of this device.
@@ -93,7 +93,7 @@ pub enum Work {
     },
     /// Invalidates a type 2 window of this device.
     Invalidate {
-        /// Its key.
+        /// The key of the window.
         key: Key,
     },
 }
@@ -102,9 +102,9 @@ bitflags! {
     /// Options of a send-queue work request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u8 {
-        /// Complete it with an entry in the completion queue even if it succeeds.
+        /// Complete the request with an entry in the completion queue even if it succeeds.
         const SIGNALED = 1;
-        /// Start it only when all earlier reads and atomics are complete.
+        /// Start the request only when all earlier reads and atomics are complete.
         const FENCE = 1 << 1;
         /// Raise a solicited event at the peer.
         const SOLICITED = 1 << 2;
@@ -126,7 +126,7 @@ pub struct UdAddress {
     pub qpn: u32,
     /// The queue key that must match; if its highest bit is set, the queue pair's own key is used.
     pub qkey: u32,
-    /// The contents of its GRH.
+    /// The contents of the datagram's GRH.
     pub route: Route,
     /// The destination is on another host: the datagram leaves as a packet, between the addresses that `route` names.
     pub wire: bool,

@@ -83,7 +83,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 }
 
-/// Whether it is one of the two halves.
+/// Whether the type is one of the two halves of an extended reliable connection.
 #[inline]
 pub(crate) const fn is_half(qp_type: QpType) -> bool {
     matches!(qp_type, QpType::XrcSend | QpType::XrcRecv)

@@ -63,7 +63,7 @@ impl Mapping {
         }
     }
 
-    /// The address of its first page.
+    /// The address of the mapping's first page.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start as u64

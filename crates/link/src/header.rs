@@ -103,7 +103,7 @@ pub struct Header {
     pub flags: HeaderFlags,
     /// The queue pair number this fragment is for.
     pub dst_qp: u32,
-    /// The queue pair number it comes from.
+    /// The number of the queue pair that sent the message.
     pub src_qp: u32,
     /// The number of the message within its queue pair.
     pub msn: u32,

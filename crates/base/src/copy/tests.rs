@@ -39,7 +39,7 @@ impl Island {
         self.start.wrapping_add(page_size())
     }
 
-    /// The first byte past it.
+    /// The address of the first byte past the island.
     fn end(&self) -> *mut u8 {
         self.start.wrapping_add(2 * page_size())
     }
@@ -566,7 +566,7 @@ fn a_prepared_thread_has_the_signals_unblocked() {
     assert_eq!(child("blocked").code(), Some(46));
 }
 
-/// The language runtime reports it and aborts: its handler was reached, on its own stack.
+/// The language runtime reports the overflow and aborts: its handler was reached, on its own stack.
 #[test]
 fn stack_overflows_are_still_reported() {
     assert_eq!(child("stack overflow").signal(), Some(libc::SIGABRT));

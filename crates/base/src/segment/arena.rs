@@ -14,7 +14,7 @@ pub enum Sharing {
     /// Read them. (A descriptor opened for reading would not be enough: a process can reopen it for writing through
     /// `/proc`. So such an arena is sealed against further writable mappings.)
     ReadOnly,
-    /// Read and write them.
+    /// Read and write the bytes.
     ReadWrite,
 }
 

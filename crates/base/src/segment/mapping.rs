@@ -33,7 +33,7 @@ pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
     children: Children,
-    /// The process that made it.
+    /// The process that made the mapping.
     incarnation: u64,
 }
 

@@ -51,8 +51,8 @@ impl OwnPermit {
         self.fd.as_fd()
     }
 
-    /// Revokes it. No copy begins after this has returned; one that has begun continues. Returns whether it worked;
-    /// only a kernel with unusual rules could prevent that.
+    /// Revokes the permit. No copy begins after this call has returned; a copy that has begun continues. Returns whether the
+    /// permit is revoked; only a kernel with unusual rules could prevent that.
     pub fn revoke(&self) -> bool {
         if self.revoked.load(Ordering::Acquire) {
             return true;

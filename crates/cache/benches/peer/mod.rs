@@ -12,7 +12,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Compiles and starts it.
+    /// Compiles and starts the peer.
     ///
     /// # Errors
     /// Says what is missing.

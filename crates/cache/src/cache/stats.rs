@@ -50,11 +50,11 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
 pub struct Event {
     /// The range that was looked up.
     pub range: VaRange,
-    /// The rights that it requested.
+    /// The rights that the lookup requested.
     pub rights: Rights,
     /// The kind of memory.
     pub kind: Kind,
-    /// Its outcome.
+    /// The outcome of the lookup.
     pub why: Why,
 }
 

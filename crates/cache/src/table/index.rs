@@ -217,7 +217,7 @@ impl Index {
         Some(list)
     }
 
-    /// Removes an entry, if it is listed. The caller has the lock of the slots.
+    /// Removes an entry, if the index lists it. The caller has the lock of the slots.
     pub(crate) fn remove(&self, class: Class, start: u64, slot: u32) {
         let Some((list, arrays)) = self
             .list(class)

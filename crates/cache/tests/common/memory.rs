@@ -50,7 +50,7 @@ impl Arena {
         Self { start, len }
     }
 
-    /// Some pages of it.
+    /// The range of some pages of the arena.
     pub(crate) fn pages(&self, first: u64, count: u64) -> VaRange {
         let room = VaRange::new(self.start + PAGE, self.len - 2 * PAGE).unwrap();
         room.slice(first * PAGE, count * PAGE).unwrap()

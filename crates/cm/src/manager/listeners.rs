@@ -38,9 +38,9 @@ impl ListenOn {
 /// A description of a listener, for inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerInfo {
-    /// The service that it listens for.
+    /// The service that the listener listens for.
     pub service: ServiceId,
-    /// The addresses that it accepts.
+    /// The addresses that the listener accepts.
     pub on: ListenOn,
     /// What the listener offers.
     pub kind: Kind,

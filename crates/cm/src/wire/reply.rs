@@ -19,9 +19,9 @@ pub struct Rep {
     pub ece_vendor: u32,
     /// The first PSN that the passive side expects to receive, 24 bits.
     pub starting_psn: u32,
-    /// The maximum number of outstanding reads and atomics that it accepts.
+    /// The maximum number of outstanding reads and atomics that the passive side accepts.
     pub responder_resources: u8,
-    /// The maximum number of outstanding reads and atomics that it initiates.
+    /// The maximum number of outstanding reads and atomics that the passive side initiates.
     pub initiator_depth: u8,
     /// How long the passive side may delay an acknowledgement, as a time code of 5 bits.
     pub target_ack_delay: u8,
@@ -31,7 +31,7 @@ pub struct Rep {
     pub flow_control: bool,
     /// The RNR retry count, 3 bits.
     pub rnr_retry: u8,
-    /// Whether its queue pair has a shared receive queue.
+    /// Whether the passive side's queue pair has a shared receive queue.
     pub srq: bool,
     /// The device instance of the passive side.
     pub guid: Guid,

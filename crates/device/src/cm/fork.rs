@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Owns sockets whose copies forked children close.
 pub(crate) trait CloseInChild: Send {
-    /// Closes them. Runs in the child, which has no other thread.
+    /// Closes the sockets. Runs in the child, which has no other thread.
     fn close_in_child(&mut self);
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A registration cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheView {
-    /// The domain of its regions.
+    /// The domain of the cache's regions.
     pub domain: u32,
     /// What detects changes of memory: "userfaultfd", "memhooks", "imported", "disabled" (no cache), or "none" (not needed).
     pub monitor: String,
@@ -16,7 +16,7 @@ pub struct CacheView {
     pub monitor_reason: Option<String>,
     /// Why each lookup registers memory again, if it does.
     pub off: Option<String>,
-    /// How many regions it holds.
+    /// The number of regions in the cache.
     pub entries: u64,
     /// The total size of these regions, in bytes.
     pub bytes: u64,

@@ -234,7 +234,7 @@ pub struct OtherVersion {
     pub pid: Option<u32>,
     /// The process's user ID.
     pub uid: u32,
-    /// The version that it uses. Ours is [`rkey_link::shm::PROTOCOL_VERSION`].
+    /// The version that the process uses. Ours is [`rkey_link::shm::PROTOCOL_VERSION`].
     pub version: u16,
 }
 

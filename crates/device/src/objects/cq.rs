@@ -102,13 +102,13 @@ impl Cq {
         self.0.entries.id()
     }
 
-    /// The device that it belongs to.
+    /// The device that the queue belongs to.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// The channel that its events go to.
+    /// The channel that the queue's events go to.
     #[must_use]
     pub fn channel(&self) -> Option<&Channel> {
         self.0.channel.as_ref()

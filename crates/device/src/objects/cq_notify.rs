@@ -18,11 +18,11 @@ pub(crate) struct CqNotify {
     pub(super) channel: Option<Arc<EventQueue<CqId>>>,
     /// Whether the program requested an event on the channel.
     pub(super) wants_event: AtomicBool,
-    /// Whether it is armed in the engine, for the channel or for a waiting thread.
+    /// Whether the queue is armed in the engine, for the channel or for a waiting thread.
     armed: AtomicBool,
     /// A channel for solicited completions and errors only.
     pub(super) watcher: OnceLock<Arc<EventQueue<CqId>>>,
-    /// Whether it is watched in the engine, for `watcher`.
+    /// Whether the queue is watched in the engine, for `watcher`.
     watched: AtomicBool,
     pub(super) waiters: AtomicU32,
     pub(super) times_ready: Mutex<u64>,
@@ -111,7 +111,7 @@ impl CqTable {
         }
     }
 
-    /// Returns whether it was armed.
+    /// Disarms a completion queue; returns whether it was armed.
     fn disarm(&self, notify: &CqNotify) -> bool {
         let was = notify.armed.swap(false, Ordering::AcqRel);
         if was {
@@ -120,7 +120,7 @@ impl CqTable {
         was
     }
 
-    /// Returns whether it was watched.
+    /// Stops watching a completion queue; returns whether it was watched.
     fn unwatch(&self, notify: &CqNotify) -> bool {
         let was = notify.watched.swap(false, Ordering::AcqRel);
         if was {

@@ -160,20 +160,20 @@ impl Qp {
         &self.0.membership
     }
 
-    /// The attributes that it was created with.
+    /// The attributes with which the queue pair was created.
     #[must_use]
     pub fn options(&self) -> &QpOptions {
         &self.0.options
     }
 
-    /// The device that it belongs to.
+    /// The device that the queue pair belongs to.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// Changes its state or attributes. A queue pair that gets a peer starts to search for it at once; the peer need not exist
-    /// yet.
+    /// Changes the queue pair's state or attributes. A queue pair that gets a peer starts to search for the peer at once; the
+    /// peer need not exist yet.
     ///
     /// # Errors
     /// [`DeviceError::Modify`], [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -224,7 +224,7 @@ impl Qp {
     }
 
     /// Waits, at most a quarter of a second, until the datagrams that wait for a link to their destination are sent. Destroying
-    /// the queue pair also does this, because a NIC sends what is posted within microseconds, and programs rely on it. Does
+    /// the queue pair waits, too, because a NIC sends posted datagrams within microseconds, and programs rely on that. Does
     /// nothing for other types of queue pairs.
     pub fn send_waiting_datagrams(&self) {
         if self.0.device.shared().lifecycle().is_usable() {
@@ -232,8 +232,8 @@ impl Qp {
         }
     }
 
-    /// Moves it from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another device, with the
-    /// timeouts of the configuration.
+    /// Moves the queue pair from RESET (with all remote rights) or INIT to RTS, connected to a queue pair of this or another
+    /// device, with the timeouts of the configuration.
     ///
     /// # Errors
     /// Same as [`Qp::modify`].

@@ -74,7 +74,7 @@ impl SharedMemory {
         self.0.arena.len()
     }
 
-    /// Whether its length is 0.
+    /// Whether the length of the memory is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

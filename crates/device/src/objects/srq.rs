@@ -18,7 +18,7 @@ pub struct Srq(Arc<SrqInner>);
 struct SrqInner {
     device: Device,
     id: SrqId,
-    /// The completion queue of its receives, if it has its own; held so that it outlives this queue.
+    /// The completion queue of the receives, if this queue has its own; held so that it outlives this queue.
     _cq: Option<Cq>,
 }
 
@@ -112,7 +112,7 @@ impl Device {
 }
 
 impl Srq {
-    /// The device that it belongs to.
+    /// The device that the queue belongs to.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.0.device

@@ -213,7 +213,7 @@ impl Discovery {
         let Some((block, connector)) = found else {
             return false;
         };
-        // Remove it first: afterwards the socket belongs to the link.
+        // Remove the socket first: afterwards it belongs to the link.
         if let Some(fd) = connector.socket() {
             shared.reactor.remove(fd);
         }

@@ -44,7 +44,7 @@ struct Watched {
     /// The process at the other end. We notice its end even if one of its children keeps the socket.
     process: Arc<PeerProcess>,
     who: Credentials,
-    /// The name of its program.
+    /// The name of the peer's program.
     program: Option<String>,
     node: NodeId,
     requester: bool,

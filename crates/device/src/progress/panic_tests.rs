@@ -145,7 +145,7 @@ fn all_waiters_get_errors_with(config: Config, fail: impl FnOnce(&Device)) {
             waiter(scope, &ready, events),
         ];
         ready.wait();
-        // Lets most of them fall asleep; those still awake test another case.
+        // Let most of the threads fall asleep; those still awake test another case.
         std::thread::sleep(Duration::from_millis(30));
         fail(&near.device);
         let told = waiting.map(|waiter| waiter.join().unwrap());

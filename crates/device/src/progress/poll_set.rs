@@ -110,7 +110,7 @@ impl PollSet {
 
     #[inline]
     fn check_as(&self, check_count: &CheckCount) -> PollResult {
-        // Only this thread writes it.
+        // Only this thread writes its count.
         let count = check_count.load(Ordering::Relaxed);
         check_count.store(count.wrapping_add(1), Ordering::Relaxed);
         if barrier::available() {

@@ -41,7 +41,7 @@ impl Timer {
         }
     }
 
-    /// Makes it fire at `at` or earlier.
+    /// Makes the timer fire at `at` or earlier.
     pub(crate) fn fire_by(&self, at: u64) {
         if self.at.fetch_min(at, Ordering::Relaxed) <= at {
             return;
@@ -49,7 +49,7 @@ impl Timer {
         self.arm(at);
     }
 
-    /// Makes it fire at `at` instead of the time set before (`None`: never).
+    /// Makes the timer fire at `at` instead of the time set before (`None`: never).
     pub(crate) fn reset(&self, at: Option<u64>) {
         let at = at.unwrap_or(u64::MAX);
         if self.at.swap(at, Ordering::Relaxed) != at {
@@ -75,7 +75,7 @@ impl Timer {
 }
 
 impl AsFd for Timer {
-    /// Readable after it has fired.
+    /// The descriptor is readable after the timer has fired.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Message {
     /// The requester requests a lease.
     Ask(LeaseRequest),
-    /// The owner grants it; the message carries the descriptor.
+    /// The owner grants the lease; the message carries the descriptor.
     Granted { id: u64, grant: Vec<u8> },
     /// The key does not allow it. `report` is the id of the owner's record of the denial, or 0 if the peer must not learn
     /// the reason.

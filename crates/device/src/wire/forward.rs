@@ -487,7 +487,7 @@ mod tests {
             assert_eq!(owner.next(), Ok(1));
         }
         assert_eq!(owner.forwarding.sockets.lock().incoming.len(), LINKS);
-        // Its link was closed.
+        // The first process's link was closed.
         assert_eq!(others[0].send(&mut bundle(owner.block)), Ok(1));
         assert_eq!(owner.next(), Ok(1));
     }

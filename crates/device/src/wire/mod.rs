@@ -140,11 +140,11 @@ struct Core {
 pub struct WireDescription {
     /// The addresses on which the wire receives packets.
     pub addresses: Vec<ServedAddress>,
-    /// The addresses on which it does not, and why.
+    /// The addresses on which the wire cannot receive packets, and why.
     pub refused: Vec<(IpAddr, String)>,
     /// The wire's counters.
     pub counts: Counts,
-    /// The faults that it injects; `None` without `RKEY_FAULT`.
+    /// The faults that the wire injects; `None` without `RKEY_FAULT`.
     pub faults: Option<FaultDescription>,
     /// The file in which packets are captured; `None` without `RKEY_CAPTURE`.
     pub capture: Option<PathBuf>,

@@ -58,7 +58,7 @@ impl Peer {
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Stops it, and waits until all its threads have stopped.
+    /// Stops the peer, and waits until all its threads have stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         until("the stop", || has_stopped(self.0.id()));
@@ -69,7 +69,7 @@ impl Peer {
         self.0.wait().unwrap();
     }
 
-    /// Closes its standard input and waits for its success.
+    /// Closes the peer's standard input and waits until it has exited with success.
     pub fn finish(mut self) {
         drop(self.0.stdin.take());
         let status = self.0.wait().unwrap();

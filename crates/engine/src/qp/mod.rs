@@ -21,7 +21,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
-    /// The queue from which it takes receives instead of from its own.
+    /// The shared queue from which the queue pair takes receives instead of from its own.
     pub srq: Option<Srq>,
     /// Size of the send queue, in entries.
     pub max_send: u32,
@@ -109,10 +109,10 @@ impl<Cq: Clone, Srq> QpConfig<Cq, Srq> {
 /// The other end of a connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// Its device. `None` if it is not known before the queue pair gets its link; until then, the peer's requests are
-    /// answered "not ready".
+    /// The device of the queue pair. `None` if it is not known before the queue pair gets its link; until then, the peer's
+    /// requests are answered "not ready".
     pub node: Option<NodeId>,
 }
 
@@ -216,15 +216,15 @@ impl QpAttributes {
 /// The current state of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInfo {
-    /// Its number.
+    /// The number of the queue pair.
     pub qpn: u32,
     /// The configuration with which the queue pair was created (sizes as granted).
     pub config: QpConfig,
     /// Its state.
     pub state: QpState,
-    /// Whether it is in Sqd and still waits for sends started earlier.
+    /// Whether the queue pair is in Sqd and still waits for sends started earlier.
     pub draining: bool,
-    /// Its attributes; all are `Some`, except the peer if there is none.
+    /// The attributes; all are `Some`, except the peer if there is none.
     pub attributes: QpAttributes,
     /// Sends that are posted and not complete.
     pub sends: u32,

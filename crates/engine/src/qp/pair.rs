@@ -214,7 +214,7 @@ impl Qp {
         }
     }
 
-    /// Resets it to its initial state, except for its identity.
+    /// Resets the queue pair to its initial state, except for its identity.
     pub(crate) fn reset(&mut self, life: u32) {
         let (blocked, watched) = (self.req.blocked, self.req.watched);
         let receives = self.rq.limit();

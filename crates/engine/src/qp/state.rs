@@ -45,14 +45,14 @@ impl QpType {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 
-    /// Whether it has no peer: each message names its own destination.
+    /// Whether queue pairs of this type have no peer: each message names its own destination.
     #[inline]
     #[must_use]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Raw)
     }
 
-    /// Whether it is an ordinary connection between two queue pairs.
+    /// Whether the type is an ordinary connection between two queue pairs.
     #[inline]
     #[must_use]
     pub const fn is_plain_connection(self) -> bool {

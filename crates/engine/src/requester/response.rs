@@ -246,7 +246,7 @@ struct Refusal {
     /// The address in our memory that faulted.
     address: u64,
     denial: Option<Denial>,
-    /// The device that sent it.
+    /// The device that sent the response.
     node: NodeId,
     /// The id under which a device of this process has recorded the denial.
     here: Option<u32>,

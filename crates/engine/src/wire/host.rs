@@ -99,7 +99,7 @@ impl<M: Memory> Host for WireHost<'_, M> {
         };
         let counter = self.check_operation(range, want)?;
         match access {
-            // Its packets may be requested again, so count it once, when it is accepted.
+            // The packets of a read may be requested again, so count the read once, when it is accepted.
             Access::Read => self.count(counter, range.length, false),
             Access::Write => self.arriving.write = Some((*range, 0)),
             Access::Atomic => {}

@@ -434,7 +434,7 @@ fn a_frame_that_does_not_fit_leaves_its_receive_in_the_queue() {
     assert_eq!(all.take(1), [(50, Status::Success)]);
     all.send(source[0], 60);
     assert_eq!(all.take(0), [(50, Status::Success)]);
-    // The receive stays in its queue and is flushed with it.
+    // The receive stays in its queue and is flushed with the queue.
     all.send(source[0], 65);
     all.set(0, WqState::Reset);
     all.set(0, WqState::Ready);

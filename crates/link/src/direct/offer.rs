@@ -12,7 +12,7 @@ pub struct LeaseId {
 }
 
 impl LeaseId {
-    /// The index of its words in the link.
+    /// The index of the lease's words in the link.
     pub fn index(self) -> usize {
         usize::from(self.index)
     }
@@ -28,7 +28,7 @@ pub struct LeaseOffer {
     pub offset: u64,
     /// The number of leased bytes.
     pub len: u64,
-    /// Whether they may be written (and used for atomics); they may always be read.
+    /// Whether the bytes may be written (and used for atomics); they may always be read.
     pub writable: bool,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Sender {
     acked: Cell<u64>,
     /// How many payload ring bytes have been used in total, including gaps.
     head: u64,
-    /// How many of them the peer has freed.
+    /// The number of these bytes that the peer has freed.
     tail: Cell<u64>,
     /// The length of the last fragment in the payload ring, until the ring is empty.
     last_len: Cell<u32>,

@@ -147,7 +147,7 @@ impl Acceptor {
 }
 
 fn refuse(socket: &Socket, why: &str) {
-    // If it cannot be sent, closing the socket is enough.
+    // If the refusal cannot be sent, closing the socket is enough.
     let _ = socket.send(&hello::frame(Kind::Refusal, why.as_bytes()), &[]);
 }
 

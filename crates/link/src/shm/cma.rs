@@ -43,7 +43,7 @@ impl PeerProcess {
             .is_some_and(|process| !process.is_alive())
     }
 
-    /// Whether none of its threads is still in a copying call that began before the watch.
+    /// Whether no thread of the process is still in a copying call that began before the watch.
     pub(crate) fn is_clear(&self, watch: &mut CallWatch, deadline: Instant) -> bool {
         // If the process has ended in the meantime, its PID may belong to another one, so check after the watch.
         let (Some(pid), Some(alive)) = (self.pid, &self.alive) else {

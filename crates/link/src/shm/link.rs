@@ -98,9 +98,9 @@ pub struct ShmLink {
 /// Leases over a link, according to the role.
 #[derive(Debug)]
 enum Leases {
-    /// The responder grants them.
+    /// The responder grants leases.
     Board(Arc<Board>),
-    /// The requester opens them.
+    /// The requester opens leases.
     Client(Arc<Client>),
 }
 

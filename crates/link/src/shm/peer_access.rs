@@ -114,7 +114,7 @@ impl PeerAccess {
     }
 }
 
-/// While it lives, the responder is accessing the requester's memory.
+/// While this value lives, the responder is accessing the requester's memory.
 pub(crate) struct Inside<'a>(&'a PeerAccess);
 
 impl Drop for Inside<'_> {

@@ -38,7 +38,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether its effective user is ours.
+    /// Whether the peer's effective user is ours.
     pub(crate) fn is_our_user(&self) -> bool {
         self.uid == rustix::process::geteuid().as_raw()
     }

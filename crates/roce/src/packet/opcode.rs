@@ -82,7 +82,7 @@ impl Opcode {
         }
     }
 
-    /// Whether a responder sends it: a read response or an acknowledgement.
+    /// Whether a responder sends packets with this opcode: read responses and acknowledgements.
     #[must_use]
     pub const fn is_response(self) -> bool {
         let code = self.code();

@@ -17,9 +17,9 @@ pub struct RemoteRange {
 /// A peer's kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Read it.
+    /// Read the range.
     Read,
-    /// Write to it.
+    /// Write to the range.
     Write,
     /// An atomic operation on 8 bytes.
     Atomic,
@@ -72,7 +72,7 @@ pub struct LocalFault;
 pub struct Receive {
     /// Identifies the receive in later calls and in its event.
     pub id: u64,
-    /// The total size of its buffers, in bytes.
+    /// The total size of the receive's buffers, in bytes.
     pub capacity: u64,
 }
 

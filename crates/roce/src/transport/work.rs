@@ -108,17 +108,17 @@ impl WorkRequest {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) request: WorkRequest,
-    /// The position of its first packet, once it has been started.
+    /// The position of the request's first packet, once the request has been started.
     pub(crate) first: Sequence,
     pub(crate) packets: u32,
-    /// How many packets of its response have arrived.
+    /// The number of packets of the response that have arrived.
     pub(crate) answered: u32,
     /// The status, if the request failed on this side. The request ends when all requests before it have ended.
     pub(crate) failed: Option<Status>,
 }
 
 impl Work {
-    /// The position after its last packet.
+    /// The position after the request's last packet.
     pub(crate) const fn end(&self) -> Sequence {
         self.first.plus(self.packets)
     }

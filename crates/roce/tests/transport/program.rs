@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The key of the exposed memory.
 pub(crate) const KEY: u32 = 0x5eed;
-/// The address of its first byte.
+/// The address of the exposed memory's first byte.
 pub(crate) const BASE: u64 = 0x7fff_0000_1000;
-/// Its length, in bytes.
+/// The length of the exposed memory, in bytes.
 pub(crate) const EXPOSED: usize = 16 << 10;
 
 /// A program.

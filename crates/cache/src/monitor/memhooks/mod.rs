@@ -106,7 +106,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// All of them.
+    /// All kinds of calls.
     pub const ALL: [Self; 8] = [
         Self::Munmap,
         Self::MapOver,

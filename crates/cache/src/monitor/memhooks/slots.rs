@@ -324,7 +324,7 @@ impl Function {
     }
 }
 
-/// Sets one slot, if it points to the original function. Returns what it points to now.
+/// Sets one slot, if it points to the original function. Returns what the slot points to now.
 ///
 /// # Safety
 /// `slot` is a slot of the object, which is loaded.
@@ -350,7 +350,7 @@ unsafe fn set(object: &Object, slot: u64, function: &Function) -> Found {
     }
     match set {
         Ok(_) => Found::Hook,
-        // The linker has filled it in at this moment.
+        // The linker has filled in the slot at this moment.
         Err(_) => Found::Nothing,
     }
 }

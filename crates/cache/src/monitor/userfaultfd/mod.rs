@@ -70,7 +70,7 @@ struct Shared {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// No way to open it worked.
+    /// No way to open a userfaultfd worked.
     #[error("{}", attempts(.0))]
     Refused(Vec<(Way, Errno)>),
     /// The kernel cannot be asked what is mapped at an address.
@@ -100,8 +100,8 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens it in the first [way](Way::ALL) that works. The [`Reader`] needs a thread; until it runs, threads that unmap watched
-    /// memory sleep.
+    /// Opens the monitor in the first [way](Way::ALL) that works. The [`Reader`] needs a thread; until that thread runs, threads
+    /// that unmap watched memory sleep.
     ///
     /// # Errors
     /// [`Unavailable`]: for each way, why it does not work, or what else is missing.
@@ -148,7 +148,7 @@ impl Userfaultfd {
         Ok((monitor, Reader::new(shared)))
     }
 
-    /// The way in which it was opened.
+    /// The way in which the monitor was opened.
     #[must_use]
     pub fn way(&self) -> Way {
         self.way

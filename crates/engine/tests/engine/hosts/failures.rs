@@ -143,7 +143,7 @@ fn the_error_state_flushes_and_sends_nothing() {
     assert!(a.poll().is_empty() && b.poll().is_empty());
     hosts.send(0, &a, &SendRequest::new(9, send_work(), &from));
     assert_eq!(statuses(&a.poll()), [9].map(flushed));
-    // After a reset, they are like new.
+    // After a reset, the queue pairs are like new.
     for (at, qp, other) in [(0, &a, b.qpn), (1, &b, a.qpn)] {
         let engine = &mut hosts.nodes[at].engine;
         engine

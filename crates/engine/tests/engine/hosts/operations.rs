@@ -341,7 +341,7 @@ fn unreliable_connections_send_and_write() {
         &a,
         &SendRequest::new(2, Work::Write { remote, imm: None }, &from),
     );
-    // Without a receive, it is lost.
+    // Without a receive, the message is lost.
     hosts.send(0, &a, &SendRequest::new(3, send_work(), &from));
     assert!(hosts.run());
     assert_eq!(

@@ -194,11 +194,11 @@ struct Packet {
     body: Body,
     offset: u32,
     length: u32,
-    /// How many positions it takes.
+    /// The number of positions that the packet takes.
     positions: u32,
-    /// Whether it is the request's last packet.
+    /// Whether the packet is the request's last one.
     is_last: bool,
-    /// Whether it gets a response of its own.
+    /// Whether the packet gets a response of its own.
     is_answered: bool,
 }
 
