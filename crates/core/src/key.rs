@@ -4,8 +4,8 @@
 //! key is the encrypted 0, the next the encrypted 1. A key contains nothing about its slot; a table maps it to one
 //! ([`crate::key_table`]). So an attacker who knows any number of keys, and knows or decides when regions are registered
 //! and deregistered, learns nothing about the other keys except that they differ. No key is issued again before all have
-//! been used; then the next permutation begins. To distinguish a stale key from one that was never issued, decrypt it and
-//! compare the result with how many numbers have been drawn so far.
+//! been used; then the next permutation begins. To distinguish a stale key from one that was never issued, the device
+//! decrypts the key and compares the result with the count of numbers drawn so far.
 //!
 //! **Type 2 windows** leave the low 8 bits to their consumer, so the device chooses only the upper 24. None of the 256
 //! keys with these bits is in use, and usually none was issued before: the device tries a few values to find such bits.
@@ -19,8 +19,8 @@
 //! +------------------+------------+---+
 //! ```
 //!
-//! A number can be both a local and a remote key, with the small probability that a guess hits a key; its use then
-//! decides which one it names. Keys below 256 are never issued; programs use 0 for "no key".
+//! A number can be both a local and a remote key, with the small probability that a guess hits a key; whether it is used as
+//! a local or as a remote key then decides what it names. Keys below 256 are never issued; programs use 0 for "no key".
 
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;

@@ -1,11 +1,11 @@
 //! The live device keys: a lock-free map from a key to its slot.
 //!
-//! It is a hash table of buckets of eight cells, one cache line each. Keys are as good as random, so their own bits
+//! The map is a hash table of buckets of eight cells, one cache line each. Keys are as good as random, so their own bits
 //! select the bucket. When a key finds no free cell, a level with four times the cells is added; existing levels stay
 //! in place, so readers never see a table move.
 //!
 //! A cell is one word, so a reader sees a key with its own slot or not at all. The result may be outdated: the caller
-//! pins the slot under the generation that it found, which fails if the key has become stale since.
+//! pins the slot under the generation that the map returned, which fails if the key has become stale since.
 //!
 //! The cell of a stale key keeps its contents until another key needs the cell. So a denial can still say, for some time,
 //! what the key named.

@@ -3,8 +3,8 @@
 //! A NIC responds as long as its host runs, regardless of what the program does. Here, a thread of the peer's process must
 //! run to respond, and on a busy host that thread may wait for a processor longer than a timeout. The engine cannot see
 //! this. So the engine asks its owner, if the owner wants that, before it gives up on a peer
-//! ([`Event::PeerSilent`](crate::Event::PeerSilent)). A peer that had no chance to respond gets its whole timeout again, but only up to a limit, because a peer can
-//! also pretend to have had no chance.
+//! ([`Event::PeerSilent`](crate::Event::PeerSilent)). A peer that had no chance to respond gets its whole timeout again, but
+//! only up to a limit, because a peer can also pretend to have had no chance.
 
 use crate::{Engine, QpId};
 use rkey_base::memory::Memory;
