@@ -350,7 +350,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn keeps_order_and_capacity() {
+    fn entries_keep_their_order_and_respect_the_capacity() {
         let (mut producer, fifo) = Fifo::new(3);
         assert!(fifo.is_empty());
         assert_eq!(fifo.pop(), None);

@@ -156,14 +156,14 @@ fn echo() {
 
 /// Messages travel both ways, with immediate data, one at a time.
 #[test]
-fn messages_travel_both_ways() {
+fn messages_travel_in_both_directions() {
     if role().is_some() {
         return echo();
     }
     let side = Side::open();
     let listener = side.listen();
     let peer = Peer::start(
-        "messages_travel_both_ways",
+        "messages_travel_in_both_directions",
         "target",
         listener.local_address(),
     );

@@ -106,7 +106,7 @@ fn a_listener_of_another_version_is_named() {
 
 /// A client of another version gets an answer, so that it can name our version.
 #[test]
-fn a_client_of_another_version_hears_ours() {
+fn a_client_of_another_version_learns_our_version() {
     let side = Side::open();
     let listener = side.listen();
     let name = format!("rkey/1/{}/listen/{}", uid(), listener.local_address());

@@ -88,7 +88,7 @@ fn a_request_that_is_dropped_is_withdrawn_and_a_refusal_has_its_reason() {
 }
 
 #[test]
-fn a_wait_for_completions_ends_with_something_else() {
+fn a_wait_for_completions_ends_when_another_condition_holds() {
     let (_, cq, _) = device();
     let other = AtomicBool::new(false);
     let look = || other.load(Ordering::SeqCst);

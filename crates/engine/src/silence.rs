@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_could_respond_is_given_up() {
+    fn the_engine_gives_up_on_a_peer_that_could_respond() {
         let mut silence = Silence::NONE;
         assert_eq!(silence.next(true, 10, 10), Next::Ask);
         assert_eq!(silence.next(true, 11, 10), Next::Wait);

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_not_repeated_forever() {
+    fn a_call_that_keeps_failing_is_not_retried_forever() {
         let mut calls = 0;
         let result = repeat(|| {
             calls += 1;

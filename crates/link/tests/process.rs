@@ -221,7 +221,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
 
 /// The responder sleeps whenever there is nothing to do, however short the gap; no wake-up is lost.
 #[test]
-fn a_sleeper_is_woken_by_everything() {
+fn every_message_wakes_a_sleeping_responder() {
     let (mut link, child) = with_child("gaps");
     let view = link.poll_view();
     let mut taken = 0;

@@ -330,7 +330,7 @@ fn the_last_word_becomes_visible_last() {
 }
 
 #[test]
-fn the_kernel_copies_too() {
+fn the_kernel_can_copy_instead_of_the_routine() {
     assert!(kernel::works());
     let source: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
     let mut target = vec![0u8; 100_000];

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_both_ways() {
+    fn bytes_are_copied_in_both_directions() {
         let source = vec![7u8; 100_000];
         let mut target = vec![0u8; 100_000];
         // SAFETY: `target` is ours, and as long as `source`.

@@ -126,7 +126,7 @@ fn a_word_must_be_aligned() {
 
 #[test]
 #[should_panic(expected = "no aligned word")]
-fn a_word_must_lie_inside() {
+fn a_word_must_lie_inside_its_segment() {
     let own = OwnSegment::create("rkey-test", 1).unwrap();
     let _ = own.word_u32(own.len());
 }
@@ -171,7 +171,7 @@ fn an_arena_and_its_mapping_in_a_peer_share_memory() {
 }
 
 #[test]
-fn an_arena_for_reading_cannot_be_written_by_peers() {
+fn peers_cannot_write_a_read_only_arena() {
     let page = page_size() as u64;
     let arena = Arena::create("rkey-test", 1, Sharing::ReadOnly).unwrap();
     assert_eq!(arena.sharing(), Some(Sharing::ReadOnly));
@@ -342,7 +342,7 @@ fn no_store_is_lost_while_pages_are_detached() {
 }
 
 #[test]
-fn windows_outside_an_arena_are_refused() {
+fn ranges_outside_an_arena_are_refused() {
     let page = page_size() as u64;
     let arena = Arena::create("rkey-test", 1, Sharing::ReadWrite).unwrap();
     let kind = |offset, len| {

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_arrive_in_any_pieces() {
+    fn packets_are_assembled_however_the_stream_is_split() {
         let packets = [vec![1], vec![2; 300], vec![3; PACKET_MAX]];
         let bytes: Vec<u8> = (packets.iter().flat_map(|it| Frames::frame(it).unwrap())).collect();
         for piece in [1, 2, 3, 299, 4096] {

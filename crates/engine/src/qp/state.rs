@@ -362,9 +362,9 @@ pub(crate) fn words(attributes: Attributes) -> String {
 mod tests {
     use super::*;
 
-    /// This is a snapshot of the whole table, so changing a rule takes two edits.
+    /// The snapshot has the whole table, so changing a rule takes two edits.
     #[test]
-    fn the_whole_table_is_as_recorded() {
+    fn the_table_matches_its_snapshot() {
         let recorded = include_str!("state.snapshot.txt");
         assert_eq!(
             table_text(),

@@ -195,7 +195,7 @@ fn atomics_work_on_eight_bytes() {
 }
 
 #[test]
-fn loopback_carries_everything() {
+fn every_operation_works_over_the_loopback() {
     let node = NodeId { pid: 1, nonce: 9 };
     let memory = Arc::new(ArenaMemory::new(1 << 32, 1 << 20));
     let protection = Arc::new(Protection::new(limits(), Secrets([1, 2, 3, 4])));

@@ -40,7 +40,7 @@ fn posts_in_a_wrong_state_are_refused() {
 }
 
 #[test]
-fn a_step_needs_its_attributes_and_takes_no_others() {
+fn a_transition_needs_its_attributes_and_takes_no_others() {
     let mut node = Node::new(1);
     let qp = node.qp(|_| {});
     let mut modify = |change: &QpAttributes| node.engine.modify_qp(qp.id, change);
@@ -87,7 +87,7 @@ fn a_step_needs_its_attributes_and_takes_no_others() {
 
 /// A post that exceeds the queue pair's sizes is refused, and nothing is posted.
 #[test]
-fn work_that_does_not_fit_is_refused() {
+fn work_that_a_queue_pair_type_does_not_support_is_refused() {
     let remote = Target {
         addr: 0,
         key: WireKey::Device(NO_RKEY),

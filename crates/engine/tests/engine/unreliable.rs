@@ -5,7 +5,7 @@ use rkey_engine::*;
 
 /// The sender of an unreliable connection is told nothing about the receiver.
 #[test]
-fn unreliable_connections_lose_silently() {
+fn unreliable_connections_lose_messages_silently() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Uc);
     let mine = pair.nodes[0].register(0, 4096, ALL);

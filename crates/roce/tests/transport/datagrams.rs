@@ -132,7 +132,7 @@ fn a_receive_that_cannot_be_written_fails_the_queue_pair() {
 }
 
 #[test]
-fn a_queue_key_with_the_top_bit_set_selects_the_own_key() {
+fn a_queue_key_with_the_top_bit_set_selects_the_queue_pairs_own_key() {
     let mut a = queue_pair(0xa);
     let mut sender = Program::new();
     sender.requests.insert(1, vec![1]);
