@@ -6,7 +6,7 @@
 
 /// Asks the processor to fetch the cache line of `ptr` in a state in which it can be written at once.
 ///
-/// Never faults, whatever the address. On processors without the instruction it does nothing.
+/// Never faults, for any address. Does nothing on processors without the instruction.
 #[inline(always)]
 pub fn prefetch_write(ptr: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -253,14 +253,14 @@ impl<T> Slab<T> {
         })
     }
 
-    /// The contents of a slot, whatever its state and generation; it may be reused at the same moment. `None` if
+    /// The contents of a slot in any state and generation; the slot may be reused at the same moment. `None` if
     /// there is no slot of that number, or its chunk was never used.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         self.slot(index).map(|slot| &slot.value)
     }
 
-    /// Reads a slot without pinning it, whatever its state and generation. `None` as for [`get`](Self::get).
+    /// Reads a slot in any state and generation, without pinning it. `None` as for [`get`](Self::get).
     #[must_use]
     #[inline]
     pub fn look(&self, index: u32) -> Option<Look<'_, T>> {

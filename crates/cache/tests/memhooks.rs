@@ -209,7 +209,7 @@ fn an_entry_ends_when_the_heap_shrinks() {
     }
 }
 
-/// The entry ends before the allocator gets the memory back, whatever the allocator does with it.
+/// The entry ends before the allocator gets the memory back, regardless of what the allocator does with the memory.
 /// Proves partly: FI-242 (the cache as a library)
 #[test]
 fn an_entry_ends_when_its_buffer_is_freed_or_grows() {

@@ -362,7 +362,7 @@ fn a_reader_that_exits_blocks_no_thread() {
     get(&cache, second);
     assert_eq!(get(&cache, first), Why::Hit);
     thread::scope(|scope| {
-        // Waits until its event is read, or the reader is dropped, as here.
+        // The thread waits until its event is read, or the reader is dropped, as below.
         let blocked = scope.spawn(|| arena.unmap(&first));
         while monitor.validate(second) != Verdict::Busy {
             thread::yield_now();
@@ -388,7 +388,7 @@ fn a_reader_that_exits_blocks_no_thread() {
     assert_eq!(reader.step(None), rkey_cache::Step::End);
 }
 
-/// Threads that unmap watched memory continue when the reader exits, whatever it has read by then.
+/// Threads that unmap watched memory continue when the reader exits, regardless of what it has read by then.
 #[test]
 fn no_thread_sleeps_after_the_end_of_the_reader() {
     const ROUNDS: u64 = 100;

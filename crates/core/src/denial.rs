@@ -125,7 +125,7 @@ pub enum Reason {
     NotAWindow,
     /// Only type 2 windows can be invalidated; this is a window of another kind.
     WindowKind(WindowKind),
-    /// The target's queue pair does not allow its peer the operation, whatever the memory allows (VB-I06).
+    /// The target's queue pair does not allow its peer the operation, regardless of what the memory allows (VB-I06).
     QueuePair {
         /// The remote rights that the queue pair allows.
         granted: Access,

@@ -30,7 +30,7 @@ impl DomainId {
         Api::ALL[(self.0 >> Self::API_SHIFT) as usize]
     }
 
-    /// Whether its memory can only be reached through its own API, whatever [`Protection::across_apis`] says.
+    /// Whether the domain's memory can only be reached through its own API, regardless of [`Protection::across_apis`].
     ///
     /// [`Protection::across_apis`]: crate::Protection::across_apis
     #[must_use]

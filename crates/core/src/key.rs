@@ -450,7 +450,7 @@ mod tests {
         assert_eq!([give(), give()], [256, 300]);
     }
 
-    /// No key of a type 2 window, whatever its low bits, is or was another key, and no later key is one of the
+    /// No key of a type 2 window, with any low bits, is or was another key, and no later key is one of the
     /// window's.
     #[test]
     #[cfg_attr(miri, ignore = "many thousand steps")]

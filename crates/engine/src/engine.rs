@@ -227,8 +227,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Ok(())
     }
 
-    /// Makes the next solicited entry, or one with an error, raise one [`Event::CqSeen`], whatever the queue is armed
-    /// for.
+    /// Makes the next solicited entry, or the next entry with an error, raise one [`Event::CqSeen`], regardless of what the
+    /// queue is armed for.
     ///
     /// # Errors
     /// There is no such queue.

@@ -103,13 +103,13 @@ impl<T> Table<T> {
         slot.value.as_mut()
     }
 
-    /// The live object at an index, whatever its generation.
+    /// The live object at an index, of any generation.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// The live object at an index, whatever its generation.
+    /// The live object at an index, of any generation.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.value.as_ref()

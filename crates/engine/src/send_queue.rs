@@ -39,7 +39,7 @@ impl WqeFlags {
     /// The flags that have the same bits in [`SendFlags`].
     const POSTED: Self = Self::SIGNALED.union(Self::FENCE).union(Self::SOLICITED);
 
-    /// The flags of a posted request, whatever its work is.
+    /// The flags that a posted request of any kind has.
     #[inline]
     pub(crate) fn of(request: &SendRequest<'_>) -> Self {
         let mut flags = Self::from_bits_truncate(request.flags.bits().into()) & Self::POSTED;

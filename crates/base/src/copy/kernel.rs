@@ -100,7 +100,7 @@ unsafe fn transfer(dst: u64, src: u64, len: usize) -> io::Result<usize> {
 #[cold]
 pub(super) fn populate(address: u64) -> Result<(), Fault> {
     let page = address & !(crate::process::page_size() as u64 - 1);
-    // SAFETY: `MADV_POPULATE_WRITE` brings pages in and changes no byte of them, whatever the address is.
+    // SAFETY: `MADV_POPULATE_WRITE` brings pages in and changes no byte of them, for any address.
     let advise = |page: u64| unsafe {
         libc::madvise(page as *mut libc::c_void, 1, libc::MADV_POPULATE_WRITE) == 0
     };

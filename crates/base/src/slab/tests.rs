@@ -137,7 +137,7 @@ fn a_slab_without_slots_refuses_claims_and_pins() {
     assert_eq!(slab.iter_live().count(), 0);
 }
 
-/// Every slot holds its own name, and a pin must find that name, whatever other threads do.
+/// Every slot holds its own name, and a pin must find that name, regardless of what other threads do.
 #[test]
 fn threads_never_see_a_slot_under_a_wrong_generation() {
     const ROUNDS: u32 = if cfg!(miri) { 100 } else { 20_000 };

@@ -6,7 +6,7 @@ use crate::why::Refusal;
 use rkey_base::range::VaRange;
 use std::sync::Arc;
 
-/// A monitor that watches nothing: it turns the cache off, whatever the registrar (FI-240).
+/// A monitor that watches nothing: it turns the cache off, for any registrar (FI-240).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disabled;
 

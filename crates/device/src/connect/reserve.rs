@@ -17,7 +17,7 @@ const PORT_TRIES: u32 = 16;
 
 /// An address of this host that belongs to this device until the value is dropped: no other process can listen there.
 ///
-/// A client that connects to it finds no listener, and retries until its deadline.
+/// A client that connects to the address finds no listener, and retries until the client's deadline.
 #[derive(Debug)]
 pub struct Reservation {
     device: Device,

@@ -81,7 +81,7 @@ impl Device {
         Ok(self.table().create_domain_for(api, false)?)
     }
 
-    /// Creates a protection domain whose memory other APIs cannot access, whatever [`Config::cross_api`] says.
+    /// Creates a protection domain whose memory other APIs cannot access, regardless of [`Config::cross_api`].
     ///
     /// [`Config::cross_api`]: crate::Config::cross_api
     ///

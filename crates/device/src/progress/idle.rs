@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// After this many nanoseconds without work, pollers wake peers with unacknowledged requests, whatever their sleep words
-/// say.
+/// After this many nanoseconds without work, pollers wake peers with unacknowledged requests, even if their sleep words say
+/// that they are awake.
 const KICK_AFTER: u64 = 50_000;
 /// How long pollers wait before they wake these peers again, in nanoseconds.
 const KICK_AGAIN: u64 = 10_000_000;

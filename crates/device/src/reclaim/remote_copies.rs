@@ -75,9 +75,9 @@ struct All {
 #[derive(Clone, Debug)]
 struct LostPeer {
     peer_access: PeerAccess,
-    /// The memory that its call can touch. `None` means all memory whose addresses it ever received.
+    /// The memory that the peer's call can touch. `None` means all memory whose addresses the peer ever received.
     exposed: Option<Vec<ExposedMemory>>,
-    /// When the device gives up on it.
+    /// When the device gives up on the peer.
     until: Instant,
 }
 

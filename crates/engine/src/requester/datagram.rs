@@ -156,7 +156,7 @@ pub(crate) fn send_datagram<L: Link, M: Memory>(
 
 /// Copies the payloads of datagrams that wait for a link.
 ///
-/// Programs assume that a datagram leaves within microseconds, whatever its destination, and some (UCX) reuse its
+/// Programs assume that a datagram leaves within microseconds for any destination, and some (UCX) reuse the datagram's
 /// memory when the peer has responded, before they have seen the completion. Finding a peer takes longer than that.
 #[cold]
 fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {

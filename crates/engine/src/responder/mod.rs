@@ -293,7 +293,7 @@ fn qp_allows<M: Memory>(
 }
 
 /// Like [`qp_allows`], for a message in progress: the queue pair's rights may have been revoked since the message
-/// began, and the rest of a message can be up to 4 GiB that arrive as slowly as the peer likes. The key is checked
+/// began, and the rest of a message can be up to 4 GiB, which arrive as slowly as the peer likes. The key is checked
 /// again with each access to memory.
 #[inline]
 pub(crate) fn qp_still_allows<M: Memory>(

@@ -1,5 +1,5 @@
-//! No operation is ever lost or completed twice, in whatever order two engines and the wires between them run, and
-//! whatever fails.
+//! No operation is ever lost or completed twice, regardless of the order in which two engines and the wires between them
+//! run, and of what fails.
 //!
 //! Random programs run on two engines: posts of every kind, late receives, wires that carry a little at a time, small
 //! rings, small completion queues, peers that refuse remote iovecs, and (in some programs) a bad key or a wire that

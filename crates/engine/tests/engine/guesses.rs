@@ -60,7 +60,7 @@ impl Attack {
         (qps[0].clone(), wire)
     }
 
-    /// Drops a connection, whatever is in flight.
+    /// Drops a connection, even if requests are in flight.
     fn drop_link(&mut self, qp: &Qp, wire: [LinkId; 2]) {
         self.pair.cut_wire(wire);
         self.pair.nodes[0].engine.destroy_qp(qp.id).unwrap();

@@ -112,7 +112,7 @@ fn the_queue_pair_must_also_grant_the_right() {
     }
 }
 
-/// No access reaches a byte outside the region, whatever the copy mechanism.
+/// No access reaches a byte outside the region, with any copy mechanism.
 ///
 /// Proves: VB-I04
 #[test]

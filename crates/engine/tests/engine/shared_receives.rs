@@ -86,7 +86,7 @@ fn queue_pairs_share_receives() {
     pair.nodes[1].engine.destroy_srq(srq).unwrap();
 }
 
-/// Receives in a shared queue use keys of the queue's domain, whatever the queue pair's domain is.
+/// Receives in a shared queue use keys of the queue's domain, even if the queue pair has another domain.
 #[test]
 fn shared_receives_have_the_domain_of_their_queue() {
     let mut pair = Pair::new();

@@ -64,7 +64,7 @@
 //! stopped between its check and its call fails when it continues, and the requester need not wait for it: if busy is
 //! set and all threads of the responder are stopped, none is in a call.
 //!
-//! Between two users remote iovecs are never used, whatever the kernel permits: a privileged responder would write to
+//! Between two users remote iovecs are never used, even if the kernel permits them: a privileged responder would write to
 //! addresses that a less privileged process chose, and by then that process may be running another program.
 //!
 //! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,

@@ -37,7 +37,7 @@ pub struct RnrTimer(u8);
 pub enum NakCode {
     /// A packet is missing: send again from the PSN of this acknowledgement.
     PsnSequenceError,
-    /// The responder does not support the request, or it does not match the preceding packets or its own
+    /// The responder does not support the request, or the request does not match the preceding packets or its own
     /// length.
     InvalidRequest,
     /// The key does not permit the access.

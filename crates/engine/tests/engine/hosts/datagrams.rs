@@ -118,7 +118,7 @@ fn datagrams_to_both_hosts_keep_their_order() {
     }
     hosts.transmit(0);
     let needed = |event: &Event| matches!(event, Event::LinkNeeded { .. });
-    // The second one waits until its receiver is found, and all others behind it.
+    // The second datagram waits until its receiver is found, and all later datagrams wait behind it.
     assert_eq!(
         hosts.nodes[0]
             .events()

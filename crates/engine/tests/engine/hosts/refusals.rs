@@ -228,7 +228,7 @@ fn local_keys_are_checked_when_they_are_used() {
     assert_eq!(denial(&events).id, got[0].vendor);
 }
 
-/// A host that guesses keys must wait, whatever queue pair it uses.
+/// A host that guesses keys must wait, regardless of the queue pair that it uses.
 #[test]
 fn a_host_that_guesses_keys_is_paused() {
     let mut hosts = Hosts::new(1, FAIR);

@@ -165,7 +165,7 @@ impl Run {
                 }
             }
             4 => {
-                // A lost response is read again, and sees later writes unless they wait for it.
+                // A read whose response is lost is executed again, and sees later writes unless they wait for the read.
                 let changes = self.random.happens(50);
                 let from = if changes {
                     offset

@@ -122,7 +122,7 @@ impl Retry {
         }
     }
 
-    /// Halves the window, since the network or the peer's receive buffer holds less.
+    /// Halves the window: a packet was lost, so the network or the peer's receive buffer holds less than a window.
     fn shrink(&mut self) {
         self.window = (self.window / 2).max(WINDOW_MIN.min(self.window_max));
         self.acknowledged = 0;
