@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ranges = [range];
     let spec = RegionSpec::new(domain, &ranges, Access::LOCAL_WRITE | Access::REMOTE);
     measure("register and deregister", 200_000, || {
-        // SAFETY: nothing uses the memory meanwhile.
+        // SAFETY: nothing uses the memory in the meantime.
         let region = unsafe { near.register(&spec) };
         if let Ok(region) = region {
             let _ = black_box(near.deregister(region));

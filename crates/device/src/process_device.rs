@@ -16,7 +16,7 @@ use crate::error::DeviceError;
 /// The device, while it is open.
 static DEVICE: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
-/// How long to wait while another thread opens the device. If the process forks meanwhile, nothing unlocks [`DEVICE`] in the child.
+/// How long to wait while another thread opens the device. If the process forks in the meantime, nothing unlocks [`DEVICE`] in the child.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Device {

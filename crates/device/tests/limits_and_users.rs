@@ -102,7 +102,7 @@ fn unusable_addresses_are_refused() {
     assert!(matches!(error, DeviceError::AddressInUse { .. }), "{error}");
     let address = listener.local_address();
     drop(listener);
-    // The reservation keeps other programs from listening there meanwhile.
+    // The reservation keeps other programs from listening there in the meantime.
     let _reserved = side.device.reserve(address).unwrap();
     let started = Instant::now();
     let short = Duration::from_millis(50);

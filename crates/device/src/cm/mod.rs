@@ -446,7 +446,7 @@ impl<H: Handler> Inner<H> {
             ended
                 .extend(unanswered.filter(|id| self.manager.state(*id).is_some_and(is_unanswered)));
             for id in ended {
-                // The connection may have ended meanwhile.
+                // The connection may have ended in the meantime.
                 let _ = self.manager.peer_ended(now, id);
             }
         }

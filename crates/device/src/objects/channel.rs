@@ -28,7 +28,7 @@ impl Channel {
     }
 
     /// Waits up to `timeout` (`None`: without limit) for the next completion queue that is ready, and leaves the engine to its
-    /// thread meanwhile.
+    /// thread in the meantime.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`], or waiting failed.

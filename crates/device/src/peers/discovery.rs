@@ -378,7 +378,7 @@ fn node_of_peer(shared: &Shared, qp: QpId) -> Option<NodeId> {
     info.attributes.peer?.node
 }
 
-/// Connects a queue pair to its link, unless it has been destroyed meanwhile, or the link leads to a device other than its
+/// Connects a queue pair to its link, unless it has been destroyed in the meantime, or the link leads to a device other than its
 /// peer's.
 fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
     let known = node_of_peer(shared, waiting.qp);

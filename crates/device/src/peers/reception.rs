@@ -75,7 +75,7 @@ impl Reception {
                     tracing::debug!(uid, "dropped a client of another user: both sides need RKEY_SHARE=all");
                 }
                 Err(error) => {
-                    // Most likely no descriptor is available. Clients wait in the socket's backlog meanwhile.
+                    // Most likely no descriptor is available. Until accepting resumes, clients wait in the socket's backlog.
                     tracing::warn!(block, %error, "cannot accept a client; will retry shortly");
                     shared
                         .qp_numbers

@@ -439,7 +439,7 @@ impl EngineDriver {
             return true;
         }
         let engine = self.engine.lock();
-        // The program may have taken over the engine by polling meanwhile.
+        // The program may have taken over the engine by polling in the meantime.
         if self.schedule.mode() == Mode::Asleep {
             self.schedule.take_over(&engine);
             return false;

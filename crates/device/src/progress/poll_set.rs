@@ -5,7 +5,7 @@
 //! barrier on all processors, and waits until every thread that was checking at that moment has finished. Only then does it
 //! free the old list, and with it the memory of detached links.
 //!
-//! A thread announces a check in its own count, which is odd meanwhile. The order of a check is: announce (plain store),
+//! A thread announces a check in its own count, which is odd during the check. The order of a check is: announce (plain store),
 //! compiler fence, load the list. The order of a change is: store the list, heavy barrier, read the counts. Either the
 //! barrier comes after the announcement, and the change waits until the count changes, or the load comes after the barrier,
 //! and finds the new list.

@@ -2,7 +2,7 @@
 //!
 //! A thread that runs the engine takes its packets before it releases the lock, so that none is lost if another thread then
 //! destroys a queue pair. Only one thread at a time sends, so packets leave in order. That thread also sends what others take
-//! meanwhile, but not for ever: it leaves the rest to the engine thread.
+//! in the meantime, but not for ever: it leaves the rest to the engine thread.
 
 use std::sync::Arc;
 

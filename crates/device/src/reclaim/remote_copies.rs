@@ -1,7 +1,7 @@
 //! Peers that copy to and from our memory with system calls, also after their link was lost.
 //!
 //! A request with a remote iovec lets the peer copy to or from our memory with its own system call. A peer can be stopped just
-//! before that call, for any length of time, and its link can be lost meanwhile. So before memory returns to the program,
+//! before that call, for any length of time, and its link can be lost in the meantime. So before memory returns to the program,
 //! the permits of all lost links are revoked, and each of their peers must have been seen outside such a call, stopped, or
 //! dead ([`PeerAccess`]).
 //!

@@ -80,7 +80,7 @@ use waiting::Waiting;
 
 /// The wires of this process, by their settings.
 static WIRES: Mutex<Vec<(WireConfig, Weak<Wire>)>> = Mutex::new(Vec::new());
-/// How long to wait while another thread opens a wire. If the process forks meanwhile, nothing unlocks [`WIRES`] in the child.
+/// How long to wait while another thread opens a wire. If the process forks in the meantime, nothing unlocks [`WIRES`] in the child.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A packet from another host.

@@ -98,7 +98,7 @@ fn has_stopped(pid: u32) -> bool {
     };
     let process = std::path::Path::new("/proc").join(pid.to_string());
     let tasks = std::fs::read_dir(process.join("task")).unwrap();
-    // A thread that ends meanwhile has no state, and is missing in the list.
+    // A thread that ends in the meantime has no state, and is missing in the list.
     let states: Vec<_> = tasks.filter_map(|task| fields(task.ok()?.path())).collect();
     let threads = fields(process).unwrap()[17].parse();
     threads == Ok(states.len()) && states.iter().all(|fields| fields[0] == "T")
