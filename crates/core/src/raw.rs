@@ -1,6 +1,6 @@
 //! Raw keys: everything a peer needs to access a region, as bytes, and the peer's table that maps them to numbers.
 //!
-//! This is for libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit
+//! The module serves libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit
 //! number that the program's requests name instead of the key itself.
 
 use crate::{Key, WireKey};

@@ -152,8 +152,8 @@ impl<S: Source> Monitor for Imported<S> {
         }
     }
 
-    /// The entry became pending before this reads the count, and `change` increments the count before it looks for
-    /// entries. So either this sees the change, or the change ends the entry.
+    /// The entry became pending before this method reads the count, and `change` increments the count before it looks for
+    /// entries. So either this method sees the change, or the change ends the entry.
     fn check(&self, range: VaRange) -> Verdict {
         match self.confirm(range) {
             Verdict::Fresh => self.validate(range),

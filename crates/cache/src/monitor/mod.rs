@@ -63,7 +63,7 @@ pub struct TooManyCaches;
 
 /// Notices changes of memory, and ends the affected entries ([`Entries::invalidate`]).
 ///
-/// The caches call it without holding a lock. A cache whose registrar follows addresses or objects calls `watch` and
+/// The caches call the monitor without holding a lock. A cache whose registrar follows addresses or objects calls `watch` and
 /// `check` only if the monitor [requires it](Monitor::watches_all).
 pub trait Monitor: Send + Sync {
     /// The name, as in `FI_MR_CACHE_MONITOR`.

@@ -546,7 +546,7 @@ fn links_without_messages_make_room_for_others() {
     const EVICTED: usize = 100;
     let idle = (0..half_open::MAX + EVICTED).map(|_| raw_connection(&name));
     let idle: Vec<OwnedFd> = idle.collect();
-    // All belong to the same process as the client, so the oldest are closed. Once this one is closed, all have been accepted.
+    // All connections come from the client's process, so the oldest are closed. Once this one is closed, all have been accepted.
     assert!(is_closed(&idle[EVICTED - 1]));
     establish(&client, &server);
     drop(idle);

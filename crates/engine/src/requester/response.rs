@@ -354,7 +354,7 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
 
 /// Whether a peer has been "not ready" for longer than this queue pair's limit.
 ///
-/// Counts the delays between its NAKs instead of reading the clock, which can stop and then jump.
+/// Counts the delays between the peer's NAKs instead of reading the clock, which can stop and then jump.
 fn patience_is_over(qp: &mut Qp) -> bool {
     let patience = qp.patience();
     match qp.req.not_ready_for {

@@ -73,7 +73,8 @@ struct Segments {
 
 /// A link to a device in another process of this host, in one role.
 ///
-/// One thread at a time uses it. Other threads may use its [`Line`] (the control socket) and its [`PollView`].
+/// Only one thread at a time may use the link. Other threads may use its [`Line`] (the control socket) and its
+/// [`PollView`].
 #[derive(Debug)]
 pub struct ShmLink {
     node: NodeId,
