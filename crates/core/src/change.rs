@@ -193,7 +193,7 @@ impl Changing<'_> {
             self.table.fill(&retired, *new, rights);
             let held = retired.must_be_held();
             let revived = retired.revive(held);
-            debug_assert!(revived.is_ok(), "it is drained, and that does not change");
+            debug_assert!(revived.is_ok(), "a drained region stays drained");
         }
         Ok(region)
     }

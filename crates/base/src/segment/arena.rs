@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// How a peer with the descriptor of an arena can access its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// Read them. (A descriptor opened for reading would not be enough: a process can reopen it for writing through
+    /// Read the bytes. (A descriptor opened for reading would not be enough: a process can reopen it for writing through
     /// `/proc`. So such an arena is sealed against further writable mappings.)
     ReadOnly,
     /// Read and write the bytes.

@@ -77,7 +77,9 @@ impl Stream {
         match rustix::net::send(&self.socket, &frame, flags) {
             Ok(sent) if sent == frame.len() => Ok(()),
             // The packets of a handshake fit into the socket's buffer, unless the peer reads none.
-            Ok(_) | Err(Errno::AGAIN) => Err(DeviceError::Handshake("the peer does not read")),
+            Ok(_) | Err(Errno::AGAIN) => {
+                Err(DeviceError::Handshake("the peer does not read its socket"))
+            }
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PEER_CLOSED),
             Err(error) => Err(DeviceError::io("sending to the peer")(error)),
         }

@@ -72,7 +72,10 @@ impl Reception {
                 Ok(None) => return linked,
                 Ok(Some(acceptor)) => self.admit(shared, acceptor),
                 Err(HandshakeError::NotAllowed(uid)) => {
-                    tracing::debug!(uid, "dropped a client of another user: both sides need RKEY_SHARE=all");
+                    tracing::debug!(
+                        uid,
+                        "dropped a client of another user: both sides need RKEY_SHARE=all"
+                    );
                 }
                 Err(error) => {
                     // Most likely no descriptor is available. Until accepting resumes, clients wait in the socket's backlog.
