@@ -187,7 +187,7 @@ fn a_number_without_a_queue_pair_causes_a_timeout() {
 }
 
 /// The owner of the number exists, but closes every connection before it answers, while a thread of its process waits
-/// for a processor: the queue pair keeps waiting, also between two attempts. When the owner closes its socket, it
+/// for a processor: the queue pair keeps waiting, even between two attempts. When the owner closes its socket, the owner
 /// counts as gone.
 #[test]
 fn an_owner_that_cannot_answer_is_waited_for() {

@@ -13,7 +13,7 @@ use thiserror::Error;
 /// Why a copy from or to another process failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum CmaError {
-    /// The kernel does not allow it (`EPERM`), does not offer it (`ENOSYS`), or cannot do it now (`ENOMEM`).
+    /// The kernel does not allow the copy (`EPERM`), does not offer it (`ENOSYS`), or cannot do it now (`ENOMEM`).
     #[error("the kernel refuses access to the other process's memory: {}", io::Error::from_raw_os_error(*.errno))]
     Refused {
         /// The error number.

@@ -10,7 +10,8 @@ use rkey_base::range::VaRange;
 use std::fmt;
 use std::ops::Deref;
 
-/// A registration, valid until this is dropped. Dropping it does not deregister an entry, which stays for the next lookup.
+/// A registration, valid until the guard is dropped. Dropping the guard does not deregister an entry, which stays for the next
+/// lookup.
 ///
 /// If the memory changes while a guard exists, the guard keeps its registration. No further lookup gets the entry,
 /// which is deregistered when its last guard is dropped.

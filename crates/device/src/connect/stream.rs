@@ -18,9 +18,9 @@ use super::packet::{PEER_CLOSED, Received, parse};
 use crate::error::DeviceError;
 use crate::wire::WirePath;
 
-/// If a host is silent for this long, it is asked whether it still exists.
+/// If a host is silent for this long, TCP keepalive probes check whether it still responds.
 const IDLE: Duration = Duration::from_secs(10);
-/// A host that leaves this many questions unanswered has ended, with this pause between them.
+/// The number of unanswered TCP keepalive probes after which a host counts as ended, and the pause between two probes.
 const PROBES: (u32, Duration) = (4, Duration::from_secs(3));
 
 /// A TCP connection to the peer's host.

@@ -38,8 +38,8 @@ pub fn refused(what: &str) {
     }
 }
 
-/// Reports a connection that was refused, to the watcher or to the log. The program also learns of it in other ways and may
-/// expect it, so it is logged at level `info`.
+/// Reports a connection that was refused, to the watcher or to the log. The program also learns of the refusal in other ways and
+/// may expect it, so the log has it at level `info`.
 pub(crate) fn refused_connection(what: &str) {
     match watcher() {
         Some(watcher) => watcher.lock().tell(what),

@@ -1,5 +1,5 @@
-//! TCP connections to other hosts that have connected queue pairs with ours. The peer's system closes its connection when the peer's
-//! process ends, and ours when its host stops responding: then the queue pairs fail.
+//! TCP connections to other hosts whose queue pairs are connected to ours. The peer's system closes a connection when the peer's
+//! process ends, and our system closes it when the peer's host stops responding. The queue pairs then fail.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

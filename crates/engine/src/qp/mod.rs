@@ -49,7 +49,7 @@ pub struct QpConfig<Cq = CqId, Srq = SrqId> {
     /// The number under which peers' accesses through the queue pair are counted. `None` means the number of its
     /// endpoint.
     pub counted_as: Option<u32>,
-    /// Its peer, for regions that serve one peer only (FI-212): a number that the owner assigns.
+    /// The queue pair's peer, for regions that serve one peer only (FI-212): a number that the owner assigns.
     pub peer: Option<u32>,
 }
 

@@ -138,7 +138,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
         QpState::Sqd if from == QpState::Rts => {
             qp.state = to;
             qp.draining = true;
-            // If nothing that was started is outstanding, this reports the queue as drained.
+            // If nothing that was started is outstanding, this call reports the queue as drained.
             x.complete_ended_sends(qp);
         }
         _ => qp.state = to,

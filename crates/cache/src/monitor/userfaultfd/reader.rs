@@ -19,8 +19,8 @@ const AT_ONCE: usize = 16;
 
 /// Reads the events of a [`Userfaultfd`](super::Userfaultfd), in a thread that the program provides.
 ///
-/// When it is dropped, the monitor stops: memory is no longer watched, all entries end, and the threads that waited for
-/// it continue.
+/// When the reader is dropped, the monitor stops: memory is no longer watched, all entries end, and the threads that waited for
+/// the reader continue.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
