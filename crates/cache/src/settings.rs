@@ -75,7 +75,7 @@ impl MonitorName {
                     let seen = paths.iter().filter(|(_, seen)| *seen).count();
                     let all = paths.len();
                     Ok(format!(
-                        "intercepts {seen} of the {all} ways to change memory that were tried"
+                        "intercepts {seen} of the {all} ways to change memory that the probe tested"
                     ))
                 }
                 Err(error) => Err(error.to_string()),

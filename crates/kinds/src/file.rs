@@ -271,7 +271,7 @@ impl DmaBuf {
             return Err(Fault::at(address));
         }
         let refused = |why: String| {
-            let what = format_args!("cannot access a DMA-buf: {why}");
+            let what = format_args!("cannot access the DMA-buf at {address:#x}: {why}");
             self.complaints.log(what);
             Fault::at(address)
         };

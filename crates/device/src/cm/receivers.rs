@@ -166,15 +166,15 @@ impl Carrier {
             Ok(Reached::OtherUser(uid)) => self.notices.add(
                 now,
                 format!(
-                    "{text} belongs to another user ({uid}): connections through it are refused; \
-                     if you trust that user, set RKEY_SHARE=all for both"
+                    "the socket {text} belongs to user {uid}: connections through it are refused; \
+                     if you trust that user, set RKEY_SHARE=all for both programs"
                 ),
             ),
             Ok(_) => {}
-            Err(error) => {
-                let text = "the connection manager cannot connect to another process";
-                self.notices.add(now, format!("{text}: {error}"));
-            }
+            Err(error) => self.notices.add(
+                now,
+                format!("the connection manager cannot connect to the socket {text}: {error}"),
+            ),
         }
         reached.unwrap_or(Reached::Busy)
     }

@@ -255,7 +255,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// A description of the side that a connection waits for, and of the action; `None` if it waits for nothing.
+/// The side that a connection waits for, and what that side must do; `None` if the connection waits for nothing.
 fn waits_for(info: &Info, other: Other) -> Option<String> {
     let peer = || match other.pid {
         Some(pid) => format!("process {pid}"),
