@@ -160,7 +160,11 @@ impl Listener {
             Channel::Local(socket) => {
                 let Credentials { uid, pid, .. } = peer_credentials(socket).ok()?;
                 if !self.device.scope().admits(uid) {
-                    tracing::info!(uid, ?pid, "dropped a client of another user: both sides need RKEY_SHARE=all");
+                    tracing::info!(
+                        uid,
+                        ?pid,
+                        "dropped a client of another user: both sides need RKEY_SHARE=all"
+                    );
                     return None;
                 }
                 self.device.check_identity(side.node, uid, pid).ok()?;

@@ -46,7 +46,13 @@ pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {
             _ => pid.is_none_or(|pid| !waits_for_a_processor(pid)),
         };
         last = Some((pid, had_its_chance));
-        tracing::debug!(?qp, peer, ?pid, had_its_chance, "the peer of a queue pair does not respond");
+        tracing::debug!(
+            ?qp,
+            peer,
+            ?pid,
+            had_its_chance,
+            "the peer of a queue pair does not respond"
+        );
         shared
             .driver
             .command(|engine| engine.judge_silence(qp, had_its_chance));
