@@ -32,7 +32,7 @@ impl Companion {
         let found = files.into_iter().find_map(|file| open(&file));
         if found.is_none() {
             tracing::error!(
-                "neither {} nor {LIBRARY} is in {folders:?}; put {library} next to one of them",
+                "neither {} nor {LIBRARY} is in {folders:?}: put one of these two files into the directory of {library}",
                 front_end.file
             );
         }

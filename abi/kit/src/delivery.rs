@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earlier_values_follow_the_directory() {
+    fn our_directory_comes_before_existing_values_of_variables() {
         let set = |name: &str| match name {
             "LD_PRELOAD" => Some(OsString::from("/lib/other.so")),
             "FI_PROVIDER" => Some(OsString::from("shm")),

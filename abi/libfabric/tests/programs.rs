@@ -130,7 +130,7 @@ fn without_its_provider_the_library_says_what_is_missing() {
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     let advice = "neither librkey-fi.so nor librkey_all.so is in";
     assert!(
-        log.contains(advice) && log.contains("put libfabric.so.1 next to one of them"),
+        log.contains(advice) && log.contains("into the directory of libfabric.so.1"),
         "{log}"
     );
     assert!(!output.status.success());

@@ -275,7 +275,10 @@ fn no_ud_param() -> UdParam {
 fn datagram(id: &IdObject, rep: &SidrRep) -> Result<Draft, Errno> {
     let status = rep.checked_status();
     if status != SidrStatus::VALID {
-        tracing::info!("the peer has no datagram queue pair for this service: {status}");
+        tracing::info!(
+            "the peer has no datagram queue pair for the service id {:#x}: {status}",
+            rep.service.0
+        );
         return Ok(plain(id, CM_EVENT_UNREACHABLE, status.0.into()));
     }
     let param = UdParam {

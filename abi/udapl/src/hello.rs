@@ -1,4 +1,5 @@
-//! The messages that two providers exchange when they connect (before the programs' private data) and when they disconnect.
+//! The messages that two providers exchange when EPs connect, when a connection ends, and when a datagram EP requests the address of
+//! another. The program's private data is at the end of the message.
 
 use rkey_device::DeviceError;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -15,20 +16,20 @@ const LEN: usize = 8 + 4 + 2 + 16 + 16 + 8 + 4 + 4;
 pub enum Purpose {
     /// An EP requests a connection.
     Request = 1,
-    /// An EP accepts it.
+    /// An EP accepts a connection, or a datagram EP tells its address.
     Answer = 2,
     /// An EP has disconnected.
     Disconnect = 3,
     /// The connection of an EP broke.
     Break = 4,
-    /// A datagram EP requests the address of another one.
+    /// A datagram EP requests the address of another datagram EP.
     DatagramRequest = 5,
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Why it was sent.
+    /// Why the message was sent.
     pub purpose: Purpose,
     /// The listener of the sender's IA, for [`Purpose::Disconnect`] and [`Purpose::Break`].
     pub control: SocketAddr,
@@ -46,7 +47,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Encodes it for the wire.
+    /// Encodes the message for the wire.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LEN + self.data.len());

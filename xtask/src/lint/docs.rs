@@ -16,7 +16,7 @@ const DOCUMENTS: &[&str] = &[
     ".ci/run",
 ];
 
-/// The documents that must exist.
+/// Checks that every document in `DOCUMENTS` exists and is not empty.
 pub(super) fn documents(tree: &Tree) -> Vec<Finding> {
     let missing = |path: &&&str| {
         tree.get(path)
@@ -29,7 +29,7 @@ pub(super) fn documents(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Each source file opens with a `//!` paragraph for a newcomer.
+/// Checks that each source file opens with a `//!` paragraph for a newcomer.
 pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.is_rust()) {
@@ -53,7 +53,7 @@ pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A table of modules at the top of a file lists every module of the file, and no others.
+/// Checks that a table of modules at the top of a file lists every module of the file, and no others.
 pub(super) fn tables(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| file.is_rust()) {

@@ -124,13 +124,14 @@ impl CollectiveArgs<'_> {
 /// The size of a block in bytes, if the operation is not too big. It moves `blocks` blocks, or one for each of the `members`
 /// if that is more.
 fn block_size(count: usize, size: usize, blocks: usize, members: Option<usize>) -> Result<usize> {
-    let block = count.checked_mul(size).ok_or(FiError::MSGSIZE)?;
     let most = blocks.max(members.unwrap_or(1)).max(1);
-    if block.checked_mul(most).is_none_or(|all| all > BYTES_MAX) {
-        tracing::warn!("a collective operation is too large: it can move at most {BYTES_MAX} B");
-        return Err(FiError::MSGSIZE);
-    }
-    Ok(block)
+    let fits = |block: &usize| block.checked_mul(most).is_some_and(|all| all <= BYTES_MAX);
+    count.checked_mul(size).filter(fits).ok_or_else(|| {
+        tracing::warn!(
+            "a collective operation of {most} blocks of {count} elements of {size} B is too large: it can move at most {BYTES_MAX} B"
+        );
+        FiError::MSGSIZE
+    })
 }
 
 impl Endpoint {

@@ -118,7 +118,7 @@ impl Endpoint {
         );
         if let Err(why) = live.admission.admits(&request.hello, asker, port) {
             complain(format_args!(
-                "a connection from {} was refused: {why}",
+                "refused a connection from {}: {why}",
                 request.hello.name
             ));
             request.incoming.reject("");

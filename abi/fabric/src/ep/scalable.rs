@@ -122,7 +122,8 @@ impl Sep {
         Ok(())
     }
 
-    /// Removes a context that is being closed; it still counts as a user. When this returns, no new peer connects to it.
+    /// Removes a context that is being closed. `users` counts the context until its close has ended. When this returns, no new peer
+    /// connects to the context.
     pub(super) fn leave(&self, direction: Direction, index: usize) {
         self.slots(direction).lock()[index] = None;
         // The listeners' thread may have found the context just before. Its handler takes `receivers` but never

@@ -183,14 +183,14 @@ pub(super) const THREADING: Values = &[
     (4, "FI_THREAD_COMPLETION"),
     (5, "FI_THREAD_ENDPOINT"),
 ];
-/// Models of progress.
+/// Progress models.
 pub(super) const PROGRESS: Values = &[
     (0, "FI_PROGRESS_UNSPEC"),
     (1, "FI_PROGRESS_AUTO"),
     (2, "FI_PROGRESS_MANUAL"),
     (3, "FI_PROGRESS_CONTROL_UNIFIED"),
 ];
-/// Management of resources.
+/// Resource management.
 pub(super) const RESOURCE_MGMT: Values = &[
     (0, "FI_RM_UNSPEC"),
     (1, "FI_RM_DISABLED"),

@@ -221,7 +221,10 @@ impl Visit<'_> {
             let region = scope.register(&mut bytes, Access::empty())?;
             self.connection.read(&region, .., &self.key, 0)?.wait()
         })?;
-        ensure!(bytes == pattern(6, 4096), "the bytes differ");
+        ensure!(
+            bytes == pattern(6, 4096),
+            "the 4096 B that we read differ from those that the owner wrote"
+        );
         Ok("4096 B read into a plain Vec, which is no longer borrowed".into())
     }
 

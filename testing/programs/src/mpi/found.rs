@@ -24,8 +24,9 @@ impl Found {
     pub(super) fn add_ranks(&mut self, results: &Path) -> Result<()> {
         for rank in 0..4 {
             let file = results.with_extension(format!("results.{rank}"));
-            let text = fs::read_to_string(&file)
-                .with_context(|| format!("rank {rank} reported nothing"))?;
+            let text = fs::read_to_string(&file).with_context(|| {
+                format!("cannot read {}, the report of rank {rank}", file.display())
+            })?;
             self.add(&text);
         }
         Ok(())

@@ -108,7 +108,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Where in the ring the next write of data takes up to `want` bytes from, and how many.
+    /// The offset in the ring, and the length (at most `want` bytes), of the next write of data.
     #[must_use]
     pub fn room(&self, want: usize) -> Option<(u32, u32)> {
         if !self.may_send() {
@@ -132,7 +132,8 @@ impl Sending {
         Some(self.write(at, len, to, key, Some(Message::Data(len))))
     }
 
-    /// Where in the send ring the next write to mapped memory takes up to `want` bytes from, and how many. It needs no credits.
+    /// The offset in the ring, and the length (at most `want` bytes), of the next write to memory that the peer has mapped. Such a
+    /// write needs no credits.
     #[must_use]
     pub fn direct_room(&self, want: u32) -> Option<(u32, u32)> {
         match self.requests {
