@@ -66,7 +66,7 @@ fn answer(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Resu
         };
         parts.manager.accept(now, connection, &with)
     };
-    answered.map_err(errno)?;
+    answered.map_err(errno("rdma_accept"))?;
     // From now on, the program receives the events of the connection.
     entry(parts.handler, key)?.phase = Phase::Connected;
     Ok(())
@@ -135,7 +135,7 @@ fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result
             let data = to_field(data)?;
             parts.manager.reject(now, connection, reason, data, options)
         };
-        refused.map_err(errno)?;
+        refused.map_err(errno("rdma_reject"))?;
         entry(parts.handler, key)?.phase = Phase::Ended;
         Ok(())
     })

@@ -143,10 +143,11 @@ pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
         let own = entry(parts.handler, key)?;
         let service = ServiceId::new(own.port_space(), local.port());
         let made = parts.manager.listen(on, service, kind, backlog as usize);
-        let listener = made.map_err(errno)?;
+        let listener = made.map_err(errno("rdma_listen"))?;
         if let Err(error) = parts.open(service) {
             let now = parts.now;
-            parts.manager.unlisten(now, listener).map_err(errno)?;
+            let ended = parts.manager.unlisten(now, listener);
+            ended.map_err(errno("rdma_listen"))?;
             tracing::error!("cannot listen on port {}: {error}", local.port());
             return Err(Errno::from(&error));
         }

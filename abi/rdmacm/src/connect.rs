@@ -200,7 +200,7 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Resul
         own.rnr_retry = connect.queue_pair.rnr_retry;
         parts.manager.connect(now, &connect)
     };
-    let connection = made.map_err(errno)?;
+    let connection = made.map_err(errno("rdma_connect"))?;
     entry(parts.handler, key)?.phase = Phase::Connecting;
     parts.handler.set_connection(key, connection);
     Ok(())
@@ -233,7 +233,8 @@ pub fn establish_now(key: IdKey) -> Result<(), Errno> {
         let now = parts.now;
         let own = entry(parts.handler, key)?;
         let connection = own.connection.ok_or(Errno::INVAL)?;
-        parts.manager.establish(now, connection).map_err(errno)?;
+        let result = parts.manager.establish(now, connection);
+        result.map_err(errno("rdma_establish"))?;
         entry(parts.handler, key)?.phase = Phase::Connected;
         Ok(())
     })
@@ -317,7 +318,7 @@ pub unsafe extern "C" fn notify(id: *mut CmId, event: c_int) -> c_int {
                 return Err(ISCONN);
             }
             let result = parts.manager.communication_established(now, connection);
-            result.map_err(errno)
+            result.map_err(errno("rdma_notify"))
         })?;
         Ok(0)
     })

@@ -104,18 +104,19 @@ pub fn entry(hub: &mut Hub, key: IdKey) -> Result<&mut Entry, Errno> {
     hub.entries.get_mut(&key).ok_or(Errno::INVAL)
 }
 
-/// Maps an error of the connection manager to an error number, and logs it.
-#[must_use]
-pub fn errno(error: Error) -> Errno {
-    tracing::info!("the connection manager refused the call: {error}");
-    match error {
-        Error::InUse => Errno::from_raw(libc::EADDRINUSE),
-        Error::Full(_) => Errno::NOMEM,
-        Error::Unknown
-        | Error::WrongState(_)
-        | Error::WrongKind
-        | Error::NoBacklog
-        | Error::Addresses(..)
-        | Error::QueuePair(_) => Errno::INVAL,
+/// Maps an error that the connection manager returned for `call` to an error number, and logs it.
+pub fn errno(call: &'static str) -> impl Fn(Error) -> Errno {
+    move |error| {
+        tracing::info!("the connection manager refused {call}: {error}");
+        match error {
+            Error::InUse => Errno::from_raw(libc::EADDRINUSE),
+            Error::Full(_) => Errno::NOMEM,
+            Error::Unknown
+            | Error::WrongState(_)
+            | Error::WrongKind
+            | Error::NoBacklog
+            | Error::Addresses(..)
+            | Error::QueuePair(_) => Errno::INVAL,
+        }
     }
 }
