@@ -72,14 +72,10 @@ impl RequestObject {
 pub(crate) fn read_request(incoming: Incoming) -> Option<(Request, SocketAddr, Vec<u8>)> {
     let Some(mut hello) = Hello::decode(&incoming.peer().private_data) else {
         let why = why_not(&incoming.peer().private_data);
-        let peer = incoming.peer();
-        match peer.host {
-            Some(host) => complain(format_args!("refused a connection from host {host}: {why}")),
-            None => complain(format_args!(
-                "refused a connection from process {}: {why}",
-                peer.pid
-            )),
-        }
+        complain(format_args!(
+            "refused a connection from {}: {why}",
+            incoming.peer().described()
+        ));
         // Without a text, which the client would take for the program's data.
         incoming.reject("");
         return None;

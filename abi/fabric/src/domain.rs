@@ -394,7 +394,7 @@ impl ProtectionDomain {
 
     fn deregister(&self, region: Region) {
         if let Err(error) = self.device.deregister(region) {
-            tracing::debug!(%error, "cannot deregister a region of all memory");
+            tracing::debug!(%error, "cannot deregister {}, which covers all memory", region.id);
         }
     }
 }
@@ -406,7 +406,7 @@ impl Drop for ProtectionDomain {
             self.deregister(region);
         }
         if let Err(error) = self.device.close_domain(self.id) {
-            tracing::debug!(%error, "cannot close a protection domain");
+            tracing::debug!(%error, "cannot close {}", self.id);
         }
     }
 }

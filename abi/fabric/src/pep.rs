@@ -309,8 +309,11 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         let handler = move |incoming: Incoming| {
             match weak.upgrade() {
                 Some(pep) => {
+                    let peer = incoming.peer().described();
                     if let Err(error) = pep.handle_request(incoming) {
-                        tracing::info!("cannot report a connection request: {error:?}");
+                        tracing::info!(
+                            "cannot report the connection request of {peer}: {error:?}"
+                        );
                     }
                 }
                 None => incoming.reject(""),

@@ -208,7 +208,7 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
     if let Ok(object) = unsafe { ibverbs::object::find::<ibverbs::qp::QpObject>(qp) }
         && let Err(error) = object.qp.device().drive_until_idle()
     {
-        tracing::debug!(%error, "cannot drive the device before moving a queue pair to the error state");
+        tracing::debug!(%error, "cannot drive the device before moving queue pair {:#x} to the error state", object.qp.qpn());
     }
     let mut attr = QpAttr {
         qp_state: QPS_ERR,

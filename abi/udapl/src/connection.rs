@@ -221,15 +221,17 @@ impl Ep {
         }
         let Some(hello) = Hello::decode(&peer.private_data) else {
             tracing::warn!(
-                "process {} answered a connection request but is not a uDAPL program; connection refused",
-                peer.pid
+                "EP {:#x} refused a connection: {}, which answered its request, does not use uDAPL",
+                self.handle,
+                peer.described()
             );
             return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);
         };
         if !self.ia().device.is_listener(peer, hello.control) {
             tracing::warn!(
-                "process {} claims to listen at {}, but does not; connection refused",
-                peer.pid,
+                "EP {:#x} refused a connection: {} claims to listen at {}, but does not",
+                self.handle,
+                peer.described(),
                 hello.control
             );
             return self.failed(attempt, CONNECTION_EVENT_NON_PEER_REJECTED, &[]);
@@ -448,7 +450,7 @@ impl Ep {
         // The worker withdraws a pending connection request.
         self.ia().worker().ring();
         if let Err(error) = self.ia().device.drive_until_idle() {
-            tracing::debug!(%error, "cannot acknowledge received messages");
+            tracing::debug!(%error, "cannot acknowledge the messages of EP {:#x}", self.handle);
         }
         self.flush();
         let purpose = match step {
@@ -469,7 +471,13 @@ impl Ep {
         let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
         match self.ia().begin_connect(peer.control, &[], &hello) {
             Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
-            Err(error) => tracing::debug!(%error, "cannot notify a peer of a disconnect"),
+            Err(error) => {
+                tracing::debug!(
+                    %error,
+                    "cannot notify the peer of EP {:#x} that the connection has ended",
+                    self.handle
+                );
+            }
         }
     }
 

@@ -462,7 +462,7 @@ impl Evd {
             false => Ok(()),
         };
         if let Err(error) = armed.and_then(|()| self.cq.watch(&self.ia.channel)) {
-            tracing::debug!(evd = self.handle, %error, "cannot watch its completion queue");
+            tracing::debug!(%error, "cannot watch the completion queue of EVD {:#x}", self.handle);
         }
     }
 

@@ -82,7 +82,8 @@ impl Service {
         };
         let target_address = target_address.ok_or_else(|| {
             tracing::info!(
-                "a connection qualifier has at most 48 bits, and the low 16 bits must not be 0"
+                "{:#x} is not a connection qualifier: it must have at most 48 bits, and its low 16 bits must not all be 0",
+                conn_qual.unwrap_or_default()
             );
             Fail::new(CONN_QUAL_UNAVAILABLE, NO_SUBTYPE)
         })?;
@@ -192,8 +193,9 @@ impl Service {
     pub fn deliver(self: &Arc<Self>, (incoming, hello): Received) {
         let Some(hello) = hello else {
             tracing::info!(
-                "process {} requested a connection but is not a uDAPL program; request refused",
-                incoming.peer().pid
+                "refused a request for connection qualifier {} from {}, which does not use uDAPL",
+                self.conn_qual,
+                incoming.peer().described()
             );
             incoming.reject("");
             return;
@@ -213,8 +215,9 @@ impl Service {
         }
         if !incoming.listens_at(hello.control) {
             tracing::warn!(
-                "process {} claims to listen at {}, but does not; request refused",
-                incoming.peer().pid,
+                "refused a request for connection qualifier {}: {} claims to listen at {}, but does not",
+                self.conn_qual,
+                incoming.peer().described(),
                 hello.control
             );
             incoming.reject("");
@@ -224,7 +227,8 @@ impl Service {
             Ok(ep) => ep,
             Err(fail) => {
                 tracing::info!(
-                    "cannot create an EP for a connection request; request refused: {fail}"
+                    "refused a request for connection qualifier {}: cannot create an EP: {fail}",
+                    self.conn_qual
                 );
                 incoming.reject("");
                 return;
@@ -244,7 +248,8 @@ impl Service {
             }
             Err(fail) => {
                 tracing::warn!(
-                    "cannot create a CR for a connection request; request dropped: {fail}"
+                    "dropped a request for connection qualifier {}: cannot create a CR: {fail}",
+                    self.conn_qual
                 );
                 match ep {
                     Some(ep) if matches!(self.target, Target::Provider) => discard(&ep),

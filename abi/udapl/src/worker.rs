@@ -169,7 +169,11 @@ struct Round {
 impl Round {
     fn run(mut self) {
         if let Err(error) = self.ia.sink_cq.watch(&self.ia.channel) {
-            tracing::debug!(%error, "cannot watch the queue for completions without an EVD");
+            tracing::debug!(
+                %error,
+                "IA {:#x} cannot watch its queue for completions without an EVD",
+                self.ia.handle
+            );
         }
         loop {
             let services = self.shared.services();
@@ -200,7 +204,11 @@ impl Round {
     /// The device has failed: notifies the program. Until the IA is closed, the worker only calls agents, also for this event.
     /// The usual rounds would spin: the descriptors of the failed device stay readable.
     fn fail(mut self, error: &DeviceError) {
-        tracing::error!(%error, "the device of an IA has failed; its connections make no more progress");
+        tracing::error!(
+            %error,
+            "the device of IA {:#x} has failed; the IA's connections make no more progress",
+            self.ia.handle
+        );
         let number = ASYNC_ERROR_IA_CATASTROPHIC;
         self.ia.tell(number, self.ia.handle, IA_CATASTROPHIC_ERROR);
         self.jobs.clear();
@@ -230,7 +238,11 @@ impl Round {
 
     /// Pauses after this round, because a listener failed and may stay readable.
     fn pause_after(&mut self, error: &DeviceError) {
-        tracing::debug!(%error, "cannot accept connection requests; retrying");
+        tracing::debug!(
+            %error,
+            "IA {:#x} cannot accept connection requests; retrying",
+            self.ia.handle
+        );
         self.pause = true;
     }
 

@@ -224,7 +224,7 @@ unsafe fn register_with(
 #[cold]
 fn close(device: &Device, region: &Region) {
     if let Err(error) = device.revoke_and_deregister(*region) {
-        tracing::warn!(%error, "cannot deregister a region after its handle could not be created");
+        tracing::warn!(%error, "cannot deregister {}, whose handle could not be created", region.id);
     }
 }
 
@@ -498,7 +498,7 @@ pub unsafe fn sweep(context: *mut Context) {
                 && let Ok(context) = mr.context()
                 && let Err(error) = context.device().revoke_and_deregister(mr.region())
             {
-                tracing::debug!(%error, "cannot deregister a region of a closing context");
+                tracing::debug!(%error, "cannot deregister {} of a closing context", mr.region().id);
             }
         }
     }

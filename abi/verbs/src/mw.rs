@@ -204,7 +204,7 @@ pub unsafe fn sweep(context: *mut Context) {
                 && let Ok(context) = mw.context()
                 && let Err(error) = context.device().deallocate_window(mw.window)
             {
-                tracing::debug!(%error, "cannot deallocate a window of a closing context");
+                tracing::debug!(%error, "cannot deallocate {} of a closing context", mw.window);
             }
         }
     }

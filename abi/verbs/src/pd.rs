@@ -264,7 +264,7 @@ pub unsafe fn sweep(context: *mut Context) {
                 && let Ok(context) = pd.context()
                 && let Err(error) = context.device().close_domain(pd.domain)
             {
-                tracing::debug!(%error, "cannot deallocate a protection domain of a closing context");
+                tracing::debug!(%error, "cannot deallocate protection {} of a closing context", pd.domain);
             }
         }
         for object in TdObject::pool().live(|td| td.context == context) {

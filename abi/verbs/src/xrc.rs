@@ -44,7 +44,7 @@ struct Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         if let Err(error) = self.device.close_domain(self.idle.0) {
-            tracing::debug!(%error, "cannot close an XRC domain");
+            tracing::debug!(%error, "cannot close {} of an XRC domain", self.idle.0);
         }
     }
 }

@@ -241,8 +241,8 @@ pub fn serve<T: Holder>(
         let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
             let why = why_not(&incoming.peer().private_data);
             complain(format_args!(
-                "refused a connection from process {}: {why}",
-                incoming.peer().pid
+                "refused a connection from {}: {why}",
+                incoming.peer().described()
             ));
             incoming.reject(NOT_UNDERSTOOD);
             return None;

@@ -337,9 +337,14 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
         }
         match entry.listener.try_accept() {
             Ok(Some(incoming)) if has_too_many(&clients.coming, incoming.peer()) => {
-                let (pid, uid) = (incoming.peer().pid, incoming.peer().uid);
+                let peer = incoming.peer();
+                let whose = match peer.host {
+                    Some(_) => "programs on other hosts together already have".to_owned(),
+                    None => format!("that process of user {} already has", peer.uid),
+                };
                 complain(format_args!(
-                    "refused a connection from process {pid} of user {uid}: it already has {OF_PROCESS_MAX} incomplete connections"
+                    "refused a connection from {}: {whose} {OF_PROCESS_MAX} incomplete connections",
+                    peer.described()
                 ));
                 incoming.reject(TOO_MANY);
             }

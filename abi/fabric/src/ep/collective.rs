@@ -97,9 +97,10 @@ impl Memory<'_> {
                     .map(|(at, one)| (buffer(one.addr, one.count * size), desc.get(at)))
                     .collect())
             }
-            Self::List(..) => {
+            Self::List(list, _) => {
                 tracing::warn!(
-                    "the buffers in a list of a collective operation must have {elements} elements in total"
+                    "the buffers in a list of a collective operation have {} elements in total, but must have {elements}",
+                    elements_of(list)
                 );
                 Err(FiError::INVAL)
             }
@@ -227,7 +228,8 @@ impl Endpoint {
                 let rank = address.and_then(|address| rdm.rank_of(it.group, address));
                 rank.ok_or_else(|| {
                     tracing::warn!(
-                        "root_addr of a collective operation is not a member of the group"
+                        "root_addr {:#x} of a collective operation is not a member of the group",
+                        it.root
                     );
                     FiError::INVAL
                 })?

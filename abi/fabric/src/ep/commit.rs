@@ -37,7 +37,7 @@ pub(super) fn commit(host: &EpHost, from: &Connection, payload: &[u8]) -> Result
             .is_some_and(|region| host.domain.persistent.lock().contains(&region));
         if !promised {
             complain(format_args!(
-                "a write requests FI_COMMIT_COMPLETE, but its region was registered without FI_RMA_PMEM"
+                "a write of {len} B at {addr:#x} requests FI_COMMIT_COMPLETE, but its region was registered without FI_RMA_PMEM"
             ));
             return Err(FiError::INVAL);
         }

@@ -169,8 +169,9 @@ impl Endpoint {
         }
         let mut sorted = addresses.clone();
         sorted.sort_unstable();
-        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-            tracing::warn!("fi_join_collective: an address is in the address vector set twice");
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            let twice = rkey_rdm::address::to_text(pair[0]);
+            tracing::warn!("fi_join_collective: {twice} is in the address vector set twice");
             return Err(FiError::INVAL);
         }
         let rank = addresses.iter().position(|address| *address == own);
@@ -202,7 +203,7 @@ impl Endpoint {
             let ep = Arc::clone(self);
             let spawned = rkey_device::threads::spawn("rkey-fi-join", move || ep.attend(address));
             if let Err(error) = spawned {
-                tracing::debug!(%error, "cannot start a thread: the program must make progress until it has joined");
+                tracing::debug!(%error, "cannot start a thread that joins a group: the program must make progress meanwhile");
             }
         }
     }

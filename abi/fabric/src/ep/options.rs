@@ -238,7 +238,7 @@ pub(super) unsafe extern "C" fn setopt(
                     target.endpoint()?;
                     match take::<u8>(value, len)? {
                         0 => Err(FiError::OPNOTSUPP.because(format_args!(
-                            "FI_OPT_SHARED_MEMORY_PERMITTED cannot be false: endpoints reach peers only through shared memory"
+                            "FI_OPT_SHARED_MEMORY_PERMITTED cannot be false: endpoints reach peers on this host only through shared memory"
                         ))),
                         _ => Ok(()),
                     }

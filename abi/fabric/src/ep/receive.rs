@@ -148,7 +148,7 @@ impl Endpoint {
         }
         if host.srx.is_some() {
             tracing::warn!(
-                "receives of an endpoint with a shared receive context are posted to the context"
+                "the endpoint has a shared receive context: post its receives to that context"
             );
             return Err(FiError::OPNOTSUPP);
         }

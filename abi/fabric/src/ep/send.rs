@@ -148,7 +148,9 @@ impl Exposed {
         match domain.device.try_deregister(self.region) {
             Ok(false) => return false,
             Ok(true) => {}
-            Err(error) => tracing::debug!(%error, "cannot deregister the region of a message"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot deregister {} of a message", self.region.id);
+            }
         }
         self.forget(domain);
         true

@@ -131,7 +131,7 @@ pub(super) fn count(mr: &Mr, state: &mut State) {
     state.counted = true;
     for region in mr.everywhere() {
         if let Err(error) = mr.domain.device.bind_counter(region.id, number) {
-            tracing::debug!(%error, "cannot count accesses to a region");
+            tracing::debug!(%error, "cannot count accesses to {}", region.id);
             return stop_counting(mr, state);
         }
     }

@@ -57,7 +57,7 @@ impl Local {
 
     fn end(&self, region: Region) {
         if let Err(error) = self.place.device.deregister(region) {
-            tracing::debug!(%error, "cannot deregister a cached region");
+            tracing::debug!(%error, "cannot deregister the cached {}", region.id);
         }
         self.place.exposed.end(region.local_key, &self.place.device);
     }

@@ -144,7 +144,7 @@ impl Mr {
     fn revoke(&self, region: Region) {
         self.forget_persistent(region);
         if let Err(error) = self.domain.device.revoke_and_deregister(region) {
-            tracing::debug!(%error, "cannot deregister a region");
+            tracing::debug!(%error, "cannot deregister {}", region.id);
         }
     }
 }

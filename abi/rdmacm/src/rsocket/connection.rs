@@ -55,7 +55,7 @@ impl Connection {
                 let taken = stream.received(immediate, |slot| link.take_target(slot));
                 if let Err(violation) = taken {
                     complain(format_args!(
-                        "rsocket peer violated the protocol; closing the connection: {violation}"
+                        "the peer of an rsocket violated the protocol; closing the connection: {violation}"
                     ));
                     failure = Some(PROTOCOL);
                     stream.end();

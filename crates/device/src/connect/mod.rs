@@ -61,6 +61,17 @@ pub struct Peer {
     pub private_data: Vec<u8>,
 }
 
+impl Peer {
+    /// Names the other side in messages: "process 4211", or "a program on 10.0.0.2".
+    #[must_use]
+    pub fn described(&self) -> String {
+        match self.host {
+            Some(host) => format!("a program on {host}"),
+            None => format!("process {}", self.pid),
+        }
+    }
+}
+
 impl Device {
     /// Listens at an address on this host (port 0: any free port, see [`Listener::local_address`]) for peers on this host.
     ///
