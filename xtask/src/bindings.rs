@@ -28,6 +28,6 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     if args.check {
         cargo.arg("--check");
     }
-    let status = cargo.status().context("cargo cannot be started")?;
+    let status = cargo.status().context("cannot start cargo")?;
     Ok(status.success())
 }

@@ -83,8 +83,8 @@ impl Tree {
 }
 
 fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
-    let entries =
-        std::fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read {}", directory.display()))?;
     for entry in entries {
         let entry = entry?;
         let path: PathBuf = entry.path();
@@ -99,7 +99,7 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<File>) -> Result<()> {
         if EXTENSIONS.contains(&extension) || NAMES.contains(&name.as_str()) {
             let relative = path.strip_prefix(root).unwrap_or(&path);
             let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("reading {}", path.display()))?;
+                .with_context(|| format!("cannot read {}", path.display()))?;
             files.push(File {
                 path: relative.to_string_lossy().replace('\\', "/"),
                 text,

@@ -187,7 +187,12 @@ impl Control {
 
     /// Leaves bytes for the other side; the next [`Control::arrive`] or [`Control::finish`] publishes them.
     pub(crate) fn leave(&self, side: usize, bytes: &[u8]) -> Result<()> {
-        anyhow::ensure!(bytes.len() <= BLOB - 8, "{} bytes do not fit", bytes.len());
+        anyhow::ensure!(
+            bytes.len() <= BLOB - 8,
+            "{} B do not fit into the control page, which has room for {} B",
+            bytes.len(),
+            BLOB - 8
+        );
         let [length, words @ ..] = &self.page.blob[side];
         for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
             let mut value = [0; 8];

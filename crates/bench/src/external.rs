@@ -87,10 +87,9 @@ impl External {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child =
-            child::start(&mut command).with_context(|| format!("{name} cannot be started"))?;
+        let mut child = child::start(&mut command).with_context(|| format!("cannot start {name}"))?;
         let (line, answers) = channel();
-        let out = child.stdout.take().context("its output is not piped")?;
+        let out = child.stdout.take().context("stdout is not piped")?;
         std::thread::spawn(move || {
             // UCX also writes warnings to standard output.
             let lines = BufReader::new(out).lines().map_while(Result::ok);
@@ -100,7 +99,7 @@ impl External {
                 }
             }
         });
-        let mut err = child.stderr.take().context("its errors are not piped")?;
+        let mut err = child.stderr.take().context("stderr is not piped")?;
         let complaints = std::thread::spawn(move || {
             let mut text = Vec::new();
             let _ = err.read_to_end(&mut text);

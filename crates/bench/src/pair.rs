@@ -33,8 +33,8 @@ impl std::str::FromStr for TargetSpec {
         let mut next = || {
             numbers
                 .next()
-                .context("a number is missing")?
-                .context("not a number")
+                .context("fewer than three numbers, separated by commas")?
+                .context("a word that is not a number")
         };
         let (descriptor, core, length) = (next()?, next()?, next()?);
         Ok(Self {

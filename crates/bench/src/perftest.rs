@@ -161,7 +161,8 @@ fn perftest_once(
 /// It cannot be started, or was killed because the benchmark stops.
 fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
     let mut child = Guard(child::start(command.stdout(Stdio::piped()))?);
-    let mut out = child.0.stdout.take().context("its output is not piped")?;
+    let out = child.0.stdout.take();
+    let mut out = out.context("the output of ucx_perftest is not piped")?;
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
         out.read_to_end(&mut text).map(|_| text)
@@ -175,7 +176,7 @@ fn output_of(command: &mut Command, stop: &Stop) -> Result<Option<String>> {
     };
     let text = reader
         .join()
-        .map_err(|_| anyhow::anyhow!("its output is lost"))??;
+        .map_err(|_| anyhow::anyhow!("the thread that reads ucx_perftest's output panicked"))??;
     Ok(status
         .success()
         .then(|| String::from_utf8_lossy(&text).into_owned()))
@@ -191,11 +192,11 @@ fn parse_perftest(text: &str) -> Result<f64> {
     let column = head
         .split(',')
         .position(|name| name == "overall_lat")
-        .context("its output has no column overall_lat")?;
+        .context("the output of ucx_perftest has no column overall_lat")?;
     let value = figures
         .split(',')
         .nth(column)
-        .context("its line of figures has no value for overall_lat")?;
+        .context("ucx_perftest printed no value for overall_lat")?;
     Ok(value.trim().parse::<f64>()? * 1000.0)
 }
 

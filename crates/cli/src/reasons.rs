@@ -37,7 +37,7 @@ pub(crate) fn examples() -> Result<Vec<Denial>> {
 }
 
 fn range(start: u64, len: u64) -> Result<VaRange> {
-    VaRange::new(start, len).context("a range that wraps")
+    VaRange::new(start, len).context("the range wraps past the last address")
 }
 
 impl Table {
@@ -71,7 +71,9 @@ impl Table {
     fn ask(&mut self, key: Key, addr: u64, len: u64, operation: Operation) -> Result<()> {
         let (who, key) = (self.accessor(), WireKey::Device(key));
         let answer = self.table.check_remote(&who, key, addr, len, operation);
-        let denial = answer.err().context("the mistake was granted")?;
+        let denial = answer
+            .err()
+            .context("an access that must be denied was granted")?;
         self.denials.push(*denial);
         Ok(())
     }
@@ -85,14 +87,20 @@ impl Table {
         self.write(Key(0x42), BASE, 16)?;
         let deregistered = self.register(|_| {})?;
         let deregistering = self.table.deregister(deregistered.id)?;
-        anyhow::ensure!(deregistering.finish().is_ok(), "a region is in use");
+        anyhow::ensure!(
+            deregistering.finish().is_ok(),
+            "cannot deregister an unused region"
+        );
         self.write(deregistered.key, BASE, 16)?;
         self.write(Key(region.local_key.0), BASE, 16)?;
         let key = LocalKey(region.key.0);
         let local = self
             .table
             .check_local(self.domain, key, BASE, 16, LocalUse::Send);
-        self.denials.push(*local.err().context("granted")?);
+        let denial = local
+            .err()
+            .context("a remote key was accepted as a local key")?;
+        self.denials.push(*denial);
         let elsewhere = self.table.create_domain()?;
         let foreign = self.register(|spec| spec.domain = elsewhere)?;
         self.write(foreign.key, BASE, 16)
@@ -123,7 +131,9 @@ impl Table {
         let late = self
             .table
             .check_remote(&who, key, BASE, 16, Operation::Write);
-        let late = late.err().context("granted")?;
+        let late = late
+            .err()
+            .context("an access to a region that is being deregistered was granted")?;
         drop((grant, deregistering));
         self.denials.push(*late);
         Ok(())
@@ -172,7 +182,10 @@ impl Table {
         self.write(keys[0], BASE, 16)?;
         for key in [region.key, keys[1]] {
             let answer = self.table.invalidate(key, &self.accessor(), true);
-            self.denials.push(*answer.err().context("invalidated")?);
+            let denial = answer
+                .err()
+                .context("a key that must stay valid was invalidated")?;
+            self.denials.push(*denial);
         }
         Ok(())
     }

@@ -364,7 +364,8 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
             }
             Ok(None) => return Ok(()),
             Err(error) => {
-                tracing::debug!(%error, "cannot accept a connection");
+                let address = entry.listener.local_address();
+                tracing::debug!(%error, "cannot accept a connection at {address}");
                 return Err(Stopped);
             }
         }

@@ -231,7 +231,8 @@ pub fn target_folder(root: &std::path::Path) -> Result<std::path::PathBuf> {
         .current_dir(root)
         .no_deps()
         .exec();
-    Ok(metadata.context("cargo metadata")?.target_directory.into())
+    let metadata = metadata.context("cargo metadata failed")?;
+    Ok(metadata.target_directory.into())
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut built = Built::default();
-    let stdout = child.stdout.take().context("cargo's output")?;
+    let stdout = child.stdout.take().context("cargo's output is not piped")?;
     for message in Message::parse_stream(BufReader::new(stdout)) {
         let Message::CompilerArtifact(artifact) = message? else {
             continue;
@@ -91,7 +91,7 @@ fn package_name(manifest: &cargo_metadata::camino::Utf8Path) -> Result<String> {
         .find(|line| line.trim_start().starts_with("name"));
     let name = line.and_then(|line| line.split('"').nth(1));
     Ok(name
-        .with_context(|| format!("no name in {manifest}"))?
+        .with_context(|| format!("{manifest} names no package"))?
         .to_owned())
 }
 

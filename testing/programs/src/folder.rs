@@ -42,11 +42,11 @@ pub(crate) fn library_into(
     fs::create_dir_all(folder)?;
     let (first, others) = names.split_first().context("the library needs a name")?;
     fs::copy(library, folder.join(first))
-        .with_context(|| format!("copying {}", library.display()))?;
+        .with_context(|| format!("cannot copy {}", library.display()))?;
     // Links, so that the loader recognises one file.
     for name in others {
         let _ = fs::remove_file(folder.join(name));
-        symlink(first, folder.join(name)).context("linking the library")?;
+        symlink(first, folder.join(name)).context("cannot link the library")?;
     }
     Ok(())
 }

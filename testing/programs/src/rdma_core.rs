@@ -55,9 +55,9 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     let found = workspace.run_all(None)?;
     let list = session.root.join(LIST);
     if session.record {
-        fs::write(&list, render(&found)).with_context(|| format!("writing {LIST}"))?;
+        fs::write(&list, render(&found)).with_context(|| format!("cannot write {LIST}"))?;
     }
-    let text = fs::read_to_string(&list).with_context(|| format!("reading {LIST}"))?;
+    let text = fs::read_to_string(&list).with_context(|| format!("cannot read {LIST}"))?;
     let expected = parse(&text)?;
     let mut report = compare(&expected, &found, "as this user");
     if process::is_root() {
@@ -188,7 +188,7 @@ fn parse(text: &str) -> Result<Rows> {
         let (name, result) = (columns.next(), columns.next());
         let (name, result) = name
             .zip(result)
-            .with_context(|| format!("unexpected line: {line}"))?;
+            .with_context(|| format!("{line:?} has no result after the test's name"))?;
         let reason = columns.next().unwrap_or_default();
         rows.insert(name, Row { result, reason });
     }

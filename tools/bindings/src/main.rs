@@ -123,7 +123,7 @@ fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stderr(Stdio::inherit())
         .output()
-        .with_context(|| format!("{command:?} cannot be started"))?;
+        .with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} failed");
     }
@@ -136,7 +136,7 @@ fn format(text: &str) -> Result<String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .context("rustfmt cannot be started")?;
+        .context("cannot start rustfmt")?;
     let mut input = rustfmt.stdin.take().context("rustfmt has no standard input")?;
     input.write_all(text.as_bytes())?;
     drop(input);

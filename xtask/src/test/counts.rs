@@ -56,7 +56,7 @@ pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
         return Ok(Report::check(Ok(()), format!("recorded in {RECORD}")));
     }
     let record: Record = serde_json::from_str(&fs::read_to_string(&path)?)
-        .with_context(|| format!("reading {RECORD}"))?;
+        .with_context(|| format!("cannot read {RECORD}"))?;
     if record.compiler != compiler {
         return Ok(Report::skip(format!(
             "{RECORD} was recorded with {}, this is {compiler}",

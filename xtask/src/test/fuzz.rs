@@ -114,7 +114,7 @@ fn record(session: &Session<'_>, target: &str, corpus: &Path) -> Result<()> {
         inputs.push(fs::read(file?.path())?);
     }
     let place = session.root.join(format!("fuzz/seeds/{target}.hex"));
-    fs::write(&place, lines(inputs)).with_context(|| format!("writing {}", place.display()))
+    fs::write(&place, lines(inputs)).with_context(|| format!("cannot write {}", place.display()))
 }
 
 /// A seed file with the inputs that are kept, the shortest first.

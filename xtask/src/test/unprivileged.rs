@@ -95,7 +95,7 @@ pub(super) fn command(session: &Session<'_>, program: &Path) -> Result<Command> 
     let copied = copy(session, program)?;
     let own = session.scratch.join("own");
     fs::create_dir_all(&own)?;
-    chown(&own, Some(UID), Some(UID)).context("chown of the scratch directory")?;
+    chown(&own, Some(UID), Some(UID)).context("cannot chown the directory of a test")?;
     let mut command = Command::new(copied);
     command.uid(UID).gid(UID).current_dir(&own);
     command
@@ -122,7 +122,7 @@ fn copy_to(session: &Session<'_>, program: &Path, folder: &str) -> Result<PathBu
     let to = programs.join(name);
     // An earlier copy may still be running and cannot be written to, so it is replaced.
     let new = programs.join(format!("{}.new", name.to_string_lossy()));
-    fs::copy(program, &new).with_context(|| format!("copying {}", program.display()))?;
+    fs::copy(program, &new).with_context(|| format!("cannot copy {}", program.display()))?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
     fs::rename(&new, &to)?;
     Ok(to)

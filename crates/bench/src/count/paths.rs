@@ -282,7 +282,11 @@ fn messages() -> Result<()> {
             .context("the send has not ended")??;
         let received = receiving.try_wait().ok();
         buffer = received.context("the receive has not ended")??.bytes;
-        ensure!(buffer.len() == 8, "a message of another length");
+        ensure!(
+            buffer.len() == 8,
+            "a message of 8 B arrived with {} B",
+            buffer.len()
+        );
     }
     Ok(())
 }
@@ -294,7 +298,8 @@ fn registrations() -> Result<()> {
     for round in 0..WARM_UP + ROUNDS {
         let (ours, _) = runners(round);
         ours(&mut || {
-            let region = domain.register(memory.take().context("memory")?, Access::REMOTE)?;
+            let free = memory.take().context("the previous round lost its memory")?;
+            let region = domain.register(free, Access::REMOTE)?;
             memory = Some(region.deregister()?);
             Ok(true)
         })?;

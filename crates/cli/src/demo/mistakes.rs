@@ -120,7 +120,11 @@ pub(super) fn make_all(device: &Device, owner: &Owner, report: &mut Report) {
     }
     report.row("the owner's device recorded all ten refusals", "", || {
         let recorded = owner.number(&Ask::Refused)?.saturating_sub(before?);
-        ensure!(recorded == MISTAKES.len() as u64, "it recorded {recorded}");
+        ensure!(
+            recorded == MISTAKES.len() as u64,
+            "the owner's device recorded {recorded} of {} refusals",
+            MISTAKES.len()
+        );
         Ok(format!("{recorded} of {}", MISTAKES.len()))
     });
 }

@@ -112,10 +112,14 @@ impl OwnerProcess {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait()? {
-                anyhow::ensure!(status.success(), "it ended with {status}");
+                anyhow::ensure!(status.success(), "the owner's process ended with {status}");
                 return Ok(status.to_string());
             }
-            anyhow::ensure!(Instant::now() < deadline, "it is still running");
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the owner's process is still running after {} s",
+                PATIENCE.as_secs()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }

@@ -78,7 +78,7 @@ impl OwnerState {
         let region = self.memory.as_ref();
         region
             .map(|region| &**region)
-            .ok_or_else(|| anyhow::anyhow!("the memory is deregistered"))
+            .ok_or_else(|| anyhow::anyhow!("the memory is already deregistered"))
     }
 
     fn serve(&mut self, first: &Connection, ask: &Ask) -> anyhow::Result<Answer> {
@@ -137,7 +137,7 @@ impl OwnerState {
                 let region = self
                     .memory
                     .take()
-                    .ok_or_else(|| anyhow::anyhow!("the memory is deregistered"))?;
+                    .ok_or_else(|| anyhow::anyhow!("the memory is already deregistered"))?;
                 let buffer: Vec<u64> = region.deregister()?;
                 let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_le_bytes()).collect();
                 Answer::Number(checksum(&bytes[..COUNTER as usize]))

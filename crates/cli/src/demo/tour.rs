@@ -30,7 +30,11 @@ pub(super) fn walk(device: &Device, owner: &Owner, report: &mut Report) {
                 .register(vec![0u8; MEMORY as usize], Access::empty())?;
             let connection = device.connect(owner.address)?;
             let key = owner.key(&Ask::Key)?;
-            ensure!(key.len() == MEMORY, "the key is for {} B", key.len());
+            ensure!(
+                key.len() == MEMORY,
+                "the owner's key covers {} B instead of {MEMORY} B",
+                key.len()
+            );
             visit = Some(Visit {
                 owner,
                 connection,
@@ -170,7 +174,8 @@ impl Visit<'_> {
         let after = self.owner.number(&Ask::Counter)?;
         ensure!(
             after == before + 2 * ADDITIONS,
-            "the counter went from {before} to {after}"
+            "the counter went from {before} to {after}, but {} additions of 1 were made",
+            2 * ADDITIONS
         );
         ensure!(
             highest < after,
@@ -187,11 +192,20 @@ impl Visit<'_> {
                 .compare_and_swap(&self.key, COUNTER, compare, new)
         };
         let now = self.owner.number(&Ask::Counter)?;
-        ensure!(swap(now, 7)?.wait()? == now, "the hit saw another value");
-        ensure!(swap(now, 9)?.wait()? == 7, "the miss saw another value");
+        let first = swap(now, 7)?.wait()?;
         ensure!(
-            self.owner.number(&Ask::Counter)? == 7,
-            "the miss changed the word"
+            first == now,
+            "the first compare-and-swap found {first} instead of {now}"
+        );
+        let second = swap(now, 9)?.wait()?;
+        ensure!(
+            second == 7,
+            "the second compare-and-swap found {second} instead of 7"
+        );
+        let word = self.owner.number(&Ask::Counter)?;
+        ensure!(
+            word == 7,
+            "the second compare-and-swap, whose comparison failed, changed 7 to {word}"
         );
         Ok(format!(
             "{now} became 7; the second, expecting {now}, changed nothing"
@@ -273,7 +287,8 @@ impl Visit<'_> {
         let theirs = self.owner.number(&Ask::Deregister)?;
         ensure!(
             theirs == checksum(&bytes),
-            "the buffer differs from the last write"
+            "the buffer that the owner got back has the checksum {theirs:016x}, but we wrote {:016x}",
+            checksum(&bytes)
         );
         let late = self
             .connection

@@ -233,7 +233,7 @@ impl Workspace {
         fs::create_dir_all(&newer)?;
         let library = mpi::kept(session)?.join("venv/lib/mpich/libfabric.so.1");
         fs::copy(&library, newer.join("libfabric.so.1"))
-            .with_context(|| format!("copying {}", library.display()))?;
+            .with_context(|| format!("cannot copy {}", library.display()))?;
         let mut sources: Vec<PathBuf> = fs::read_dir(session.root.join(SOURCES))?
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<Result<_, _>>()?;

@@ -77,9 +77,11 @@ pub(super) fn checks(list: &str) -> Result<Vec<Check>> {
         });
     }
     checks.sort_by(|a, b| a.name.cmp(&b.name));
+    let twice = checks.windows(2).find(|two| two[0].name == two[1].name);
     ensure!(
-        checks.windows(2).all(|two| two[0].name != two[1].name),
-        "two checks have one name"
+        twice.is_none(),
+        "two checks have the name {}",
+        twice.map_or("", |two| two[0].name.as_str())
     );
     Ok(checks)
 }

@@ -146,8 +146,8 @@ impl Server {
     /// Waits for the server to end, and kills it if it does not.
     fn end(self) -> Result<Outcome> {
         let _ = self.over.set(Instant::now());
-        let outcome = self.thread.join().ok().context("a server was lost")?;
-        outcome.with_context(|| format!("a server on {IA}"))
+        let outcome = self.thread.join().ok().context("the server panicked")?;
+        outcome.with_context(|| format!("a server on {IA} failed"))
     }
 }
 

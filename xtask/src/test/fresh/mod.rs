@@ -38,7 +38,10 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     );
     let readme = fs::read_to_string(session.root.join("README.md"))?;
     let commands = commands(&readme);
-    ensure!(commands.len() == 2, "the README's commands: {commands:?}");
+    ensure!(
+        commands.len() == 2,
+        "the first shell block of README.md must have 2 commands, not {commands:?}"
+    );
     let root = in_target(session, "fresh")?.join("root");
     let mirror = mirror();
     debootstrap(&root, mirror.as_deref())?;
@@ -68,7 +71,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         report.note.push_str(&format!("{command}: {last}"));
     }
     if report.failures.is_empty() {
-        fs::remove_dir_all(&fresh.root).context("removing the fresh root")?;
+        fs::remove_dir_all(&fresh.root).context("cannot remove the fresh root")?;
     }
     Ok(report)
 }
@@ -88,7 +91,7 @@ fn commands(readme: &str) -> Vec<String> {
 /// Installs a minimal Debian 12 with git and certificates from `mirror`, which replaces the contents of `root`.
 fn debootstrap(root: &Path, mirror: Option<&str>) -> Result<()> {
     if root.exists() {
-        fs::remove_dir_all(root).with_context(|| format!("removing {}", root.display()))?;
+        fs::remove_dir_all(root).with_context(|| format!("cannot remove {}", root.display()))?;
     }
     fs::create_dir_all(root)?;
     let mut command = Command::new("debootstrap");
