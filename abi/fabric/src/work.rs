@@ -214,7 +214,7 @@ impl Queue {
             counter.progress_endpoints();
         }
         let _running = self.running.lock();
-        // This must precede the check, so that later counts are reported again.
+        // Clear `told` before taking due work, so that later counts are reported again.
         self.told.swap(false, Ordering::AcqRel);
         loop {
             let mut due = self.take_due();

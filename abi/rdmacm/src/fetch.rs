@@ -135,7 +135,7 @@ fn connect_request(listener: &IdObject, request: &Request) -> Result<Draft, Errn
     });
     made.inspect_err(|_| {
         let _ = with(|parts| {
-            // It may already have ended.
+            // The connection may already have ended.
             let _ = parts.manager.close(parts.now, connection);
             Ok(())
         });

@@ -32,15 +32,15 @@ pub struct ChannelKey(u64);
 /// The state of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// New: it has no address yet.
+    /// The identifier is new and has no address yet.
     Idle,
-    /// It has an address and a port.
+    /// The identifier has an address and a port.
     Bound,
     /// The peer's address is resolved.
     AddressResolved,
     /// The path to the peer is resolved.
     RouteResolved,
-    /// It listens.
+    /// The identifier listens.
     Listening,
     /// Active side: the request has been sent.
     Connecting,

@@ -42,9 +42,9 @@ pub struct Member {
     pub context: usize,
     /// Whether the program is leaving the group. The membership ends when its events are acknowledged.
     pub is_left: bool,
-    /// How many of its events the program has fetched.
+    /// How many events of the membership the program has fetched.
     pub fetched: u64,
-    /// How many of them the program has acknowledged.
+    /// How many events of the membership the program has acknowledged.
     pub acknowledged: u64,
 }
 

@@ -52,7 +52,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// How many are in the list.
+    /// The number of requests in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()

@@ -89,7 +89,7 @@ impl Service {
         })?;
         let listener = match target_address.ip() == ia.address {
             true => ia.device.listen_for_hosts(target_address)?,
-            // Its qualifier has more than 16 bits, which no TCP port has.
+            // The qualifier has more than 16 bits, so no TCP port has its number.
             false => ia.device.listen(target_address)?,
         };
         let free_port = || listener.local_address().port().into();

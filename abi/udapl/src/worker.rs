@@ -46,7 +46,7 @@ struct Shared {
 impl Shared {
     fn ring(&self) {
         if let Some(wake) = &self.wake {
-            // This fails only if the counter is full, and then the descriptor is already readable.
+            // The write fails only if the counter is full, and then the descriptor is already readable.
             let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
         }
     }

@@ -136,7 +136,7 @@ impl Control {
         self.page.count.store(count, Ordering::Relaxed);
         self.page.sequence.store(next, Ordering::Release);
         if asleep {
-            // It fails only for an unmapped address.
+            // Waking fails only for an unmapped address.
             let _ = futex::wake(&self.page.sequence, futex::Flags::empty(), 1);
         }
         next

@@ -178,7 +178,7 @@ fn one_run(subject: &Subject, file: &std::path::Path) -> Result<()> {
             "--tool=callgrind",
             "--cache-sim=yes",
             "--separate-threads=yes",
-            // Otherwise a polling thread may keep the devices' threads from running.
+            // Without fair scheduling, a polling thread may keep the devices' threads from running.
             "--fair-sched=yes",
         ])
         .args(functions.map(|function| format!("--toggle-collect={function}")))

@@ -196,7 +196,7 @@ impl Contestant for External {
             Err(_) => Err(anyhow::anyhow!(self.last_words())),
         };
         if answer.is_err() {
-            // It may still be running and would keep a core busy while others are measured.
+            // The program may still be running, and would keep a core busy while others are measured.
             self.orders = None;
             child::kill(&mut self.child);
         }

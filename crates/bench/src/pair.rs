@@ -77,7 +77,7 @@ impl Pair {
 
     /// Nanoseconds of processor time that the target has used so far.
     pub(crate) fn target_cpu_ns(&self) -> Result<u64> {
-        // This is the scheduler's own account, exact to the nanosecond, with one file per thread.
+        // `schedstat` is the scheduler's own account, exact to the nanosecond, with one file per thread.
         let mut total = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.target.0.id()))? {
             // A thread that has just ended no longer has such a file.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Operations and their descriptions.
 pub(crate) const OPERATIONS: &[(&str, &str)] = &[
-    // This is first because it measures memory per region as the growth of the process, which must not
-    // have freed any memory yet.
+    // `check` is first because it measures the memory per region as the growth of the process, which must not have freed any
+    // memory yet.
     ("check", "the key check alone, by number of live regions"),
     ("write", "RDMA write: stream, one way, single"),
     ("read", "RDMA read: stream, single"),

@@ -20,7 +20,7 @@ const BATCH: u64 = 100;
 const BATCHES: usize = 20;
 /// How many bytes cross from cache to cache at a time.
 const BYTES: usize = 256 << 10;
-/// How many times they cross.
+/// How many times these bytes cross.
 const CROSSINGS: usize = 8;
 /// How long a measurement may take: a core that is busy with other programs must not hold up the benchmark.
 const PATIENCE: Duration = Duration::from_millis(100);

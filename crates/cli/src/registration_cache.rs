@@ -25,7 +25,7 @@ pub(crate) struct CacheInfo {
 struct MonitorInfo {
     name: &'static str,
     works: bool,
-    /// What it uses here, or why it cannot be used.
+    /// What the monitor uses on this host, or why it cannot be used.
     why: String,
 }
 

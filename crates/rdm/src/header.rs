@@ -81,7 +81,7 @@ pub struct Atomic {
     pub op: u8,
     /// 0: no result, 1: old values, 2: old values of a comparison.
     pub form: u8,
-    /// How many elements.
+    /// The number of elements.
     pub count: u32,
 }
 

@@ -34,7 +34,7 @@ pub const NOT_UNDERSTOOD: &str =
 /// Why bytes are not the hello of an endpoint of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
-    /// It is the hello of another version.
+    /// The bytes are the hello of another version.
     #[error("the peer speaks version {there} of the protocol, but this process speaks {here}")]
     Version {
         /// The peer's version.
@@ -42,7 +42,7 @@ pub enum HelloError {
         /// Our version.
         here: u32,
     },
-    /// It is not a hello.
+    /// The bytes are not a hello.
     #[error("the peer is not an endpoint")]
     NoEndpoint,
 }
@@ -103,10 +103,10 @@ pub enum Refusal {
     /// The peer's hello cannot be parsed.
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// It is an endpoint of another type.
+    /// The peer is an endpoint of another type.
     #[error("the endpoints are of different types")]
     OtherType,
-    /// It has not proved that it has the authorization key.
+    /// The peer has not proved that it has the authorization key.
     #[error("the endpoints have different authorization keys")]
     OtherKey,
 }

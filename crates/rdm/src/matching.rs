@@ -178,9 +178,9 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
 /// What happens to a receive after a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterMatch {
-    /// It is complete and leaves the queue.
+    /// The receive is complete and leaves the queue.
     Remove,
-    /// It stays for the next message.
+    /// The receive stays for the next message.
     Keep,
 }
 

@@ -136,7 +136,7 @@ impl<T> Operations<T> {
         self.places.iter().filter_map(|(_, place)| place.as_ref())
     }
 
-    /// How many there are.
+    /// The number of operations.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {

@@ -45,7 +45,7 @@ impl<'scope> CachedRegion<'scope> {
         Self { guard, range }
     }
 
-    /// Where the bytes are in the region, which may contain others as well.
+    /// The range of the bytes in the region, which may contain other bytes as well.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.range.clone()

@@ -351,7 +351,7 @@ fn a_peer_that_closes_its_endpoint_is_reported() {
     let (left, right) = (endpoint(), endpoint());
     let to = right.address();
     assert_eq!(pass(&left, &right, 1, b"hello"), b"hello");
-    // Its payload is never read.
+    // The peer never reads the payload of this message.
     let sending = left.send_tagged(to, 2, vec![1; 1 << 20]).unwrap();
     drop(right);
     let error = sending.wait().unwrap_err();

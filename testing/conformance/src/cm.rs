@@ -234,7 +234,7 @@ impl World {
     /// The programs close everything, and no more messages arrive.
     fn end(&mut self) {
         for (host, known) in self.hosts.iter_mut().zip(&self.known) {
-            // This includes requests that their peer has withdrawn, but that still wait in the backlog.
+            // `known` includes requests that their peer has withdrawn, but that still wait in the backlog.
             for id in known {
                 let _ = host.take_request(*id);
             }

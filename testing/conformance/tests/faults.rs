@@ -23,11 +23,11 @@ const HOLE_LEN: usize = 16 * PAGE;
 /// The fault of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// It was never mapped, or no longer is.
+    /// The memory was never mapped, or no longer is.
     Unmapped,
-    /// It is read-only.
+    /// The memory is read-only.
     ReadOnly,
-    /// Its file has been truncated.
+    /// The file of the memory has been truncated.
     Cut,
 }
 
@@ -455,7 +455,7 @@ fn a_region_follows_its_pages() {
         }
         let ends = pair.connect();
         for round in 0..5 {
-            // These are new pages without the earlier contents.
+            // Map new pages, without the earlier contents.
             memory.unmap(0, LEN);
             memory.map_again(0, LEN);
             assert_eq!(memory.first_other(0, LEN / 8, |_, value| value == 0), None);

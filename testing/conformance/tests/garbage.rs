@@ -141,7 +141,7 @@ fn bad_descriptors() -> Vec<OwnedFd> {
         memfd(1 << 20, SealFlags::SHRINK),
         memfd(0, good),
         memfd(4096, good),
-        // It has the right size but no identity.
+        // A memfd of the right size, but without an identity.
         memfd(20480 + 256 * 256 + (256 << 10), good),
         memfd(1 << 40, good),
     ]
@@ -258,7 +258,7 @@ fn bad_requester(random: &mut Random) {
     }
 }
 
-/// The same as the responder: one of the device's queue pairs believes that its peer is here.
+/// Sends garbage as the responder: one of the device's queue pairs believes that its peer is here.
 fn bad_responder(random: &mut Random) {
     let name = variable("RKEY_TEST_OURS");
     let listener = Listener::bind(name.as_bytes()).unwrap();
@@ -364,7 +364,7 @@ impl Attacked<'_> {
             status.success(),
             "{role}: the hostile process failed: {status}"
         );
-        // Its standard input is our own descriptor.
+        // Dropping `peer` closes our end of its standard input.
         drop(peer);
         let during = self.rounds() - before;
         // The honest peer also continues afterwards.

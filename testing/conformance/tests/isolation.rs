@@ -33,7 +33,7 @@ fn stranger() {
         .connect(address(), &[&qp], &invitation, Duration::from_millis(200))
         .unwrap_err();
     assert!(matches!(error, DeviceError::NotListening { .. }), "{error}");
-    // It may see other tests' devices of its own user, but not the test's.
+    // This process may see the devices of other tests of its own user, but not those of its parent.
     let test = std::os::unix::process::parent_id();
     let (own, all) = (
         std::process::id(),

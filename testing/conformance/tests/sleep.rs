@@ -90,7 +90,7 @@ fn a_sleeping_target_serves_everything_and_costs_nothing() {
         }
         assert!(is_in_read(peer.pid()), "the target's program woke");
     }
-    // Both fall asleep.
+    // Both processes fall asleep.
     for (who, pid) in [("initiator", std::process::id()), ("target", peer.pid())] {
         let used = quietest(&[pid], IDLE, NOTHING);
         eprintln!("{TEST}: the {who} idle for {IDLE:?}: {used:?} of processor time");

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// The outcome of a program.
 pub struct Outcome {
-    /// It exited with status 0 before its deadline.
+    /// The program exited with status 0 before its deadline.
     pub ok: bool,
-    /// It was killed because its deadline had passed.
+    /// The program was killed because its deadline had passed.
     pub timed_out: bool,
     /// Standard output and standard error, interleaved by lines.
     pub output: String,

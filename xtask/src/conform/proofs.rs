@@ -33,7 +33,7 @@ const FORMS: &[(&str, Extent)] = &[
 pub(super) struct Citation {
     pub(super) id: String,
     pub(super) extent: Extent,
-    /// What the test of a part omits; empty if it does not say.
+    /// What the test of a part of a clause omits; empty if the test does not say.
     pub(super) missing: String,
 }
 

@@ -62,8 +62,8 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         .get("rkey")
         .map(|path| copy(session, path))
         .transpose()?;
-    // They are copied next to the programs, which search their own directory for them. Procedural macros are also
-    // libraries.
+    // The front ends are copied next to the programs, which search their own directory for them. The filter skips procedural
+    // macros, which are libraries, too.
     for front_end in built
         .libraries
         .iter()

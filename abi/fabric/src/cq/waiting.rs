@@ -110,8 +110,8 @@ impl Cq {
     pub(super) fn arm(&self) -> Result<bool> {
         let wait = self.wait.as_ref().ok_or(FiError::INVAL)?;
         let mut timer = wait.timer.lock();
-        // This must come first: the checks below may miss an event raised after this line, but it leaves the signal
-        // set.
+        // Clear the signal before the checks below: they may miss an event that is raised from now on, but that event leaves the
+        // signal set.
         wait.signal.clear();
         if wait.woken.load(Ordering::Acquire) {
             // The signal may be for another thread.

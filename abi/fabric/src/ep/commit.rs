@@ -13,7 +13,7 @@ use rkey_device::core::{Accessor, Operation as Access};
 use rkey_endpoint::complaint::complain;
 use rkey_rdm::commit::{self, RemoteRange};
 
-// One write has at most this many ranges.
+// A write has at most `RMA_IOV_LIMIT` ranges.
 const _: () = assert!(commit::RANGES_MAX == RMA_IOV_LIMIT);
 
 /// Makes a peer's writes durable; returns the error, if any.

@@ -32,7 +32,7 @@ impl Endpoint {
         let Some(shared) = &live.stx else {
             return self.find_room(live, state, connection, requests, report);
         };
-        // This check must come first: it may handle completions, which use room in the completion queue.
+        // Take the shared slot before looking for room: taking it may handle completions, which use room in the completion queue.
         self.take_shared_slot(live, state, shared, connection)?;
         let room = self.find_room(live, state, connection, requests, report);
         if room.is_err() {

@@ -180,7 +180,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
         return Err("capabilities");
     }
     let mut caps = asked | COMM;
-    // These modify RMA, so they imply it if neither a kind of transfer nor a side is named.
+    // FI_RMA_EVENT and FI_RMA_PMEM modify RMA, so they imply RMA if the program requests neither a kind of transfer nor a side.
     if asked & primary == 0 && asked & (FI_RMA_EVENT | FI_RMA_PMEM) != 0 {
         caps |= FI_RMA;
     }

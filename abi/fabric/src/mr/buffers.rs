@@ -82,7 +82,7 @@ fn may_cache(kind: Kind) -> bool {
         Kind::Cuda => settings.cuda,
         Kind::Rocr => settings.rocr,
         Kind::LevelZero => settings.level_zero,
-        // These runtimes cannot report which memory is theirs.
+        // The runtimes of Neuron and SynapseAI cannot report which memory is theirs.
         Kind::Neuron | Kind::SynapseAi => Some(false),
     };
     enabled.unwrap_or(true)

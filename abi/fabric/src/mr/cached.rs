@@ -77,9 +77,9 @@ pub(crate) struct Registered {
 
 /// Why memory was not registered.
 pub(crate) enum Refused {
-    /// The device refused it.
+    /// The device refused the registration.
     Device(DeviceError),
-    /// It is not within one allocation of a runtime.
+    /// The memory is not within one allocation of a runtime.
     Memory(FiError),
 }
 

@@ -174,7 +174,7 @@ fn a_name_does_not_change_when_the_endpoint_listens_or_connects() {
             wait_for(theirs, Ok(FI_CONNECTED));
             wait_for(eq, Ok(FI_CONNECTED));
             take(eq);
-            // Both sides agree on the name of each.
+            // Both sides report the same names for the two endpoints.
             assert_eq!(
                 (name_of(ep), name_of(here)),
                 (name.clone(), listener.clone())
@@ -217,7 +217,7 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
         };
         if code == 0 { Ok(ep) } else { Err(code) }
     };
-    // This does not work for an endpoint of another kind, after listening, or in a domain of another fabric.
+    // Taking over the address fails for an endpoint of another kind, after listening, and in a domain of another fabric.
     let unconnected = Wish::default().info();
     assert_eq!(made(unconnected, pep.cast()), Err(-libc::EINVAL));
     assert_eq!(made(wish().info(), listener.cast()), Err(BAD_STATE));

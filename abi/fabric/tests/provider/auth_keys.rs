@@ -265,7 +265,7 @@ fn a_region_can_be_limited_to_one_address() {
             let end = keyed.endpoint(av);
             let peers = [peer_of(b"key", &end), peer_of(b"key", &end)];
             let ([(a, to_a), (b, to_b)], mut buffer) = (peers, [0u8; 8]);
-            // One of them connects before the region exists, the other one after.
+            // Peer `a` connects before the region exists, peer `b` after.
             let mut common = [0u8; 4];
             let common_mr = keyed
                 .register(&mut common, 9, av, FI_ADDR_UNSPEC, 0)

@@ -90,7 +90,7 @@ fn unanswered_requests_are_bounded() {
     let here = accept_real_one(pep, eq, fabric);
     wait_for(theirs, Ok(FI_CONNECTED));
     assert_eq!((close(here.cast()), close(ep.cast())), (0, 0));
-    // These clients stay, and the excess is refused.
+    // The next clients stay: those beyond the bound are refused.
     let clients: Vec<_> = (0..MANY).map(|_| say(&words, address)).collect();
     let waiting = || clients.iter().filter(|it| !is_answered(it)).count();
     until("the refusals", || waiting() <= BOUND);

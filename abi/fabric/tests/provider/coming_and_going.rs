@@ -185,7 +185,7 @@ fn a_peers_connection_also_serves_our_sends() {
     std::thread::sleep(Duration::from_millis(200));
     asked.reject("later");
     until("the message to be sent", || {
-        // It may request one more before it registers ours.
+        // The endpoint may request one more connection before it registers ours.
         if let Some(asked) = outsider.caller(Duration::from_millis(1)) {
             asked.reject("later");
         }

@@ -272,7 +272,7 @@ fn a_programs_own_events_are_not_requests() {
         assert_eq!(open(fabric, &mut attr, &mut eq, null_mut()), 0);
     }
     let pep = listen(fabric, eq);
-    // One is too short for a request, and one has an invalid address where a request has one.
+    // The second event is too short for a request; the third has an invalid address where a request has one.
     let written: [&[u8]; 3] = [b"", b"four", &[0x41; 32]];
     for bytes in written {
         // SAFETY: a live handle, and this many bytes.
@@ -283,7 +283,7 @@ fn a_programs_own_events_are_not_requests() {
         assert_eq!(code, bytes.len() as isize);
     }
     let clients = [connect(pep), connect(pep)];
-    // Both have usually arrived by then; otherwise the test shows less.
+    // Both requests have usually arrived by then; otherwise the test shows less.
     std::thread::sleep(Duration::from_millis(200));
     for bytes in written {
         let (mut event, mut room) = (0, [0u8; 64]);
@@ -295,7 +295,7 @@ fn a_programs_own_events_are_not_requests() {
         assert_eq!((code, event), (bytes.len() as isize, FI_CONNREQ));
         assert_eq!(&room[..bytes.len()], bytes);
     }
-    // Both are reported, though the first found the program's events in the queue.
+    // Both requests are reported, though the first found the program's events in the queue.
     for _ in clients {
         wait_for(eq, Ok(FI_CONNREQ));
         take(eq);

@@ -490,7 +490,7 @@ fn work_is_cancelled_flushed_refused_and_fails() {
     ] {
         assert_eq!(code, refusal);
     }
-    // These have a trigger of another kind, no trigger, and an endpoint without the capability.
+    // Refused: a trigger of another kind, no trigger, and an endpoint without the capability.
     let mut context = threshold(go, 1);
     context.event_type = 1;
     assert_eq!(

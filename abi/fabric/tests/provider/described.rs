@@ -129,7 +129,7 @@ fn waiting_endpoints_are_shown_with_their_peers() {
     assert_eq!((traffic.operations, them.unanswered), (1, 1));
     assert!(them.connection == "open" && !them.out_of_credit, "{them:?}");
 
-    // This waits until the peer has received.
+    // The send completes only when the peer has received.
     peer.tell("receive");
     assert_eq!(side.completion(&[]).unwrap().op_context as usize, 1);
     assert_eq!(peer.heard(), "done");

@@ -67,7 +67,7 @@ fn messages_of_all_lengths_arrive_expected_or_not() {
             }
             tsend(&a, peer, &bytes, 5, 1);
             if !expected {
-                // This is a later message: once it is there, so is the earlier one.
+                // Send a second message: when it has arrived, so has the first.
                 let mut marker = [0u8; 1];
                 trecv(&b, FI_ADDR_UNSPEC, &mut marker, 6, 0, 3);
                 tsend(&a, peer, &[1], 6, 4);
@@ -495,14 +495,14 @@ fn failed_sends_use_no_credit() {
     let hole = map_at(0, 8192, libc::PROT_NONE);
     // SAFETY: an unmapped address, which the provider must survive.
     let nothing = unsafe { std::slice::from_raw_parts(hole as *const u8, 8192) };
-    // This is more than a peer may send unexpected.
+    // Send more messages than a peer may have unexpected.
     for n in 0..600 {
         tsend(&a, peer, nothing, 5, n);
         assert_eq!(a.completion(&[]).unwrap_err().err, libc::EFAULT);
     }
     let bytes = [7u8; 8192];
     tsend(&a, peer, &bytes, 5, 1);
-    // This is an eager message, sent before a receive is posted.
+    // The eager message completes before a receive is posted.
     assert_eq!(a.completion(&[&b]).unwrap().op_context as usize, 1);
     let mut into = [0u8; 8192];
     trecv(&b, FI_ADDR_UNSPEC, &mut into, 5, 0, 2);

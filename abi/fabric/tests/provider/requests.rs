@@ -148,7 +148,7 @@ fn the_info_of_a_request_is_that_of_the_passive_endpoint() {
         hints.domain_attr = &mut domain;
         hints.tx_attr = &mut tx;
         let info = ask(V1_17, &hints, Some(c"127.0.0.1"));
-        // This is like libfabric's core, which may have put layers on top.
+        // Set the name as libfabric's core does, which may have put layers on top.
         // SAFETY: it is the provider's `fi_info`, and the name is removed again below.
         unsafe { (*(*info).fabric_attr).prov_name = prov_name };
         let (fabric, _) = open_domain(V1_17, info);

@@ -60,7 +60,7 @@ fn heard_from(client: OwnedFd) -> Vec<u8> {
 /// Makes a side connect to a silent listener. Returns the listener's end, the side's number for it, and the port.
 pub(crate) fn called(of: &Side) -> (OwnedFd, u64, u16) {
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    // It is below the ports that endpoints choose, and different for each test and run.
+    // The port is below those that endpoints choose, and different for each test and run.
     let number = std::process::id() * 8 + CALLS.fetch_add(1, Ordering::Relaxed);
     let port = 1024 + (number % 31_000) as u16;
     let (listener, place, len) = socket(SocketAddr::from(([127, 0, 0, 1], port)));

@@ -263,7 +263,7 @@ fn every_thread_with_a_call_to_repeat_is_woken() {
                     })
                 })
                 .collect();
-            // One begins to wait after the others were woken.
+            // One thread begins to wait after the others were woken.
             let late = scope.spawn(|| {
                 assert_eq!(inject(ep.get(), number), AGAIN);
                 decided.store(true, Ordering::Release);

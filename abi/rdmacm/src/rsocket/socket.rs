@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub enum Phase {
     /// New, or bound.
     New,
-    /// It listens.
+    /// The socket listens.
     Listening(Listening),
     /// The peer has not answered yet. The queue pair exists once the path is resolved.
     Connecting(Option<Link>),

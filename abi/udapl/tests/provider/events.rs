@@ -109,7 +109,7 @@ fn one_thread_waits_and_an_unwaitable_evd_releases_it() {
         let waiter = scope.spawn(|| {
             loop {
                 let got = wait_for(evd.get(), PATIENCE, 1);
-                // Otherwise the other thread was still waiting.
+                // Wait again if the call failed only because the other thread was waiting.
                 if got.0 != INVALID_STATE || ending.load(Ordering::SeqCst) {
                     return got;
                 }
@@ -287,7 +287,7 @@ fn waited(evd: Shared, threshold: Count, with: impl FnOnce()) -> (dat_return_typ
         let waiter = scope.spawn(|| {
             loop {
                 let got = wait_for(evd.get(), PATIENCE, threshold);
-                // Otherwise this thread itself was waiting at that moment.
+                // Wait again if the call failed only because the main thread was waiting at that moment.
                 if got.0 != INVALID_STATE || ending.load(Ordering::SeqCst) {
                     return got;
                 }

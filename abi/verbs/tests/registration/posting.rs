@@ -267,7 +267,7 @@ fn a_bad_request_stops_the_whole_list() {
         let mut long = [1u8; INLINE as usize + 1];
         (*pair).wr_set_inline_data.expect("a function")(pair, long.as_mut_ptr().cast(), long.len());
         assert_eq!(complete(), libc::EINVAL);
-        // One more than fits.
+        // One request more than fits.
         start();
         (1..=5).for_each(|id| write(id, 8));
         assert_eq!(complete(), libc::ENOMEM);

@@ -348,7 +348,7 @@ fn a_new_key_may_be_sent_right_after_its_bind() {
         };
         // SAFETY: the objects are live.
         assert_eq!(unsafe { mw::bind_mw(b, window, &raw mut bind) }, 0);
-        // This does not poll for the completion of the bind.
+        // Send the new key without polling for the completion of the bind.
         let new = u64::from(key(window));
         let mut message = request(SEND, WR_SEND, &mut sge(0, 0, 0));
         let mut entry = sge(&raw const new as u64, 8, 0);

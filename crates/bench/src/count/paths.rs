@@ -60,7 +60,7 @@ impl Path {
         }
     }
 
-    /// How many sides take part in it.
+    /// How many sides of a connection the path involves.
     pub(crate) fn sides(self) -> usize {
         match self {
             Self::Register => 1,
@@ -129,7 +129,7 @@ fn take_turns(
     let started = Instant::now();
     let mut done = (false, false);
     while started.elapsed() < PATIENCE {
-        // Both continue: a side that has its completion may still have to serve the other.
+        // Run both sides: one that has its completion may still have to serve the other.
         done.1 |= theirs(them)?;
         done.0 |= ours(us)?;
         if done == (true, true) {

@@ -21,7 +21,7 @@ const YOUNG: Duration = Duration::from_secs(60);
 
 /// Marks a file for refusals as in use, until it is closed.
 pub(super) fn lock(file: &File) {
-    // This fails only on unusual file systems; then the file may be removed while its watcher runs.
+    // Locking fails only on unusual file systems; then the file may be removed while its watcher runs.
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
 }
 

@@ -256,7 +256,7 @@ mod tests {
         state
     }
 
-    /// This is a snapshot of the whole table, so changing a rule takes two edits.
+    /// Compares the whole table with a snapshot, so changing a rule takes two edits.
     #[test]
     fn the_table_matches_its_snapshot() {
         let recorded = include_str!("state.snapshot.txt");

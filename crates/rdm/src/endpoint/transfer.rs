@@ -44,7 +44,7 @@ pub struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// How many requests of the connection it needs.
+    /// How many requests of the connection the transfer needs.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.remote.len() as u32 + u32::from(self.durable)

@@ -185,7 +185,7 @@ impl Run {
                 }
             }
         }
-        // They arrive in the order in which they were sent, for each sender, receiver and tag.
+        // Messages with the same sender, receiver and tag arrive in the order in which they were sent.
         for (node, it) in world.nodes.iter().enumerate() {
             let mut last = HashMap::new();
             for &(source, _, data) in &*it.host.matched.borrow() {

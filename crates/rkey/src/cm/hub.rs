@@ -120,7 +120,7 @@ impl Handler for Hub {
         let Some(entry) = self.connections.get_mut(&id) else {
             if matches!(event, Event::Rejected { .. } | Event::Unreachable { .. }) {
                 self.withdraw(id);
-                // It no longer counts against the backlog.
+                // The request no longer counts against the backlog.
                 let _ = manager.take_request(id);
             }
             return;

@@ -196,7 +196,7 @@ impl Link {
     pub(crate) fn disconnect(&self, time: Duration) -> Result<()> {
         let id = self.id;
         self.manager.with(|parts| {
-            // It may have ended already.
+            // The connection may already have ended.
             let _ = parts.manager.disconnect(parts.now, id);
         })?;
         self.wait_end(time)
@@ -219,7 +219,7 @@ impl Drop for Link {
         // An error means that nothing is left to end: this is a forked child, or the manager has failed.
         let _ = self.manager.with(|parts| {
             parts.handler.connections.remove(&id);
-            // It may have ended already.
+            // The connection may already have ended.
             let _ = parts.manager.close(parts.now, id);
         });
     }

@@ -84,6 +84,6 @@ impl<B: Buffer, M: AsRef<Registered>> Drop for Owned<B, M> {
             // longer accesses the bytes.
             drop(unsafe { Box::from_raw(self.buffer.as_ptr()) });
         }
-        // Otherwise the device may still write to the buffer, so it is leaked rather than reused.
+        // While the registration is not closed, the device may still write to the buffer, so the buffer is leaked.
     }
 }

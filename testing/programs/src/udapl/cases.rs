@@ -6,13 +6,13 @@ use std::fmt;
 pub(super) struct Case {
     pub(super) program: &'static str,
     pub(super) words: &'static [&'static str],
-    /// What it prints on success; `|` separates alternatives.
+    /// What the program prints on success; `|` separates alternatives.
     pub(super) says: &'static [&'static str],
     /// What its server prints on success.
     pub(super) server_says: &'static [&'static str],
     /// Lines that look like failures but are not.
     pub(super) may_say: &'static [&'static str],
-    /// How many times it prints [`PASS`].
+    /// How many times the program prints [`PASS`].
     pub(super) passes: usize,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Scene {
     pub(super) server: &'static [&'static str],
     /// The TCP port on which the server listens when it is ready.
     pub(super) port: Option<u16>,
-    /// What it prints when it is ready, if it has no port.
+    /// What the server prints when it is ready, if it has no port.
     pub(super) ready: &'static str,
     pub(super) clients: &'static [Case],
 }
@@ -151,7 +151,7 @@ const fn transaction(words: &'static [&'static str]) -> Case {
     Case {
         program: "dapltest",
         words,
-        // It prints no figures if the run was too short for its clock.
+        // `dapltest` prints no figures if the run was too short for its clock.
         says: &[
             "----- Stats ---- :|----- Test completed successfully",
             "Total WQE|----- enough time has lapsed",

@@ -157,7 +157,7 @@ fn groups_are_joined_at_once_or_as_subgroups_of_others() {
     for at in members {
         let side = &team.sides[at];
         let set = Set::of(side, &members);
-        // This happens before any other member has called it.
+        // The join completes before any other member has called it.
         let mc = join(side.ep, &set, FI_ADDR_NOTAVAIL, 5).unwrap();
         assert_eq!(team.event(at).unwrap().1.fid, mc.0.cast());
         group.push(mc);

@@ -39,7 +39,7 @@ fn a_send_to_a_late_context_can_be_retried() {
         (2..5).any(is_refused_at_once),
         "the sender waits for contexts that cannot exist"
     );
-    // It still has the other context, which is never enabled.
+    // The peer still has the other context, which is never enabled.
     let refused = again(|| try_send(tx, rx_addr(to, 0)));
     assert_eq!(refused, -(libc::ECONNREFUSED as isize));
     a.close();

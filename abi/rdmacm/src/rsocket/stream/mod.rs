@@ -225,7 +225,7 @@ impl Stream {
         self.sending.is_idle() && self.controls == CONTROLS && self.final_control.is_none()
     }
 
-    /// Where in the ring the bytes of the next [`send`](Self::send) belong, and how many.
+    /// The offset in the ring, and the length, of the bytes of the next [`send`](Self::send).
     #[must_use]
     pub fn room(&self, want: usize) -> Option<(u32, u32)> {
         match self.writes {
@@ -234,7 +234,7 @@ impl Stream {
         }
     }
 
-    /// Where in the ring the bytes of the next [`send_to`](Self::send_to) belong, and how many.
+    /// The offset in the ring, and the length, of the bytes of the next [`send_to`](Self::send_to).
     #[must_use]
     pub fn direct_room(&self, want: u32) -> Option<(u32, u32)> {
         match self.writes {

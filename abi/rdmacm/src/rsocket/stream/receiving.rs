@@ -25,7 +25,7 @@ pub struct Receiving {
     next: u32,
     /// The number of messages that have arrived, modulo 2^16.
     arrived: u16,
-    /// How many of them the program has read.
+    /// The number of messages that the program has read, modulo 2^16.
     read: u16,
     /// The sequence number up to which the peer may send.
     granted: u16,
