@@ -19,7 +19,7 @@ use std::thread::LocalKey;
 pub unsafe trait Object: Sized + Send + Sync + 'static {
     /// The structure whose address is the handle.
     type C;
-    /// Its offset in the object.
+    /// The offset of the C structure in the object.
     const OFFSET: usize = 0;
     /// The pool of this kind of object.
     fn pool() -> &'static Pool<Self>;

@@ -7,20 +7,20 @@ use std::ffi::OsStr;
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name.
+    /// The name of the variable.
     pub name: &'static str,
-    /// Its default, as a user would write it.
+    /// The default value, as a user would write it.
     pub default: &'static str,
     /// The allowed values, in words.
     pub allowed: &'static str,
-    /// Its effect, in a sentence.
+    /// The effect of the variable, in a sentence.
     pub meaning: &'static str,
     /// Whether a value is allowed.
     accepts: fn(&str) -> bool,
 }
 
 impl Setting {
-    /// Its value in the environment of this process, or `None` if it is unset or empty.
+    /// The value in the environment of this process, or `None` if the variable is unset or empty.
     ///
     /// # Errors
     /// The value is not allowed.

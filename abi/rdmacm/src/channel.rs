@@ -26,7 +26,7 @@ pub const MAX: u32 = 1 << 16;
 pub struct ChannelObject {
     c: UnsafeCell<EventChannel>,
     event_fd: Arc<EventFd>,
-    /// Its key in the hub.
+    /// The key of the channel in the hub.
     pub key: ChannelKey,
 }
 

@@ -58,17 +58,17 @@ pub enum Param {
 
 /// An event that is not allocated yet.
 pub struct Draft {
-    /// Its identifier.
+    /// The identifier that the event is for.
     pub id: *mut CmId,
     /// The listener, for a connection request.
     pub listen_id: *mut CmId,
-    /// Its type.
+    /// The type of the event.
     pub event: rdma_cm_event_type,
-    /// Its status.
+    /// The status of the event.
     pub status: c_int,
-    /// Its parameters; [`new`] adds the private data.
+    /// The parameters of the event; [`new`] adds the private data.
     pub param: Param,
-    /// Its private data.
+    /// The private data.
     pub data: Vec<u8>,
     /// The identifier that waits for the acknowledgement.
     pub about: IdKey,

@@ -119,9 +119,9 @@ impl PendingEvent {
 /// The peer's queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Remote {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
-    /// Its initial PSN, as in its REQ or REP.
+    /// The initial PSN, as in the REQ or REP.
     pub starting_psn: u32,
 }
 
@@ -149,17 +149,17 @@ pub struct Entry {
     pub space: i32,
     /// The type of its queue pair.
     pub qp_type: ibv_qp_type,
-    /// Its state.
+    /// The state of the identifier.
     pub phase: Phase,
-    /// Its address and port.
+    /// The address and port of the identifier.
     pub local: Option<SocketAddr>,
     /// Whether it has claimed its port.
     pub claims: bool,
     /// The peer's address and port.
     pub peer: Option<SocketAddr>,
-    /// Its connection.
+    /// The connection.
     pub connection: Option<ConnectionId>,
-    /// Its listener.
+    /// The listener.
     pub listener: Option<ListenerId>,
     /// The path.
     pub path: PathOptions,
@@ -173,7 +173,7 @@ pub struct Entry {
     pub initiator_depth: u8,
     /// The RNR retry count of its queue pair.
     pub rnr_retry: u8,
-    /// Its options.
+    /// The options.
     pub options: Options,
     /// The vendor options (ECE) that we send.
     pub ece: WireEce,
@@ -183,7 +183,7 @@ pub struct Entry {
     pub fetched: u64,
     /// The number of events that it has acknowledged.
     pub acknowledged: u64,
-    /// Its memberships in multicast groups.
+    /// The memberships in multicast groups.
     pub groups: Vec<Member>,
     /// The result of the last `rdma_resolve_addrinfo`.
     pub found: Option<Info>,
@@ -223,7 +223,7 @@ impl Entry {
         }
     }
 
-    /// Its port space, as messages encode it.
+    /// The port space, as messages encode it.
     #[must_use]
     pub fn port_space(&self) -> PortSpace {
         match self.space {
@@ -243,7 +243,7 @@ impl Entry {
         }
     }
 
-    /// Its membership with this key.
+    /// The membership with this key.
     pub fn member(&mut self, group: GroupKey) -> Option<&mut Member> {
         self.groups.iter_mut().find(|member| member.key == group)
     }

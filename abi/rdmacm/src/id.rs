@@ -25,7 +25,7 @@ pub const MAX: u32 = 1 << 16;
 pub struct IdObject {
     c: UnsafeCell<CmId>,
     path: UnsafeCell<SaPathRec>,
-    /// Its key in the hub.
+    /// The key of the identifier in the hub.
     pub key: IdKey,
     /// Whether it is synchronous: its calls wait for their events, and it has an event channel of its own.
     pub sync: AtomicBool,
@@ -99,7 +99,7 @@ impl IdObject {
         qp_type, set_qp_type: ibv_qp_type;
     }
 
-    /// Its handle.
+    /// The program's handle.
     #[must_use]
     pub fn handle(&self) -> *mut CmId {
         handle_of(self)

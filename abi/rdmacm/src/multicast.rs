@@ -32,7 +32,7 @@ const HOP_LIMIT: u8 = 64;
 /// An identifier's membership in a group.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Its key.
+    /// The key of the membership.
     pub key: GroupKey,
     /// The group.
     pub address: Address,

@@ -23,7 +23,7 @@ use std::thread::{self, ThreadId};
 /// A CNO.
 pub struct Cno {
     ia: Arc<Ia>,
-    /// Its handle.
+    /// The handle of the CNO.
     pub handle: usize,
     state: Mutex<State>,
     triggered: Condvar,

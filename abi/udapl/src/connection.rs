@@ -49,7 +49,7 @@ pub struct Control {
 /// The EP at the other end.
 struct Remote {
     node: NodeId,
-    /// Its host; `None` if it is this one.
+    /// The host of the peer; `None` if it is this one.
     host: Option<IpAddr>,
     qp: QpAddress,
     control: SocketAddr,

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// A connection request.
 pub struct Cr {
     ia: Arc<Ia>,
-    /// Its handle.
+    /// The handle of the CR.
     pub handle: usize,
     /// The hello of the peer's provider.
     pub hello: Hello,

@@ -31,25 +31,25 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// An endpoint.
 pub struct Ep {
     ia: Arc<Ia>,
-    /// Its handle.
+    /// The handle of the EP.
     pub handle: usize,
     state: AtomicI32,
     /// `recv_completion_flags` and `request_completion_flags`, for readers without a lock.
     flags: [AtomicU32; 2],
     datagram: bool,
     parts: RwLock<Parts>,
-    /// Its connection.
+    /// The connection of the EP.
     pub control: Mutex<Control>,
-    /// Its requests.
+    /// The posted requests.
     pub sends: Mutex<Requests>,
-    /// Its receives, if they may be posted without notification.
+    /// The posted receives, if receives may be posted without notification.
     pub recvs: Mutex<Requests>,
 }
 
 /// The parts of an EP.
 #[derive(Clone, Default)]
 pub struct Parts {
-    /// Its PZ.
+    /// The PZ of the EP.
     pub pz: Option<Arc<Pz>>,
     /// The EVD for receives; `None` if the program wants no events.
     pub recv: Option<Arc<Evd>>,
@@ -59,9 +59,9 @@ pub struct Parts {
     pub connect: Option<Arc<Evd>>,
     /// The SRQ that its receives come from, if it has no receive queue.
     pub srq: Option<Arc<Srq>>,
-    /// Its attributes.
+    /// The attributes.
     pub attr: Attr,
-    /// Its queue pair.
+    /// The queue pair.
     pub qp: Option<Qp>,
 }
 
@@ -184,7 +184,7 @@ impl Ep {
         &self.ia
     }
 
-    /// Its state.
+    /// The state of the EP.
     #[must_use]
     pub fn state(&self) -> State {
         State::from_number(self.state.load(Ordering::Acquire))
@@ -249,13 +249,13 @@ impl Ep {
         parts.pz.as_ref().is_some_and(|own| Arc::ptr_eq(own, pz))
     }
 
-    /// Its queue pair.
+    /// The queue pair.
     #[must_use]
     pub fn qp(&self) -> Option<Qp> {
         self.parts.read().qp.clone()
     }
 
-    /// Its state and queue pair, for inspection. Waits for no lock.
+    /// The state and queue pair, for inspection. Waits for no lock.
     #[must_use]
     pub fn in_words(&self) -> String {
         let state = self.state().name();

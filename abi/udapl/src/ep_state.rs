@@ -16,7 +16,7 @@ pub enum State {
     PassivePending = EP_STATE_PASSIVE_CONNECTION_PENDING,
     /// Like [`State::PassivePending`], made by a PSP; the program has not yet assigned its objects.
     UnconfiguredPassive = EP_STATE_UNCONFIGURED_PASSIVE,
-    /// Its connection request waits for the peer's answer.
+    /// The EP's connection request waits for the peer's answer.
     ActivePending = EP_STATE_ACTIVE_CONNECTION_PENDING,
     /// Connected.
     Connected = EP_STATE_CONNECTED,
@@ -29,7 +29,7 @@ pub enum State {
 }
 
 impl State {
-    /// Its name in dat.h, in words.
+    /// The name of the state in dat.h, in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

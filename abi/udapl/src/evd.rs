@@ -35,11 +35,11 @@ const MIN_DEPTH: u32 = 256;
 /// An event dispatcher.
 pub struct Evd {
     ia: Arc<Ia>,
-    /// Its handle.
+    /// The handle of the EVD.
     pub handle: usize,
-    /// Its kinds of events: `DAT_EVD_*_FLAG`.
+    /// The kinds of events that the EVD takes: `DAT_EVD_*_FLAG`.
     pub flags: dat_evd_flags,
-    /// Its completion queue, or the IA's empty one if it takes no completions.
+    /// The completion queue, or the IA's empty one if the EVD takes no completions.
     cq: Cq,
     has_cq: bool,
     state: Mutex<State>,
@@ -221,7 +221,7 @@ impl Evd {
         state.queue.len() < state.qlen as usize
     }
 
-    /// Its kinds of events, and what waits in it, for inspection.
+    /// The kinds of events that the EVD takes, and the events that wait in it, for inspection.
     #[must_use]
     pub fn in_words(&self, until: Instant) -> String {
         let kinds = [
@@ -525,7 +525,7 @@ impl Evd {
         Ok(())
     }
 
-    /// Its length, its state (`DAT_EVD_STATE_*`) and the handle of its CNO.
+    /// The length of the EVD, its state (`DAT_EVD_STATE_*`) and the handle of its CNO.
     #[must_use]
     pub fn describe(&self) -> (u32, dat_evd_state, usize) {
         let state = self.state.lock();

@@ -68,7 +68,7 @@ impl Fail {
         self.0
     }
 
-    /// Its type, as `DAT_GET_TYPE` returns it.
+    /// The type of the return code, as `DAT_GET_TYPE` returns it.
     #[must_use]
     pub const fn kind(self) -> dat_return_type {
         self.0 & TYPE_MASK

@@ -44,13 +44,13 @@ const SINK_DEPTH: u32 = 65_536;
 pub struct Ia {
     /// The table of its provider.
     pub table: Table,
-    /// Its handle.
+    /// The handle of the IA.
     pub handle: usize,
     /// The device.
     pub device: Device,
-    /// Its address.
+    /// The address of the IA.
     pub address: IpAddr,
-    /// Its address for programs.
+    /// The address of the IA, as programs read it.
     pub visible: Visible,
     /// Where completion queues report to the worker.
     pub channel: Channel,
@@ -120,7 +120,7 @@ impl Ia {
         Ok(ia)
     }
 
-    /// Its worker.
+    /// The worker of the IA.
     #[must_use]
     pub fn worker(&self) -> &Worker {
         // `open` sets it before the IA is visible to anything else.

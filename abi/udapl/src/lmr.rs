@@ -23,11 +23,11 @@ use std::sync::Arc;
 
 /// A local memory region.
 pub struct Lmr {
-    /// Its PZ.
+    /// The PZ of the LMR.
     pub pz: Arc<Pz>,
     /// The device's region.
     pub region: Region,
-    /// Its memory, as this process addresses it.
+    /// The memory, as this process addresses it.
     pub memory: VaRange,
     /// The rights that the program requested.
     pub access: Access,
@@ -42,7 +42,7 @@ pub struct Asked {
     pub mem_type: dat_mem_type,
     /// The memory.
     pub description: RegionDescription,
-    /// Its length in bytes.
+    /// The length of the LMR, in bytes.
     pub length: Vlen,
     /// `DAT_MEM_PRIV_*`.
     pub privileges: dat_mem_priv_flags,

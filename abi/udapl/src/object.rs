@@ -45,7 +45,7 @@ impl<T> Held<T> {
 
 /// A kind of object that programs hold. [`kind!`](crate::kind) implements it.
 pub trait Kind: Sized + Send + Sync + 'static {
-    /// Its number for `dat_get_handle_type`.
+    /// The number of the kind for `dat_get_handle_type`.
     const TYPE: dat_handle_type;
     /// The subtype that a call returns with `DAT_INVALID_HANDLE` for any other handle.
     const INVALID: dat_return_subtype;

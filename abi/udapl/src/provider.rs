@@ -27,7 +27,7 @@ unsafe impl Sync for Entry {}
 static ENTRIES: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
 
 impl Entry {
-    /// Its function table.
+    /// The function table.
     #[must_use]
     pub fn table(&'static self) -> &'static Provider {
         &self.table

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A protection zone.
 pub struct Pz {
     ia: Arc<Ia>,
-    /// Its handle.
+    /// The handle of the PZ.
     pub handle: usize,
     /// The device's domain.
     pub domain: DomainId,

@@ -39,7 +39,7 @@ pub struct Posted {
     pub cookie: u64,
     /// Whether its completion notifies.
     pub notify: bool,
-    /// Its kind.
+    /// The kind of the request.
     pub what: RequestKind,
 }
 

@@ -29,9 +29,9 @@ use std::sync::{Arc, Weak};
 
 /// A remote memory region.
 pub struct Rmr {
-    /// Its PZ.
+    /// The PZ of the RMR.
     pub pz: Arc<Pz>,
-    /// Its handle.
+    /// The handle of the RMR.
     pub handle: usize,
     window: WindowId,
     bound: Mutex<Option<Binding>>,

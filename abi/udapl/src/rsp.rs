@@ -36,7 +36,7 @@ impl Rsp {
         self.service.ia()
     }
 
-    /// Its listener.
+    /// The service point that listens for the RSP.
     #[must_use]
     pub fn service(&self) -> &Service {
         &self.service

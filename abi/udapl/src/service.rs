@@ -121,13 +121,13 @@ impl Service {
         &self.evd
     }
 
-    /// Its connection qualifier.
+    /// The connection qualifier.
     #[must_use]
     pub fn conn_qual(&self) -> u64 {
         self.conn_qual
     }
 
-    /// Its qualifier, EVD and unanswered requests, for inspection.
+    /// The qualifier, EVD and unanswered requests, for inspection.
     #[must_use]
     pub fn in_words(&self) -> String {
         let unanswered = Arc::strong_count(&self.unanswered) - 1;
@@ -151,7 +151,7 @@ impl Service {
         self.evd.has_room() && Arc::strong_count(&self.unanswered) <= self.most_unanswered
     }
 
-    /// Its listener, if it accepts requests.
+    /// The listener, if the service point accepts requests.
     fn open_listener(&self) -> Option<Arc<Listener>> {
         let listener = self.listener.lock().clone();
         listener.filter(|_| !self.used.load(Ordering::Acquire))

@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 /// A shared receive queue.
 pub struct Srq {
-    /// Its PZ.
+    /// The PZ of the SRQ.
     pub pz: Arc<Pz>,
-    /// Its handle.
+    /// The handle of the SRQ.
     pub handle: usize,
     /// The device's queue.
     pub queue: Queue,

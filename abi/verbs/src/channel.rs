@@ -34,7 +34,7 @@ unsafe impl Send for ChannelObject {}
 rkey_kit::object!(ChannelObject, c: CompChannel, 1 << 16);
 
 impl ChannelObject {
-    /// Its handle.
+    /// The program's handle of the channel.
     #[must_use]
     pub fn handle(&self) -> *mut CompChannel {
         handle_of(self)

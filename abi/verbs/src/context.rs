@@ -83,7 +83,7 @@ impl ContextObject {
         &self.open.device
     }
 
-    /// Its handle.
+    /// The program's handle of the context.
     #[must_use]
     pub fn handle(&self) -> *mut Context {
         handle_of(self)

@@ -64,7 +64,7 @@ fn followed(file: File, follow: bool) -> File {
 /// The C library's function that one of ours replaces.
 struct Next {
     name: &'static CStr,
-    /// Its address; [`UNKNOWN`] before the lookup, [`ABSENT`] if it does not exist.
+    /// The address of the function; [`UNKNOWN`] before the lookup, [`ABSENT`] if there is no such function.
     address: AtomicUsize,
 }
 
@@ -79,7 +79,7 @@ impl Next {
         }
     }
 
-    /// Its address, or [`ABSENT`].
+    /// The address of the function, or [`ABSENT`].
     #[inline]
     fn address(&self) -> usize {
         match self.address.load(Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use std::ffi::c_int;
 
 /// The device's domain behind a protection domain.
 enum Kind {
-    /// Its own domain.
+    /// The handle has a domain of its own.
     Own,
     /// The domain of another protection domain, which must outlive this one (a parent domain).
     Parent { of: *mut Pd, thread: *mut Td },

@@ -14,7 +14,7 @@ pub(crate) struct Label {
     /// `rkey`, `libfabric`, `ucx`, `ucx_perftest`.
     pub(crate) peer: String,
     pub(crate) version: String,
-    /// Its link, provider or transports.
+    /// The link, provider or transports.
     pub(crate) provider: String,
     /// When its operations complete: `delivery` or `default`.
     pub(crate) completion: String,
@@ -49,7 +49,7 @@ impl Sample {
 
 /// A participant of a benchmark.
 pub(crate) trait Contestant {
-    /// Its name in the progress bar and in errors.
+    /// The contestant's name in the progress bar and in errors.
     fn name(&self) -> String;
 
     /// Whether it can measure this step.

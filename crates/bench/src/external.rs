@@ -68,7 +68,7 @@ pub(crate) struct External {
     /// Closing it makes the program exit.
     orders: Option<ChildStdin>,
     answers: Receiver<String>,
-    /// Its output on standard error.
+    /// The output on standard error.
     complaints: Option<JoinHandle<String>>,
 }
 

@@ -158,7 +158,7 @@ fn moving(steps: &mut Vec<Step>, kind: Kind, sizes: &[u64], wants: &dyn Fn(&str)
 }
 
 impl Step {
-    /// Its name in the progress bar.
+    /// The step's name in the progress bar.
     pub(crate) fn name(&self) -> String {
         let (op, mode, size, ..) = self.parts();
         match size {

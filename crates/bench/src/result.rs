@@ -12,9 +12,9 @@ pub(crate) const OURS: &str = "rkey";
 pub(crate) struct Measurement {
     /// The contestant: `rkey`, `libfabric`, `ucx`, `ucx_perftest`.
     pub(crate) peer: String,
-    /// Its version.
+    /// The version of the peer.
     pub(crate) version: String,
-    /// Its link, provider or transports.
+    /// The link, provider or transports.
     pub(crate) provider: String,
     /// `ordinary` memory of the program, or the peer's `own` shared memory.
     pub(crate) memory: String,

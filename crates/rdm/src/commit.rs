@@ -12,9 +12,9 @@ pub const RANGES_MAX: usize = 8;
 /// Memory of the peer that a transfer reads or writes, or that a request makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRange {
-    /// Its start, in the addressing of the key's region or window.
+    /// The start of the range, in the addressing of the key's region or window.
     pub addr: u64,
-    /// Its length in bytes.
+    /// The length of the range, in bytes.
     pub len: u64,
     /// The key of the memory.
     pub key: WireKey,

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Ended<T, Q> {
     /// The operation.
     pub operation: T,
-    /// Its queue pair.
+    /// The queue pair.
     pub qp: Option<Q>,
     /// When the operation was first checked.
     since: Option<Instant>,

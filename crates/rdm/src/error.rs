@@ -12,7 +12,7 @@ macro_rules! errors {
         }
 
         impl Error {
-            /// Its number in messages. Never 0.
+            /// The number that stands for the error in messages. Never 0.
             #[must_use]
             pub const fn number(self) -> u16 {
                 match self {

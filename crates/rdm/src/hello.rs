@@ -20,7 +20,7 @@ pub struct Hello {
     pub proof: Proof,
     /// The address where it accepts connections.
     pub name: SocketAddr,
-    /// Its program's data for the peer's program.
+    /// The data from the sender's program for the peer's program.
     pub data: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl HelloError {
 }
 
 impl Hello {
-    /// Its bytes.
+    /// The encoded hello.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let name = to_text(self.name);
@@ -120,9 +120,9 @@ pub struct Admission {
     pub device_keys: bool,
     /// Whether it only sends: another endpoint receives at its address.
     pub one_way: bool,
-    /// Its authorization key. May be empty.
+    /// The authorization key. May be empty.
     pub key: Vec<u8>,
-    /// Its device.
+    /// The device of the endpoint.
     pub device: NodeId,
 }
 
@@ -138,7 +138,7 @@ impl Admission {
         }
     }
 
-    /// Its hello to a peer that has requested a connection.
+    /// The endpoint's answer to a peer that has requested a connection.
     #[must_use]
     pub fn answer(&self, name: SocketAddr, asked: &Hello, data: &[u8]) -> Hello {
         let proof = authorization::answer(&self.key, self.device, &asked.proof);

@@ -39,7 +39,7 @@ const PLAIN_REPORT: u64 = 1 << 62;
 const CONTEXT_BITS: u32 = 56;
 
 impl Plain {
-    /// Its number; `None` if its context does not fit into 56 bits.
+    /// The id as a number; `None` if the context does not fit into 56 bits.
     #[inline]
     #[must_use]
     pub fn number(self) -> Option<u64> {

@@ -44,11 +44,11 @@ pub struct Connection {
 /// The process at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Its host; `None` if it runs on this one.
+    /// The host of the peer; `None` if it is this one.
     pub host: Option<IpAddr>,
-    /// Its PID, as the kernel reports it; 0 if it is on another host, or in a PID namespace that we cannot see.
+    /// The PID, as the kernel reports it; 0 if the peer is on another host, or in a PID namespace that we cannot see.
     pub pid: u32,
-    /// Its user ID, as the kernel reports it; `u32::MAX - 1`, which no user has, if it is on another host.
+    /// The user ID, as the kernel reports it; `u32::MAX - 1`, which no user has, if the peer is on another host.
     pub uid: u32,
 }
 

@@ -14,7 +14,7 @@ pub struct TestBinary {
     pub package: String,
     /// The target's name: the crate's own, or that of a file in tests/.
     pub target: String,
-    /// Its path.
+    /// The path of the program.
     pub executable: PathBuf,
     /// The directory of the crate, in which cargo runs it.
     pub directory: PathBuf,

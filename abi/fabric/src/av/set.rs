@@ -25,7 +25,7 @@ object!(AvSetObject, FidAvSet, 65536);
 /// A set.
 pub(crate) struct AvSet {
     pub(crate) av: Arc<Av>,
-    /// Its collective address.
+    /// The collective address of the set.
     pub(crate) address: u64,
     members: Mutex<Vec<u64>>,
 }

@@ -81,7 +81,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Its buffers, which have this many elements in total, and their descriptors.
+    /// The buffers and their descriptors. The buffers must have `elements` elements in total.
     fn buffers(self, elements: usize, size: usize) -> Result<Vec<(iovec, *mut c_void)>> {
         let buffer = |addr, len| iovec {
             iov_base: addr,

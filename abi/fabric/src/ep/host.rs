@@ -31,7 +31,7 @@ pub(crate) struct EpHost {
     pub(super) caps: u64,
     pub(super) tx: Option<BoundCq>,
     pub(super) rx: Option<BoundCq>,
-    /// Its shared receive context, if it has one.
+    /// The shared receive context, if the endpoint has one.
     pub(super) srx: Option<Arc<Srx>>,
     pub(super) av: Option<Arc<Av>>,
     pub(super) eq: Option<Arc<Eq>>,

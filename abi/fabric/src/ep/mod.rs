@@ -197,13 +197,13 @@ type Connection = rkey_rdm::endpoint::Connection<EpHost>;
 /// Dereferences to [`Driver`] of `rkey-endpoint`, which has `state`, `host`, `cq` and `advance`.
 struct Live {
     driver: Driver<EpHost>,
-    /// Its slots in a shared transmit context, if it uses one.
+    /// The slots in a shared transmit context, if the endpoint uses one.
     stx: Option<SharedSlots>,
     /// Wakes a program that waits for completions.
     channel: Option<Channel>,
     /// Wakes a program that waits for the end of the connection.
     ends: Option<Channel>,
-    /// Its description in inspections, until it is closed.
+    /// The description in inspections, until the endpoint is closed.
     description: Mutex<Option<rkey_device::Description>>,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Sep {
     transmitters: Mutex<Slots>,
     receivers: Mutex<Slots>,
     shared: Mutex<Shared>,
-    /// Its open contexts.
+    /// The open contexts.
     pub(super) users: Users,
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct Mr {
     pub(super) copies: Option<Box<Copies>>,
     /// Registered with `FI_RMA_PMEM`.
     pub(super) durable: bool,
-    /// Its segments in this process, in order.
+    /// The segments in this process, in order.
     pub(crate) ranges: Ranges,
     /// The address by which peers access its first byte.
     pub(crate) base: u64,

@@ -42,9 +42,9 @@ unsafe impl Sync for Channel {}
 /// An event.
 #[derive(Debug)]
 pub struct Event {
-    /// Its type.
+    /// The type of the event.
     pub kind: rdma_cm_event_type,
-    /// Its status.
+    /// The status of the event.
     pub status: c_int,
     /// The key of its identifier; for a request, of the listener.
     pub about: IdKey,
@@ -118,7 +118,7 @@ impl Id {
         unsafe { find::<IdObject>(self.0) }
     }
 
-    /// Its key in the hub.
+    /// The key of the identifier in the hub.
     ///
     /// # Errors
     /// `EINVAL`: a bug.
@@ -226,7 +226,7 @@ impl Id {
         unsafe { crate::connect::disconnect(self.0) };
     }
 
-    /// Its own address and its peer's.
+    /// The addresses of the identifier and of its peer.
     ///
     /// # Errors
     /// `EINVAL`: a bug.

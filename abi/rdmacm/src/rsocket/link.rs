@@ -49,7 +49,7 @@ pub struct Link {
     ring: Area,
     /// The records of targets and mapped areas, which the peer writes.
     records: Area,
-    /// Its sizes.
+    /// The sizes of the queues and rings.
     pub sizes: Sizes,
 }
 

@@ -45,11 +45,11 @@ pub struct Listening {
 /// What the lock of a socket protects.
 #[derive(Debug)]
 pub struct State {
-    /// Its identifier. Declared before `phase`, so that it is dropped before the queue pair.
+    /// The identifier. Declared before `phase`, so that it is dropped before the queue pair.
     pub id: Option<Id>,
-    /// Its state.
+    /// The state of the socket.
     pub phase: Phase,
-    /// Its options.
+    /// The options.
     pub options: Options,
     /// The listener, until the program accepts the connection.
     pub listener: Option<IdKey>,
@@ -104,7 +104,7 @@ impl State {
 /// A stream socket.
 #[derive(Debug)]
 pub struct Socket {
-    /// Its descriptor.
+    /// The descriptor of the socket.
     pub waiting: Waiting,
     /// Everything else.
     pub state: Mutex<State>,

@@ -20,7 +20,7 @@ pub enum Any {
 }
 
 impl Any {
-    /// Its descriptor.
+    /// The descriptor of the socket.
     #[must_use]
     pub fn waiting(&self) -> &Waiting {
         match self {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Its name in the directories below.
+/// The name in the directories below.
 const NAME: &str = "rsocket/librspreload.so";
 /// Where distributions put libraries; some have a directory for each processor.
 const PLACES: &[&str] = &["/usr/lib", "/usr/lib64", "/usr/local/lib"];

@@ -35,14 +35,14 @@ pub struct Chunk {
     pub id: u64,
     /// The signature of the operation at the sender.
     pub signature: u32,
-    /// Its contents.
+    /// The contents of the chunk.
     pub body: Body,
 }
 
 /// The contents of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Its bytes.
+    /// The bytes of the chunk.
     Here(Vec<u8>),
     /// Bytes that the receiver reads from the sender's memory.
     There {

@@ -13,7 +13,7 @@ use std::time::Instant;
 /// What a closed endpoint leaves behind. Peers may use the memory of its operations until the queue pairs are quiet.
 #[must_use]
 pub struct Remains<H: Host> {
-    /// Its queue pairs.
+    /// The queue pairs.
     pub qps: Vec<H::Qp>,
     operations: Vec<Operation<H>>,
 }

@@ -84,9 +84,9 @@ pub enum Service {
 /// An endpoint.
 pub struct Endpoint<H: Host> {
     service: Service,
-    /// Its peers.
+    /// The peers.
     peers: Peers<Error, H::Caller>,
-    /// Its connections.
+    /// The connections.
     connections: Connections<H>,
     /// Callers that may retry.
     callers: Callers<H::Caller>,

@@ -15,13 +15,13 @@ pub struct Found {
 }
 
 impl Found {
-    /// Its sender.
+    /// The sender of the message.
     #[must_use]
     pub fn source(&self) -> &SocketAddr {
         &self.source
     }
 
-    /// Its header.
+    /// The header of the message.
     #[must_use]
     pub fn header(&self) -> &Header {
         self.message.header()

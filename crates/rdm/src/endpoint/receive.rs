@@ -40,7 +40,7 @@ impl<H: Host> Receive<H> {
         self.multi.is_none() && len <= self.room
     }
 
-    /// Its memory.
+    /// The memory of the receive.
     #[inline]
     pub(super) fn sges(&self) -> &[Sge] {
         &self.sges
@@ -134,16 +134,16 @@ pub(super) struct Landing<H: Host> {
 pub enum Unexpected {
     /// With its payload.
     Eager {
-        /// Its header.
+        /// The header.
         header: Header,
-        /// Its payload.
+        /// The payload.
         payload: Vec<u8>,
         /// The connection that the message arrived on.
         connection: usize,
     },
     /// An RTS: the payload will be read under this key.
     Rts {
-        /// Its header.
+        /// The header.
         header: Header,
         /// The key of the sender's region.
         key: u32,

@@ -26,7 +26,7 @@ pub const ADDRESS_BYTES: usize = 22;
 pub struct Address(pub(super) SocketAddr);
 
 impl Address {
-    /// Its bytes: IPv6 address (or a mapped IPv4 address), port and scope, in network byte order.
+    /// Encodes the address: IPv6 address (or a mapped IPv4 address), port and scope, in network byte order.
     #[must_use]
     pub fn to_bytes(self) -> [u8; ADDRESS_BYTES] {
         let (ip, scope) = match self.0 {

@@ -28,7 +28,7 @@ const PEERS_MAX: usize = 1024;
 /// A peer that has announced its queue pair over UDP.
 #[derive(Debug)]
 struct Peer {
-    /// Its address: the source address of its UDP datagrams.
+    /// The address of the peer: the source address of its UDP datagrams.
     address: SocketAddr,
     destination: Destination,
 }
@@ -56,7 +56,7 @@ pub struct State {
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     /// The address that the socket is connected to: the default destination, and the only accepted sender.
     pub peer: Option<SocketAddr>,
-    /// Its options.
+    /// The options.
     pub options: Options,
     /// Whether the program has closed it or shut it down.
     pub is_closed: bool,
@@ -65,7 +65,7 @@ pub struct State {
 /// A datagram socket.
 #[derive(Debug)]
 pub struct Datagram {
-    /// Its descriptor.
+    /// The descriptor of the socket.
     pub waiting: Waiting,
     /// Everything else.
     pub state: Mutex<State>,
@@ -175,7 +175,7 @@ impl State {
         bind(&self.udp, &to).map_err(errno)
     }
 
-    /// Its address.
+    /// The address of the UDP socket.
     ///
     /// # Errors
     /// The errors of `getsockname`.
@@ -184,7 +184,7 @@ impl State {
         SocketAddr::try_from(address).map_err(errno)
     }
 
-    /// Its address. Binds it to a free port first if it has none.
+    /// The address of the socket. Binds the socket to a free port first if it has no address.
     fn bound(&mut self) -> Result<SocketAddr, Errno> {
         let local = self.local()?;
         if local.port() != 0 {

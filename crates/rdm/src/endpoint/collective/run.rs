@@ -66,7 +66,7 @@ impl Call {
 pub(super) struct Run<O> {
     pub(super) number: u64,
     pub(super) group: u64,
-    /// Its number in the group.
+    /// The number of the operation in its group.
     pub(super) seq: u32,
     /// The signature, which all members must agree on.
     pub(super) signature: u32,
