@@ -46,7 +46,7 @@ pub(crate) trait Action: Send + Sync {
     /// The number of the work's endpoint, if it has one.
     fn endpoint(&self) -> Option<u32>;
 
-    /// Whether it comes from the deferred work queue.
+    /// Whether the action comes from the deferred work queue.
     fn is_work(&self) -> bool;
 }
 
@@ -57,7 +57,7 @@ struct Item {
     /// The address by which the program refers to it: of its structure, or the context of a triggered operation.
     id: usize,
     action: Box<dyn Action>,
-    /// Whether it was due and could not be started.
+    /// Whether the work was due and could not be started.
     tried: bool,
 }
 
@@ -277,12 +277,12 @@ impl Queue {
 }
 
 impl Item {
-    /// Whether its counter has reached the threshold.
+    /// Whether the counter has reached the threshold.
     fn is_due(&self) -> bool {
         self.counter.reached() >= self.threshold
     }
 
-    /// Whether it waits for this counter.
+    /// Whether the work waits for `counter`.
     fn waits_for(&self, counter: &dyn Counting) -> bool {
         std::ptr::addr_eq(counter, Arc::as_ptr(&self.counter))
     }

@@ -20,9 +20,9 @@ pub struct FrontEnd {
     pub built: &'static str,
     /// The name that programs are linked with.
     pub file: &'static str,
-    /// Further names that programs load it by.
+    /// Further names by which programs load the front end.
     pub links: &'static [&'static str],
-    /// Whether its functions must precede those of the C library.
+    /// Whether the front end's functions must precede those of the C library.
     pub preload: bool,
 }
 

@@ -83,7 +83,7 @@ impl Errno {
         self.0
     }
 
-    /// Stores it in this thread's `errno`.
+    /// Stores the number in this thread's `errno`.
     pub fn set(self) {
         // SAFETY: the C library returns the address of this thread's errno, which is valid as long as the thread runs.
         unsafe { *libc::__errno_location() = self.0 };

@@ -47,7 +47,7 @@ impl EventFd {
         }
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub fn signal(&self) {
         // Errors don't matter: the count cannot reach its limit near 2^64, and a full socket is already readable.
         let _ = match self {
@@ -59,7 +59,7 @@ impl EventFd {
         };
     }
 
-    /// Makes it unreadable. Never blocks.
+    /// Makes the descriptor unreadable. Never blocks.
     pub fn drain(&self) {
         match self {
             Self::Counter(fd) => {
@@ -74,7 +74,7 @@ impl EventFd {
         }
     }
 
-    /// Whether it is blocking; the program may have set `O_NONBLOCK`.
+    /// Whether the descriptor is blocking; the program may have set `O_NONBLOCK`.
     #[must_use]
     pub fn is_blocking(&self) -> bool {
         rustix::fs::fcntl_getfl(self.fd()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))

@@ -130,7 +130,7 @@ pub struct Remote {
 pub struct Options {
     /// The type of service.
     pub tos: u8,
-    /// Whether it may share its address and port with identifiers that also allow it.
+    /// Whether the identifier may share its address and port with identifiers that also allow sharing.
     pub reuse_address: bool,
     /// Whether a listener on the IPv6 wildcard address excludes IPv4; `None` if the program has not set the option.
     pub one_family: Option<bool>,
@@ -153,7 +153,7 @@ pub struct Entry {
     pub phase: Phase,
     /// The address and port of the identifier.
     pub local: Option<SocketAddr>,
-    /// Whether it has claimed its port.
+    /// Whether the identifier has claimed its port.
     pub claims: bool,
     /// The peer's address and port.
     pub peer: Option<SocketAddr>,
@@ -187,7 +187,7 @@ pub struct Entry {
     pub groups: Vec<Member>,
     /// The result of the last `rdma_resolve_addrinfo`.
     pub found: Option<Info>,
-    /// Whether its queue pair could not be moved to RTS. The program then gets no `RDMA_CM_EVENT_DISCONNECTED`.
+    /// Whether the queue pair could not be moved to RTS. The program then gets no `RDMA_CM_EVENT_DISCONNECTED`.
     pub has_failed: bool,
 }
 
@@ -255,7 +255,7 @@ impl Entry {
         self.options.one_family.unwrap_or_else(default)
     }
 
-    /// Whether its queue pair is for datagrams.
+    /// Whether the queue pair of the identifier is for datagrams.
     #[must_use]
     pub fn is_datagram(&self) -> bool {
         self.qp_type == QPT_UD

@@ -27,7 +27,7 @@ pub struct IdObject {
     path: UnsafeCell<SaPathRec>,
     /// The key of the identifier in the hub.
     pub key: IdKey,
-    /// Whether it is synchronous: its calls wait for their events, and it has an event channel of its own.
+    /// Whether the identifier is synchronous: its calls wait for their events, and it has an event channel of its own.
     pub sync: AtomicBool,
     /// Attributes from `rdma_create_ep`, for the queue pairs of incoming connections.
     pub qp_init: Mutex<Option<QpInit>>,
@@ -105,7 +105,7 @@ impl IdObject {
         handle_of(self)
     }
 
-    /// Whether it is synchronous.
+    /// Whether the identifier is synchronous.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         self.sync.load(Ordering::Relaxed)
@@ -151,7 +151,7 @@ impl IdObject {
         }
     }
 
-    /// Sets its path.
+    /// Sets the path of the identifier.
     pub fn set_path(&self, path: SaPathRec) {
         // SAFETY: no other thread uses it now (see the module).
         unsafe {

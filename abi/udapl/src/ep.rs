@@ -190,12 +190,12 @@ impl Ep {
         State::from_number(self.state.load(Ordering::Acquire))
     }
 
-    /// Stores its state. The caller holds `control`.
+    /// Stores the state of the EP. The caller holds `control`.
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as i32, Ordering::Release);
     }
 
-    /// Whether it has a connection that can break.
+    /// Whether the EP has a connection that can break.
     #[must_use]
     pub fn is_in_service(&self) -> bool {
         matches!(self.state(), State::Connected | State::DisconnectPending) && !self.datagram
@@ -209,13 +209,13 @@ impl Ep {
         matches!(state, EP_STATE_CONNECTED | EP_STATE_DISCONNECTED) || self.datagram
     }
 
-    /// Whether it sends datagrams.
+    /// Whether the EP sends datagrams.
     #[must_use]
     pub fn is_datagram(&self) -> bool {
         self.datagram
     }
 
-    /// Whether its receives may be posted without notification.
+    /// Whether receives may be posted without notification.
     #[inline]
     #[must_use]
     pub fn quiet_receives(&self) -> bool {
@@ -229,7 +229,7 @@ impl Ep {
         self.flags[0].load(Ordering::Relaxed) & COMPLETION_SOLICITED_WAIT_FLAG != 0
     }
 
-    /// Whether its requests may be posted without notification.
+    /// Whether requests may be posted without notification.
     #[inline]
     #[must_use]
     pub fn quiet_requests(&self) -> bool {
@@ -242,7 +242,7 @@ impl Ep {
         self.parts.read().clone()
     }
 
-    /// Whether it is in a PZ.
+    /// Whether the EP is in the PZ `pz`.
     #[must_use]
     pub fn is_in(&self, pz: &Arc<Pz>) -> bool {
         let parts = self.parts.read();

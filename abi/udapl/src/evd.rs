@@ -501,14 +501,14 @@ impl Evd {
         }
     }
 
-    /// Sets whether threads may wait for it. If not, a waiting thread returns.
+    /// Sets whether threads may wait for the EVD. If they may not, a waiting thread returns.
     pub fn set_waitable(&self, waitable: bool) {
         self.state.lock().waitable = waitable;
         self.news.fetch_add(1, Ordering::SeqCst);
         self.cq.wake();
     }
 
-    /// Changes its length.
+    /// Changes the length of the EVD.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: it holds more events; `DAT_INSUFFICIENT_RESOURCES`.
@@ -556,7 +556,7 @@ impl Evd {
         self.cq.wake();
     }
 
-    /// Closes it.
+    /// Closes the EVD.
     pub fn close(&self) {
         self.abort_wait();
         let cno = self.state.lock().cno.take();

@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 pub struct Queued {
     /// The event. Its EVD is filled in when the event is taken.
     pub event: Event,
-    /// Whether it wakes a waiting thread: a notification event.
+    /// Whether the event wakes a waiting thread: a notification event.
     pub notify: bool,
 }
 

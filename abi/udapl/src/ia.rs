@@ -340,7 +340,7 @@ impl Ia {
         }
     }
 
-    /// Whether it reports asynchronous errors to this EVD.
+    /// Whether the IA reports asynchronous errors to `evd`.
     #[must_use]
     pub fn is_async_evd(&self, evd: &Arc<Evd>) -> bool {
         let own = self.async_evd.lock();

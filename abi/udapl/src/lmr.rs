@@ -87,7 +87,7 @@ impl Lmr {
         }
     }
 
-    /// Deregisters it. When this returns, no peer accesses the memory.
+    /// Deregisters the LMR. When this returns, no peer accesses the memory.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`: RMRs are bound to it.

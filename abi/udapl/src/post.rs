@@ -31,7 +31,7 @@ const FLAGS: dat_completion_flags = COMPLETION_SUPPRESS_FLAG
 pub struct Options {
     /// The device's flags.
     pub flags: SendFlags,
-    /// Whether its completion notifies.
+    /// Whether the completion notifies.
     pub notify: bool,
 }
 

@@ -39,7 +39,7 @@ impl Pz {
         &self.ia
     }
 
-    /// Closes it.
+    /// Closes the PZ.
     ///
     /// # Errors
     /// `DAT_INVALID_STATE`.

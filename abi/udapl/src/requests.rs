@@ -37,7 +37,7 @@ pub enum RequestKind {
 pub struct Posted {
     /// The program's cookie.
     pub cookie: u64,
-    /// Whether its completion notifies.
+    /// Whether the completion of the request notifies.
     pub notify: bool,
     /// The kind of the request.
     pub what: RequestKind,

@@ -42,7 +42,7 @@ impl Rsp {
         &self.service
     }
 
-    /// Closes it.
+    /// Closes the RSP.
     pub fn close(&self) {
         self.service.close();
     }

@@ -30,7 +30,7 @@ pub struct Srq {
     max_recv_iov: u32,
     /// The EPs and EVDs where its receives may complete.
     receivers: Mutex<Receivers>,
-    /// EPs that take receives from it.
+    /// EPs that take receives from the SRQ.
     pub users: Users,
 }
 
@@ -60,7 +60,7 @@ crate::kind!(
 );
 
 impl Srq {
-    /// Closes it.
+    /// Closes the SRQ.
     pub fn close(&self) {
         self.pz.ia().remove_srq(self.queue.id());
         self.pz.users.remove();
@@ -102,7 +102,7 @@ impl Srq {
         }
     }
 
-    /// Takes completions out of its EVDs' completion queues if those are filling up.
+    /// Takes completions out of the completion queues of the SRQ's EVDs if those queues are filling up.
     fn relieve(&self) {
         let ia = self.pz.ia();
         let mut crowded = Vec::new();
@@ -116,7 +116,7 @@ impl Srq {
         }
     }
 
-    /// Changes how many receives it can hold, and makes room for their completions.
+    /// Changes how many receives the SRQ can hold, and makes room for their completions.
     fn resize(&self, depth: u32) -> Result {
         let ia = self.pz.ia();
         let mut receivers = self.receivers.lock();
@@ -144,7 +144,7 @@ impl Srq {
         result
     }
 
-    /// How many receives it can hold, its low watermark, and how many it holds.
+    /// How many receives the SRQ can hold, its low watermark, and how many it holds.
     fn state(&self) -> Result<(u32, u32, u32)> {
         Ok(self.queue.query()?)
     }

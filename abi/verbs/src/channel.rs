@@ -22,7 +22,7 @@ pub struct ChannelObject {
     context: *mut Context,
     /// The device's channel.
     pub channel: Channel,
-    /// Completion queues that report to it.
+    /// Completion queues that report to the channel.
     pub users: Users,
 }
 

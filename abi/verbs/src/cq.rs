@@ -72,7 +72,7 @@ impl CqObject {
         self.c.get()
     }
 
-    /// Whether it belongs to this context.
+    /// Whether the queue belongs to `context`.
     #[must_use]
     pub fn is_of(&self, context: *mut Context) -> bool {
         self.context == context

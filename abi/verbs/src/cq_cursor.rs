@@ -20,7 +20,7 @@ pub struct Cursor {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Current {
     pub(crate) completion: Completion,
-    /// When it was added to the queue: by the clock of [`timestamp`], and by the wall clock.
+    /// When the completion was added to the queue: by the clock of [`timestamp`], and by the wall clock.
     pub(crate) time: u64,
     pub(crate) wallclock: u64,
 }

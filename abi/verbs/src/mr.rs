@@ -42,7 +42,7 @@ pub struct MrObject {
     pub(crate) base: UnsafeCell<(u64, u32)>,
     /// The memory behind the region, if it is not the program's own.
     backing: OnceLock<Box<Backing>>,
-    /// Whether it is the region of another context, imported under this handle.
+    /// Whether this is the region of another context, imported under this handle.
     pub(crate) imported: bool,
 }
 
@@ -92,7 +92,7 @@ impl MrObject {
         }
     }
 
-    /// Whether it is a null region.
+    /// Whether this is a null region.
     fn is_null(&self) -> bool {
         matches!(
             self.backing.get().map(|backing| &**backing),
@@ -374,7 +374,7 @@ pub(crate) struct Advised {
     /// The first address that requests use for it, and the one past its end.
     pub(crate) base: u64,
     pub(crate) end: u64,
-    /// Where its memory begins, if its pages can be prefetched.
+    /// Where the region's memory begins, if its pages can be prefetched.
     pub(crate) memory: Option<u64>,
     pub(crate) writable: bool,
 }

@@ -254,7 +254,7 @@ pub(crate) struct NewQp {
 }
 
 impl NewQp {
-    /// Creates its handle.
+    /// Creates the program's handle of the queue pair.
     pub(crate) fn insert(self, context: &ContextObject) -> Result<*mut Qp, Errno> {
         let (id, opened) = (self.qp.id(), self.opened);
         let handle = insert(QpObject {

@@ -24,7 +24,7 @@ pub struct SrqObject {
     pub srq: rkey_device::Srq,
     /// The maximum number of entries of a receive.
     pub(crate) max_sge: u32,
-    /// Queue pairs that take receives from it.
+    /// Queue pairs that take receives from this shared receive queue.
     pub users: Users,
     /// Asynchronous events not yet acknowledged.
     pub acks: Acks,

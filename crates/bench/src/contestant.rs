@@ -16,7 +16,7 @@ pub(crate) struct Label {
     pub(crate) version: String,
     /// The link, provider or transports.
     pub(crate) provider: String,
-    /// When its operations complete: `delivery` or `default`.
+    /// When the contestant's operations complete: `delivery` or `default`.
     pub(crate) completion: String,
 }
 
@@ -52,7 +52,7 @@ pub(crate) trait Contestant {
     /// The contestant's name in the progress bar and in errors.
     fn name(&self) -> String;
 
-    /// Whether it can measure this step.
+    /// Whether the contestant can measure this step.
     fn takes(&self, step: &Step) -> bool;
 
     /// The label of its figure for a step.

@@ -34,7 +34,7 @@ const LIVE_MAX: u64 = 100_000;
 const REGISTERED: u64 = 4096;
 
 impl Offer {
-    /// Whether it includes a step.
+    /// Whether the offer includes a step.
     pub(crate) fn has(&self, step: &Step) -> bool {
         let subject = step.subject();
         let register = subject.op == "register";
@@ -65,7 +65,7 @@ pub(crate) struct External {
     label: Label,
     offer: Offer,
     child: Child,
-    /// Closing it makes the program exit.
+    /// The program's standard input; closing it makes the program exit.
     orders: Option<ChildStdin>,
     answers: Receiver<String>,
     /// The output on standard error.
@@ -129,7 +129,7 @@ impl External {
         Ok(external)
     }
 
-    /// Reports its figures under another name and completion semantics.
+    /// Reports the program's figures under another name and completion semantics.
     pub(crate) fn counts_as(mut self, peer: &str, completion: &str) -> Self {
         self.label.peer = peer.to_owned();
         self.label.completion = completion.to_owned();
@@ -157,7 +157,7 @@ impl External {
         }
     }
 
-    /// Why it has exited.
+    /// Why the program has exited.
     fn last_words(&mut self) -> String {
         let complaints = self.complaints.take();
         let said = complaints.and_then(|thread| thread.join().ok());

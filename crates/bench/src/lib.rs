@@ -165,7 +165,7 @@ struct Report<'a> {
     missing_peers: &'a [String],
     /// Measurements in which the device itself failed.
     failed: &'a [String],
-    /// Whether it ended before everything was measured.
+    /// Whether the run ended before everything was measured.
     stopped: bool,
 }
 

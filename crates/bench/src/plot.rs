@@ -80,7 +80,7 @@ struct Point {
 
 #[derive(Debug, Default)]
 struct Panel {
-    /// Whether its x axis is the number of live regions.
+    /// Whether the x axis is the number of live regions.
     over_regions: bool,
     /// The figures by name, ours first; a name with several sizes is split by size.
     lines: BTreeMap<(bool, u64, String), Vec<Point>>,

@@ -42,7 +42,7 @@ struct Denials {
     pid: u32,
     uid: u32,
     command: String,
-    /// How many accesses its devices have denied since they were opened.
+    /// How many accesses the process's devices have denied since they were opened.
     denied: u64,
     /// The last denials, oldest first.
     denials: Vec<DenialView>,

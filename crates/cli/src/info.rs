@@ -52,7 +52,7 @@ struct Identity {
 /// How other hosts reach the device.
 #[derive(Serialize)]
 struct WireInfo {
-    /// Why they cannot; `None` if they can.
+    /// Why other hosts cannot reach the device; `None` if they can.
     off: Option<&'static str>,
     #[serde(flatten)]
     wire: WireDescription,

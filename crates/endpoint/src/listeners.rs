@@ -42,7 +42,7 @@ type Then = dyn FnOnce(Result<(), DeviceError>) + Send;
 pub struct Accepted {
     /// The client.
     pub client: Coming,
-    /// Whether its endpoint still exists.
+    /// Whether the client's endpoint still exists.
     pub is_wanted: Box<dyn Fn() -> bool + Send>,
 }
 

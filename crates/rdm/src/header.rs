@@ -90,7 +90,7 @@ pub struct Atomic {
 pub struct Header {
     /// The kind of the message.
     pub kind: Kind,
-    /// Whether it matches tagged receives.
+    /// Whether the message matches tagged receives.
     pub tagged: bool,
     /// Whether `data` is remote completion data.
     pub has_data: bool,
@@ -143,7 +143,7 @@ impl Header {
         }
     }
 
-    /// Encodes it; returns its length.
+    /// Encodes the header; returns its length.
     #[inline]
     pub fn encode(&self, into: &mut [u8; MAX_LEN]) -> usize {
         let (number, more) = match self.kind {
@@ -178,7 +178,7 @@ impl Header {
         LEN + more
     }
 
-    /// Encodes it if it is the header of an eager message.
+    /// Encodes the header if it is that of an eager message.
     #[inline]
     #[must_use]
     pub fn encode_message(&self) -> Option<[u8; LEN]> {

@@ -8,17 +8,17 @@ use rkey_link::NodeId;
 /// One side's hello.
 #[derive(Clone, Debug)]
 pub struct Hello {
-    /// The type of its endpoint: only endpoints of the same type connect.
+    /// The type of the sender's endpoint: only endpoints of the same type connect.
     pub ep_type: u8,
     /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
-    /// Whether it only sends over the connection: another endpoint receives at its address.
+    /// Whether the sender only sends over the connection: another endpoint receives at its address.
     pub one_way: bool,
-    /// The receive context that it requests.
+    /// The receive context that the sender requests.
     pub context: u8,
-    /// The proof that it has the authorization key.
+    /// The proof that the sender has the authorization key.
     pub proof: Proof,
-    /// The address where it accepts connections.
+    /// The address where the sender accepts connections.
     pub name: SocketAddr,
     /// The data from the sender's program for the peer's program.
     pub data: Vec<u8>,
@@ -118,7 +118,7 @@ pub struct Admission {
     pub ep_type: u8,
     /// Whether its device chooses the keys of its regions.
     pub device_keys: bool,
-    /// Whether it only sends: another endpoint receives at its address.
+    /// Whether the endpoint only sends: another endpoint receives at its address.
     pub one_way: bool,
     /// The authorization key. May be empty.
     pub key: Vec<u8>,

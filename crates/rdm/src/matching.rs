@@ -15,7 +15,7 @@ pub struct Pattern<P> {
 }
 
 impl<P: PartialEq> Pattern<P> {
-    /// Whether it accepts a message from this sender with this tag.
+    /// Whether the pattern accepts a message from this sender with this tag.
     #[inline]
     pub fn accepts(&self, source: &P, tag: u64) -> bool {
         (self.tag ^ tag) & !self.ignore == 0

@@ -9,7 +9,7 @@ use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
 pub struct Entry {
     /// The name of the fuzz target.
     pub name: &'static str,
-    /// Runs it on some bytes.
+    /// Runs the reader on some bytes.
     pub run: fn(&[u8]),
     /// Valid bytes that mutation starts from.
     pub samples: fn() -> Vec<Vec<u8>>,

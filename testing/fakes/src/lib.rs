@@ -238,7 +238,7 @@ impl Fake {
         bytes
     }
 
-    /// Changes bytes of its memory.
+    /// Changes bytes of the fake's memory.
     pub fn poke(&self, at: u64, bytes: &[u8]) {
         let (from, len) = (bytes.as_ptr().cast(), bytes.len() as u64);
         call!(self, "fake_poke": unsafe extern "C" fn(u64, *const c_void, u64), at, from, len);

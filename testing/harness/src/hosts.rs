@@ -16,7 +16,7 @@ const INTERFACES: [&str; 2] = ["va", "vb"];
 /// Two hosts, which exist until this value is dropped. All their ports are free.
 pub struct Hosts {
     keepers: Vec<Child>,
-    /// Whether they belong to a user namespace of their own, because the test does not run as root.
+    /// Whether the hosts belong to a user namespace of their own, because the test does not run as root.
     are_ours: bool,
 }
 

@@ -21,7 +21,7 @@ const FIRST: u64 = 1 << 48;
 /// An authorization key.
 pub(crate) struct AuthKey {
     pub(crate) bytes: Vec<u8>,
-    /// Enabled endpoints and regions that use it.
+    /// Enabled endpoints and regions that use the key.
     pub(crate) users: Users,
 }
 

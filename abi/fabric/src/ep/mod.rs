@@ -100,11 +100,11 @@ pub(crate) struct Endpoint {
     /// The endpoint's number, for counters and log messages.
     pub(crate) number: u32,
     pub(crate) ep_type: c_int,
-    /// Whether its receives are in a shared context.
+    /// Whether the endpoint's receives are in a shared context.
     shares: bool,
-    /// Whether it transmits through a shared context.
+    /// Whether the endpoint transmits through a shared context.
     shares_tx: bool,
-    /// Identifies it if it is a context of a scalable endpoint.
+    /// Set if the endpoint is a context of a scalable endpoint.
     context: Option<Context>,
     pub(crate) caps: u64,
     /// The handle, for events.
@@ -116,7 +116,7 @@ pub(crate) struct Endpoint {
     limits: options::Limits,
     /// The number of its aliases.
     aliases: Users,
-    /// Whether it is being closed, which ends its thread.
+    /// Whether the endpoint is being closed, which ends its thread.
     closing: AtomicBool,
 }
 
@@ -183,7 +183,7 @@ const REMOTE: [(u64, Remote); 2] = [
 #[derive(Clone)]
 struct BoundCq {
     cq: Arc<Cq>,
-    /// Whether only operations that request it are reported.
+    /// Whether only operations that request a completion are reported.
     selective: bool,
 }
 

@@ -55,9 +55,9 @@ pub(crate) struct Mr {
     /// Registered with `FI_RMA_EVENT`.
     pub(super) rma_event: bool,
     pub(super) state: Mutex<State>,
-    /// Whether it may be among the domain's watched regions. Never cleared.
+    /// Whether the region may be among the domain's watched regions. Never cleared.
     pub(super) watched: AtomicBool,
-    /// Who copies its memory, if the processor does not copy all. Released after the region.
+    /// What copies the region's memory, if the processor does not copy all of it. Released after the region.
     pub(super) foreign: Option<Box<Foreign>>,
     /// Released after the region.
     _pd: Option<Arc<ProtectionDomain>>,
@@ -313,13 +313,13 @@ impl Mr {
         self.take_keys(&state)
     }
 
-    /// Whether it may be bound or counted.
+    /// Whether the region may be bound or counted.
     #[inline]
     fn is_known_elsewhere(&self) -> bool {
         self.watched.load(Ordering::Relaxed) || self.domain.remote_counted.get().is_some()
     }
 
-    /// Whether it is a region of this domain.
+    /// Whether this is a region of `domain`.
     pub(crate) fn is_of(&self, domain: &Domain) -> bool {
         std::ptr::eq(&raw const *self.domain, domain)
     }

@@ -26,7 +26,7 @@ pub(crate) struct Wish {
     pub(crate) ep_type: c_int,
     pub(crate) auth_key: &'static [u8],
     pub(crate) domain_key: &'static [u8],
-    /// Entries of its completion queue; 0 means the provider's choice.
+    /// The number of entries of the completion queue; 0 means the provider's choice.
     pub(crate) queue: usize,
     pub(crate) auto_progress: bool,
     /// How many transmit and receive contexts; 0: the provider's choice.

@@ -84,7 +84,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts it. `test` is the full name of the calling test.
+    /// Starts the peer. `test` is the full name of the calling test.
     pub(crate) fn start(test: &str, environment: &[(&str, &str)]) -> Self {
         let mut child = rerun(test)
             .envs(environment.iter().copied())

@@ -126,7 +126,7 @@ impl Id {
         Ok(self.object()?.key)
     }
 
-    /// Binds it to an address.
+    /// Binds the identifier to an address.
     ///
     /// # Errors
     /// The errors of [`bind`].
@@ -170,7 +170,7 @@ impl Id {
         find_route(self.object()?, TIMEOUT_MS)
     }
 
-    /// Creates its queue pair. The caller must destroy the queue pair, after the identifier.
+    /// Creates the identifier's queue pair. The caller must destroy the queue pair, after the identifier.
     ///
     /// # Errors
     /// The errors of [`qp::create_plain`].

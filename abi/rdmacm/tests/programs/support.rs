@@ -166,7 +166,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it exits. Returns `None` if it hangs.
+    /// Waits until the program exits. Returns `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -178,7 +178,7 @@ impl Running {
         None
     }
 
-    /// Waits until it exits, or until `is_enough` returns true for its output.
+    /// Waits until the program exits, or until `is_enough` returns true for its output.
     pub(crate) fn wait_or(&mut self, is_enough: impl Fn(&str) -> bool) {
         let started = Instant::now();
         while !self.has_ended() && started.elapsed() < PATIENCE {
@@ -189,7 +189,7 @@ impl Running {
         }
     }
 
-    /// Waits until its output contains `words`. Panics if it exits or hangs before.
+    /// Waits until the program's output contains `words`. Panics if the program exits or hangs before that.
     pub(crate) fn wait_for(&mut self, words: &str) {
         let started = Instant::now();
         while !self.text().contains(words) {
@@ -214,7 +214,7 @@ impl Running {
         status.is_some()
     }
 
-    /// Waits until it exits, and returns its output. Panics unless it succeeds.
+    /// Waits until the program exits, and returns its output. Panics unless it succeeds.
     pub(crate) fn succeed(mut self) -> String {
         let status = self.wait();
         let text = self.text();

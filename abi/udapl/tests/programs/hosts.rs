@@ -26,7 +26,7 @@ impl Running {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until it exits, and returns its output.
+    /// Waits until the program exits, and returns its output.
     fn wait(mut self) -> String {
         let begun = Instant::now();
         while self

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A directory with the provider, the registry, and the output of programs.
 pub(crate) struct Stage {
     folder: PathBuf,
-    /// Whether it has all front ends.
+    /// Whether the directory has all front ends.
     has_all: bool,
 }
 

@@ -182,7 +182,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it exits. Returns `None` if it hangs.
+    /// Waits until the program exits. Returns `None` if it hangs.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < PATIENCE {
@@ -194,7 +194,7 @@ impl Running {
         None
     }
 
-    /// Waits until it exits, and returns its output. Panics unless it succeeds.
+    /// Waits until the program exits, and returns its output. Panics unless it succeeds.
     pub(crate) fn succeed(mut self) -> String {
         let status = self.wait();
         let text = self.text();

@@ -68,7 +68,7 @@ impl Path {
         }
     }
 
-    /// Runs it: some operations that are not counted, then [`ROUNDS`] that are.
+    /// Runs the path: some operations that are not counted, then [`ROUNDS`] that are.
     ///
     /// # Errors
     /// The device fails, or an operation does not complete.

@@ -97,7 +97,7 @@ pub enum Op {
     Sum = 2,
     /// The product; integers wrap.
     Prod = 3,
-    /// 1 if at least one of them is not 0, else 0.
+    /// 1 if at least one of the two operands is not 0, else 0.
     Lor = 4,
     /// 1 if both are not 0, else 0.
     Land = 5,
@@ -105,7 +105,7 @@ pub enum Op {
     Bor = 6,
     /// Bitwise and.
     Band = 7,
-    /// 1 if exactly one of them is not 0, else 0.
+    /// 1 if exactly one of the two operands is not 0, else 0.
     Lxor = 8,
     /// Bitwise exclusive or.
     Bxor = 9,

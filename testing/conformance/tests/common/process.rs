@@ -82,7 +82,7 @@ impl Peer {
         self.signal(libc::SIGCONT);
     }
 
-    /// Closes its standard input and waits for its success.
+    /// Closes the process's standard input and waits until it exits successfully.
     pub fn finish(mut self) {
         drop(self.0.stdin.take());
         let status = self.wait();

@@ -352,7 +352,7 @@ impl Remote {
         self.at(INBOX + word, self.inbox)
     }
 
-    /// One of its two words for atomics.
+    /// One of the side's two words for atomics.
     pub fn atomic(&self, which: usize) -> Target {
         self.at(ATOMICS + which, self.atomics)
     }

@@ -8,7 +8,7 @@ pub(super) struct Case {
     pub(super) words: &'static [&'static str],
     /// What the program prints on success; `|` separates alternatives.
     pub(super) says: &'static [&'static str],
-    /// What its server prints on success.
+    /// What the server prints on success.
     pub(super) server_says: &'static [&'static str],
     /// Lines that look like failures but are not.
     pub(super) may_say: &'static [&'static str],

@@ -57,7 +57,7 @@ impl Turn {
 /// A server that runs in the background.
 struct Server {
     thread: JoinHandle<Result<Outcome>>,
-    /// When its last client ended.
+    /// When the server's last client ended.
     over: Arc<OnceLock<Instant>>,
 }
 

@@ -103,7 +103,7 @@ impl Datagram {
         })
     }
 
-    /// Closes it. Threads that wait for it get `EBADF`.
+    /// Closes the socket. Threads that wait for the socket get `EBADF`.
     pub fn end(&self) {
         self.state.lock().is_closed = true;
         self.waiting.wake_fd.signal();
@@ -167,7 +167,7 @@ impl State {
         self.peer = Some(concrete(to));
     }
 
-    /// Binds it to an address.
+    /// Binds the UDP socket to an address.
     ///
     /// # Errors
     /// The errors of `bind`.

@@ -67,7 +67,7 @@ pub enum Source {
 /// An RDMA write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where its bytes come from.
+    /// Where the bytes of the write come from.
     pub source: Source,
     /// The address in the peer's memory.
     pub to: u64,
@@ -75,7 +75,7 @@ pub struct Write {
     pub key: u32,
     /// The immediate value, if there is one.
     pub message: Option<Message>,
-    /// What its completion frees.
+    /// What the completion of the write frees.
     pub work: Work,
 }
 
