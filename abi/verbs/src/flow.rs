@@ -89,7 +89,7 @@ impl Pattern {
     }
 
     fn add(&mut self, kind: u32, spec: &[u8]) -> Result<(), Errno> {
-        // Value and mask follow type and size, aligned for their fields.
+        // The value and the mask follow the type and the size, aligned for their fields.
         let (at, len) = match kind {
             ETH => (6, 16),
             IPV4 => (8, 8),

@@ -62,7 +62,7 @@ impl Ours {
         self.order(Command::None)
     }
 
-    /// One repetition. The target sleeps before and after it.
+    /// Runs one repetition. The target sleeps before and after it.
     fn once(&mut self, step: &Step, count: u64) -> Result<Sample> {
         // These steps measure a sleeping target.
         if matches!(step, Step::Sleeper(_) | Step::Idle) {

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_reached() {
+    fn the_time_limit_is_a_reason_to_stop() {
         let stop = Stop::after(Duration::ZERO).unwrap();
         assert_eq!(stop.reason(), Some(Reason::Limit));
         assert_eq!(Stop::after(Duration::MAX).unwrap().reason(), None);

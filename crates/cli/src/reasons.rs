@@ -243,7 +243,7 @@ mod tests {
 
     /// Each example describes its request, and the numbers in its advice fit the request.
     #[test]
-    fn examples_are_true() {
+    fn the_numbers_in_each_example_fit_its_request() {
         for example in examples().unwrap() {
             let text = example.explain();
             assert!(text.lines().count() == 2, "{text}");

@@ -45,7 +45,7 @@ fn libfabric_finds_the_provider() {
 
 /// A program gets our libfabric only if the user asks for it.
 #[test]
-fn libfabric_itself_can_be_ours() {
+fn our_libfabric_is_used_only_on_request() {
     let output = run(&["--own-libfabric", "--", "fi_info", "--version"]);
     if output.status.code() == Some(127) {
         println!("skipped: fi_info is not installed");
@@ -64,7 +64,7 @@ fn libfabric_itself_can_be_ours() {
 
 /// The library for sockets comes after ours, and only if the user asks for it.
 #[test]
-fn sockets_are_moved_on_request() {
+fn sockets_move_to_rdma_only_on_request() {
     let shows = ["--", "sh", "-c", "echo $LD_PRELOAD"];
     let output = run(&[&["--sockets"][..], &shows].concat());
     assert!(

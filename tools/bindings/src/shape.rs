@@ -411,7 +411,7 @@ impl VisitMut for Spelling<'_> {
             as_bit(&mut item.expr);
         }
         item.ident = constant_name(self.api, &item.ident);
-        // A search for the name in the header finds the constant.
+        // With the alias, a search in the documentation for the header's name finds the constant.
         if item.ident != name {
             item.attrs.push(parse_quote!(#[doc(alias = #name)]));
         }

@@ -22,11 +22,11 @@ const NOT_APPLICABLE: &[(&str, &str)] = &[
     ),
     (
         "DA-031",
-        "an unused permission: privileges must match, as `needs_local_privileges` shows",
+        "an unused permission: privileges must match, as `a_bind_needs_local_privileges` shows",
     ),
     (
         "DA-037",
-        "a permission: `may_be_sent_after_its_fence` shows the result",
+        "a permission: `a_context_may_be_sent_after_its_bind` shows the result",
     ),
     ("DA-038", "promises nothing about other endpoints"),
     ("FI-103", EXACT),

@@ -194,7 +194,8 @@ impl LocalCache {
     ) -> std::result::Result<Described, NotMade> {
         let mut options = monitor::settings().options();
         options.exact_rights = true;
-        // The functions of an imported monitor get the program's buffers as they are, and a runtime's memory has no pages of ours.
+        // Do not round to pages: the functions of an imported monitor get the program's buffers as they are, and the memory of a
+        // runtime has no pages of this process.
         options.rounding = Rounding::Exact;
         let mut follows = Follows::Addresses;
         let monitor: Arc<dyn rkey_cache::Monitor> = match &watch {

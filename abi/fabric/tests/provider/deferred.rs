@@ -193,7 +193,7 @@ pub(crate) fn rma(iov: &[libc::iovec], to: &[RmaIov], peer: u64) -> MsgRma {
 }
 
 #[test]
-fn deferred_work_of_every_kind() {
+fn deferred_work_of_every_kind_executes() {
     let (a, b, peer) = pair(&Wish::default());
     let (go, done) = (counter(a.domain), counter(a.domain));
     let mut words = [5u64, 0];
@@ -414,7 +414,7 @@ fn writes_of_peers_and_other_work_start_deferred_work() {
 }
 
 #[test]
-fn work_is_cancelled_flushed_refused_and_fails() {
+fn deferred_work_can_be_cancelled_flushed_refused_or_fail() {
     let (a, _, peer) = pair(&Wish::default());
     let [go, other, done, foreign] = [
         a.domain,

@@ -48,7 +48,7 @@ fn exchange(a: &Side, b: &Side, peer: u64, round: usize) {
 /// A peer that keeps sending requests, but receives no responses, is disconnected once a few megabytes of responses are pending
 /// for it.
 #[test]
-fn a_peer_that_takes_no_responses_is_cut_off() {
+fn a_peer_that_takes_no_responses_is_disconnected() {
     const MOST: usize = 16 << 20;
     let b = Side::open(&Wish::default());
     let mut shown = vec![3u8; 4096];
@@ -72,7 +72,7 @@ fn a_peer_that_takes_no_responses_is_cut_off() {
 /// Whatever a peer sends, it changes no byte without the right, and other peers are served. At worst, the peer is
 /// disconnected.
 #[test]
-fn a_peer_that_sends_anything_does_no_harm() {
+fn arbitrary_messages_from_a_peer_do_no_harm() {
     // Collectives exist only on request; here the endpoint processes every message that a peer may send.
     let everything = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE;
     let (a, b, peer) = pair(&Wish {

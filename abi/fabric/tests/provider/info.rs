@@ -136,7 +136,7 @@ fn basic_behaves_as_its_three_bits() {
 }
 
 #[test]
-fn more_than_the_offer_does_not_match() {
+fn hints_that_exceed_the_offer_do_not_match() {
     assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_MULTICAST), Err(-libc::ENODATA));
     assert_eq!(ask(V1_17, 0, 0, FI_MSG | FI_RMA_PMEM), Err(-libc::ENODATA));
 }

@@ -179,7 +179,7 @@ static void begin(void) {
 
 /* ---- the checks ---- */
 
-static void remote_write_without_local_write(void) {
+static void remote_write_without_local_write_follows_each_apis_rule(void) {
   begin();
   errno = 0;
   CHECK(!ibv_reg_mr(v.pd, verbs_memory, PAGE, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
@@ -194,7 +194,7 @@ static void remote_write_without_local_write(void) {
   FAILS(DAT_PRIVILEGES_VIOLATION, bind_part(&world.owner, rmr, &only, 0, 64, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, 1, 0, &context));
 }
 
-static void local_read(void) {
+static void local_read_follows_each_apis_rule(void) {
   verbs_begin();
   dat_begin();
   fi_begin(FI_MR_LOCAL);
@@ -216,7 +216,7 @@ static void local_read(void) {
   window(&world.owner, rmr, &shared, 0, 64, DAT_MEM_PRIV_REMOTE_READ_FLAG);
 }
 
-static void addresses(void) {
+static void addresses_follow_each_apis_rule(void) {
   begin();
   struct ibv_mr *from = verbs_reg(verbs_buffer, 0);
   struct ibv_mr *target = verbs_reg(verbs_memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
@@ -230,14 +230,14 @@ static void addresses(void) {
 }
 
 /* Libfabric with FI_MR_VIRT_ADDR. */
-static void virtual_addresses(void) {
+static void libfabric_uses_virtual_addresses_by_mode(void) {
   fi_begin(FI_MR_VIRT_ADDR);
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
   CHECK(fi_write64(NULL, fi_mr_key(mr), (uint64_t)(uintptr_t)fi_memory) == 0);
   CHECK(fi_write64(NULL, fi_mr_key(mr), 0) != 0);
 }
 
-static void keys(void) {
+static void keys_follow_each_apis_rule(void) {
   begin();
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 0x1122334455667788);
   CHECK(fi_mr_key(mr) == 0x1122334455667788);
@@ -257,7 +257,7 @@ static void keys(void) {
   REFUSED(&world, WRITE, &buffer, 64, target->rkey, verbs_memory);
 }
 
-static void atomic_rights(void) {
+static void atomic_rights_follow_each_apis_rule(void) {
   begin();
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
   CHECK(fi_add(fi_mr_key(mr), 0) == 0);
@@ -268,7 +268,7 @@ static void atomic_rights(void) {
   CHECK(!(DAT_MEM_PRIV_ALL_FLAG & DAT_IB_MEM_PRIV_REMOTE_ATOMIC));
 }
 
-static void closing_objects_in_use(void) {
+static void objects_in_use_are_refused_as_each_api_says(void) {
   begin();
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
   CHECK(fi_close(&f.domain->fid) == -FI_EBUSY);
@@ -282,7 +282,7 @@ static void closing_objects_in_use(void) {
   FAILS(DAT_INVALID_STATE, dat_lmr_free(shared.lmr));
 }
 
-static void after_a_refusal(void) {
+static void a_refusal_affects_the_connection_as_each_api_says(void) {
   begin();
   /* Libfabric: the endpoint keeps working. */
   struct fid_mr *mr = fi_reg(fi_memory, FI_REMOTE_WRITE, 1);
@@ -318,7 +318,7 @@ static void errors_are_reported_in_each_apis_form(void) {
 }
 
 /* A child has none of the parent's devices; it opens its own, which its front ends share. */
-static void after_a_fork(void) {
+static void a_forked_child_opens_a_device_of_its_own(void) {
   verbs_begin();
   fi_begin(0);
   pid_t child = fork();
@@ -341,16 +341,16 @@ static void after_a_fork(void) {
 
 #define C(name) {#name, name}
 static const struct check checks[] = {
-    C(remote_write_without_local_write),
-    C(local_read),
-    C(addresses),
-    C(virtual_addresses),
-    C(keys),
-    C(atomic_rights),
-    C(closing_objects_in_use),
-    C(after_a_refusal),
+    C(remote_write_without_local_write_follows_each_apis_rule),
+    C(local_read_follows_each_apis_rule),
+    C(addresses_follow_each_apis_rule),
+    C(libfabric_uses_virtual_addresses_by_mode),
+    C(keys_follow_each_apis_rule),
+    C(atomic_rights_follow_each_apis_rule),
+    C(objects_in_use_are_refused_as_each_api_says),
+    C(a_refusal_affects_the_connection_as_each_api_says),
     C(errors_are_reported_in_each_apis_form),
-    C(after_a_fork),
+    C(a_forked_child_opens_a_device_of_its_own),
     {NULL, NULL},
 };
 

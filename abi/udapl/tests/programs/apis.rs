@@ -26,50 +26,50 @@ fn the_benchmark_of_binds_runs() {
 
 /// Proves: X-01
 #[test]
-fn remote_write_without_local_write() {
-    check("remote_write_without_local_write");
+fn remote_write_without_local_write_follows_each_apis_rule() {
+    check("remote_write_without_local_write_follows_each_apis_rule");
 }
 
 /// Proves: X-02
 #[test]
-fn local_read() {
-    check("local_read");
+fn local_read_follows_each_apis_rule() {
+    check("local_read_follows_each_apis_rule");
 }
 
 /// Proves: X-03
 #[test]
-fn addresses() {
-    check("addresses");
+fn addresses_follow_each_apis_rule() {
+    check("addresses_follow_each_apis_rule");
 }
 
 /// Proves partly: X-03 (libfabric, by mode)
 #[test]
-fn virtual_addresses() {
-    check("virtual_addresses");
+fn libfabric_uses_virtual_addresses_by_mode() {
+    check("libfabric_uses_virtual_addresses_by_mode");
 }
 
 /// Proves: X-04
 #[test]
-fn keys() {
-    check("keys");
+fn keys_follow_each_apis_rule() {
+    check("keys_follow_each_apis_rule");
 }
 
 /// Proves: X-05
 #[test]
-fn atomic_rights() {
-    check("atomic_rights");
+fn atomic_rights_follow_each_apis_rule() {
+    check("atomic_rights_follow_each_apis_rule");
 }
 
 /// Proves: X-06
 #[test]
-fn closing_objects_in_use() {
-    check("closing_objects_in_use");
+fn objects_in_use_are_refused_as_each_api_says() {
+    check("objects_in_use_are_refused_as_each_api_says");
 }
 
 /// Proves: X-07
 #[test]
-fn after_a_refusal() {
-    check("after_a_refusal");
+fn a_refusal_affects_the_connection_as_each_api_says() {
+    check("a_refusal_affects_the_connection_as_each_api_says");
 }
 
 /// Proves: X-08
@@ -79,6 +79,6 @@ fn errors_are_reported_in_each_apis_form() {
 }
 
 #[test]
-fn after_a_fork() {
-    check("after_a_fork");
+fn a_forked_child_opens_a_device_of_its_own() {
+    check("a_forked_child_opens_a_device_of_its_own");
 }

@@ -22,7 +22,7 @@ static void begin_with(DAT_COMPLETION_FLAGS request) {
 
 static void begin(void) { begin_with(DEFAULT); }
 
-static void covers_only_its_part(void) {
+static void a_bind_covers_only_its_part(void) {
   begin();
   DAT_RMR_CONTEXT context = window(owner, rmr, &memory, 128, 64, R | W);
   ALLOWED(&world, WRITE, &buffer, 64, context, memory.bytes + 128);
@@ -52,7 +52,7 @@ static void privileges_limit_peers(void) {
   }
 }
 
-static void completes_with_its_cookie(void) {
+static void a_bind_completes_with_its_cookie(void) {
   begin();
   static const DAT_UINT64 cookies[] = {0, ~0ull, 0x0123456789abcdefull, 5, 5};
   DAT_RMR_CONTEXT context;
@@ -77,7 +77,7 @@ static void completes_with_its_cookie(void) {
   DONE(peer->recv, 1, DAT_DTO_SUCCESS);
 }
 
-static void suppressed_when_it_succeeds(void) {
+static void a_suppressed_bind_reports_only_failure(void) {
   begin();
   DAT_RMR_CONTEXT context;
   OK(bind_part(owner, rmr, &memory, 0, 64, W, 1, DAT_COMPLETION_SUPPRESS_FLAG, &context));
@@ -89,7 +89,7 @@ static void suppressed_when_it_succeeds(void) {
   BOUND(owner, rmr, 2, DAT_DTO_ERR_FLUSHED);
 }
 
-static void wakes_the_waiting_thread(void) {
+static void a_bind_wakes_the_waiting_thread(void) {
   begin();
   struct waiter waiter = {0, owner->request, DAT_TIMEOUT_INFINITE, 0, {0}};
   pthread_t thread;
@@ -102,7 +102,7 @@ static void wakes_the_waiting_thread(void) {
   CHECK(waiter.code == DAT_SUCCESS && waiter.event.event_number == DAT_RMR_BIND_COMPLETION_EVENT);
 }
 
-static void unsignalled_wakes_no_thread(void) {
+static void an_unsignalled_bind_wakes_no_thread(void) {
   begin_with(DAT_COMPLETION_UNSIGNALLED_FLAG);
   struct waiter waiter = {0, owner->request, 1000000, 0, {0}};
   pthread_t thread;
@@ -117,7 +117,7 @@ static void unsignalled_wakes_no_thread(void) {
   CHECK(event.event_number == DAT_RMR_BIND_COMPLETION_EVENT && event.event_data.rmr_completion_event_data.user_cookie.as_64 == 1);
 }
 
-static void unsignalled_needs_its_attribute(void) {
+static void an_unsignalled_bind_needs_the_eps_attribute(void) {
   begin();
   DAT_RMR_CONTEXT context;
   FAILS(DAT_INVALID_PARAMETER, bind_part(owner, rmr, &memory, 0, 64, R, 1, DAT_COMPLETION_UNSIGNALLED_FLAG, &context));
@@ -127,7 +127,7 @@ static void unsignalled_needs_its_attribute(void) {
 }
 
 /* Earlier RDMA reads of the owner are complete when the bind is. */
-static void barrier_waits_for_reads(void) {
+static void a_bind_with_a_barrier_waits_for_reads(void) {
   begin();
   struct memory theirs, ours;
   remember(peer, &theirs, 1 << 20, LOCAL | R);
@@ -159,7 +159,7 @@ static void *use_contexts(void *at) {
   return NULL;
 }
 
-static void may_be_sent_after_its_fence(void) {
+static void a_context_may_be_sent_after_its_bind(void) {
   begin();
   int rounds = 5000;
   struct memory answer;
@@ -196,7 +196,7 @@ static void old_contexts_stay_refused(void) {
   ALLOWED(&world, WRITE, &buffer, 64, contexts[BINDS - 1], memory.bytes);
 }
 
-static void length_zero_unbinds(void) {
+static void a_bind_of_length_zero_unbinds(void) {
   begin();
   DAT_RMR_CONTEXT context = window(owner, rmr, &memory, 0, 64, R | W), none;
   ALLOWED(&world, WRITE, &buffer, 64, context, memory.bytes);
@@ -209,7 +209,7 @@ static void length_zero_unbinds(void) {
   OK(dat_lmr_free(memory.lmr));
 }
 
-static void needs_local_privileges(void) {
+static void a_bind_needs_local_privileges(void) {
   begin();
   struct memory none, readable, writable;
   remember(owner, &none, 4096, DAT_MEM_PRIV_NONE_FLAG);
@@ -234,7 +234,7 @@ static void needs_local_privileges(void) {
   ALLOWED(&world, WRITE, &buffer, 64, context, memory.bytes);
 }
 
-static void needs_an_ep_that_is_or_was_connected(void) {
+static void a_bind_needs_an_ep_that_is_or_was_connected(void) {
   begin();
   DAT_EP_HANDLE fresh;
   DAT_EP_ATTR attr = attributes(DEFAULT);
@@ -377,7 +377,7 @@ static void a_failed_bind_breaks_the_connection(void) {
   CHECK(state_of(peer->ep) == DAT_EP_STATE_DISCONNECTED);
 }
 
-static void freeing_unbinds(void) {
+static void freeing_an_rmr_unbinds_it(void) {
   begin();
   DAT_RMR_CONTEXT context = window(owner, rmr, &memory, 0, 64, W);
   ALLOWED(&world, WRITE, &buffer, 64, context, memory.bytes);
@@ -544,24 +544,24 @@ static void a_refusal_breaks_the_connection(void) {
 
 #define C(name) {#name, name}
 static const struct check checks[] = {
-    C(covers_only_its_part),
+    C(a_bind_covers_only_its_part),
     C(privileges_limit_peers),
-    C(completes_with_its_cookie),
-    C(suppressed_when_it_succeeds),
-    C(wakes_the_waiting_thread),
-    C(unsignalled_wakes_no_thread),
-    C(unsignalled_needs_its_attribute),
-    C(barrier_waits_for_reads),
-    C(may_be_sent_after_its_fence),
+    C(a_bind_completes_with_its_cookie),
+    C(a_suppressed_bind_reports_only_failure),
+    C(a_bind_wakes_the_waiting_thread),
+    C(an_unsignalled_bind_wakes_no_thread),
+    C(an_unsignalled_bind_needs_the_eps_attribute),
+    C(a_bind_with_a_barrier_waits_for_reads),
+    C(a_context_may_be_sent_after_its_bind),
     C(old_contexts_stay_refused),
-    C(length_zero_unbinds),
-    C(needs_local_privileges),
-    C(needs_an_ep_that_is_or_was_connected),
+    C(a_bind_of_length_zero_unbinds),
+    C(a_bind_needs_local_privileges),
+    C(a_bind_needs_an_ep_that_is_or_was_connected),
     C(a_full_queue_refuses_a_bind),
     C(errors_have_their_codes),
     C(zones_must_match),
     C(a_failed_bind_breaks_the_connection),
-    C(freeing_unbinds),
+    C(freeing_an_rmr_unbinds_it),
     C(a_query_returns_what_was_bound),
     C(a_rebind_releases_the_first_lmr),
     C(many_binds_leave_nothing_behind),

@@ -15,7 +15,7 @@ fn refused_binds_are_explained() {
     let program = stage.compile("bind", include_str!("bind.c"), &["-ldat2", "-lpthread"]);
     for (check, sentence) in [
         (
-            "needs_local_privileges",
+            "a_bind_needs_local_privileges",
             "dat_rmr_bind refused: to grant peers DAT_MEM_PRIV_REMOTE_WRITE_FLAG, the LMR needs DAT_MEM_PRIV_LOCAL_WRITE_FLAG; it has ",
         ),
         (
@@ -37,8 +37,8 @@ fn refused_binds_are_explained() {
 
 /// Proves: DA-001, DA-003, DA-018, DA-021, DA-053, DA-I18
 #[test]
-fn covers_only_its_part() {
-    check("covers_only_its_part");
+fn a_bind_covers_only_its_part() {
+    check("a_bind_covers_only_its_part");
 }
 
 /// Proves: DA-004, DA-005, DA-006, DA-007, DA-008, DA-027, DA-065
@@ -49,44 +49,44 @@ fn privileges_limit_peers() {
 
 /// Proves: DA-009, DA-010, DA-020, DA-041, DA-043, DA-044, DA-045, DA-062, DA-068, DA-I13, DA-I15
 #[test]
-fn completes_with_its_cookie() {
-    check("completes_with_its_cookie");
+fn a_bind_completes_with_its_cookie() {
+    check("a_bind_completes_with_its_cookie");
 }
 
 /// Proves: DA-012, DA-I20
 #[test]
-fn suppressed_when_it_succeeds() {
-    check("suppressed_when_it_succeeds");
+fn a_suppressed_bind_reports_only_failure() {
+    check("a_suppressed_bind_reports_only_failure");
 }
 
 /// Proves: DA-011, DA-026
 #[test]
-fn wakes_the_waiting_thread() {
-    check("wakes_the_waiting_thread");
+fn a_bind_wakes_the_waiting_thread() {
+    check("a_bind_wakes_the_waiting_thread");
 }
 
 /// Proves: DA-013
 #[test]
-fn unsignalled_wakes_no_thread() {
-    check("unsignalled_wakes_no_thread");
+fn an_unsignalled_bind_wakes_no_thread() {
+    check("an_unsignalled_bind_wakes_no_thread");
 }
 
 /// Proves: DA-042
 #[test]
-fn unsignalled_needs_its_attribute() {
-    check("unsignalled_needs_its_attribute");
+fn an_unsignalled_bind_needs_the_eps_attribute() {
+    check("an_unsignalled_bind_needs_the_eps_attribute");
 }
 
 /// Proves: DA-014, DA-I14
 #[test]
-fn barrier_waits_for_reads() {
-    check("barrier_waits_for_reads");
+fn a_bind_with_a_barrier_waits_for_reads() {
+    check("a_bind_with_a_barrier_waits_for_reads");
 }
 
 /// Proves: DA-015, DA-019, DA-023, DA-024, DA-033, DA-034, DA-035, DA-036
 #[test]
-fn may_be_sent_after_its_fence() {
-    check("may_be_sent_after_its_fence");
+fn a_context_may_be_sent_after_its_bind() {
+    check("a_context_may_be_sent_after_its_bind");
 }
 
 /// Proves: DA-025, DA-I17
@@ -97,20 +97,20 @@ fn old_contexts_stay_refused() {
 
 /// Proves: DA-039, DA-040, DA-I03, DA-I08
 #[test]
-fn length_zero_unbinds() {
-    check("length_zero_unbinds");
+fn a_bind_of_length_zero_unbinds() {
+    check("a_bind_of_length_zero_unbinds");
 }
 
 /// Proves: DA-028, DA-029, DA-030, DA-032, DA-059, DA-064
 #[test]
-fn needs_local_privileges() {
-    check("needs_local_privileges");
+fn a_bind_needs_local_privileges() {
+    check("a_bind_needs_local_privileges");
 }
 
 /// Proves: DA-049, DA-050, DA-051, DA-052, DA-057, DA-063
 #[test]
-fn needs_an_ep_that_is_or_was_connected() {
-    check("needs_an_ep_that_is_or_was_connected");
+fn a_bind_needs_an_ep_that_is_or_was_connected() {
+    check("a_bind_needs_an_ep_that_is_or_was_connected");
 }
 
 /// Proves: DA-054
@@ -139,8 +139,8 @@ fn a_failed_bind_breaks_the_connection() {
 
 /// Proves: DA-I05, DA-I06
 #[test]
-fn freeing_unbinds() {
-    check("freeing_unbinds");
+fn freeing_an_rmr_unbinds_it() {
+    check("freeing_an_rmr_unbinds_it");
 }
 
 /// Proves: DA-I07

@@ -279,7 +279,7 @@ static void absurd_sizes_are_refused(void) {
   FAILS(DAT_INVALID_PARAMETER, dat_evd_wait(s->recv, 0, 0, &event, &more));
   FAILS(DAT_INVALID_PARAMETER, dat_evd_wait(s->recv, 0, 1 << 24, &event, &more));
   FAILS(DAT_TIMEOUT_EXPIRED, dat_evd_wait(s->recv, 0, 1, &event, &more));
-  /* Without the error class bit: programs compare the whole code. */
+  /* The code lacks the error class bit, because programs compare the whole code. */
   CHECK(dat_evd_dequeue(s->recv, &event) == DAT_QUEUE_EMPTY);
   /* A local buffer outside every LMR is refused at once or by its completion. */
   iov.lmr_context ^= 0x1111;

@@ -310,7 +310,7 @@ fn a_failed_request_names_the_side_at_fault() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive() {
+fn a_message_longer_than_its_receive_is_an_error_on_both_sides() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, b] = world.pair(QPT_RC);
@@ -328,7 +328,7 @@ fn a_message_longer_than_its_receive() {
 
 /// The event for a drained send queue is raised only for programs that requested it.
 #[test]
-fn a_drained_send_queue() {
+fn a_drained_send_queue_raises_an_event_on_request() {
     let world = World::new();
     let [a, _] = world.pair(QPT_RC);
     go(a, QPS_SQD, false);
@@ -340,7 +340,7 @@ fn a_drained_send_queue() {
 }
 
 #[test]
-fn a_message_before_the_receiver_is_ready_to_send() {
+fn a_message_that_arrives_in_rtr_raises_an_event() {
     let world = World::new();
     let [a, b] = world.pair(QPT_RC);
     // SAFETY: the queue pairs are live.

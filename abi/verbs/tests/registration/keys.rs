@@ -139,7 +139,7 @@ fn deregistration_invalidates_both_keys() {
 
 /// Proves: VB-I02, VB-I03
 #[test]
-fn newer_flags_and_registration_calls() {
+fn newer_flags_and_registration_calls_work() {
     let mut world = World::new();
     let [a, _] = world.pair(QPT_RC);
     world.set(0, 5);

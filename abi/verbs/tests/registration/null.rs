@@ -86,9 +86,9 @@ fn a_receive_can_skip_bytes() {
     }
 }
 
-/// The messages travel between two devices inside a slot, through the ring and as remote iovecs.
+/// The transfers take every path between two devices: inside a slot, through the ring and as remote iovecs.
 #[test]
-fn messages_of_every_size() {
+fn transfers_of_every_size_use_the_null_region() {
     const BIG: usize = (3 << 20) + 5;
     let (here, there) = (World::new(), World::new());
     let (a, b) = (here.qp(QPT_RC), there.qp(QPT_RC));

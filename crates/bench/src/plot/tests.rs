@@ -159,7 +159,7 @@ fn sizes_ranges_and_registration_are_shown() {
 }
 
 #[test]
-fn shapes_stay_inside() {
+fn shapes_stay_inside_the_plot() {
     let svg = draw(&figures(&[8, 4096, 1 << 20], true), HEADING);
     let view = attribute(&svg, "viewBox");
     let view: Vec<f64> = view.split(' ').map(|n| n.parse().unwrap()).collect();

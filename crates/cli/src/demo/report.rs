@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_red_row_is_enough_to_fail() {
+    fn one_failed_row_fails_the_report() {
         let mut report = Report::new(false);
         assert!(!report.all_green());
         report.row("good", "", || Ok("fine".into()));

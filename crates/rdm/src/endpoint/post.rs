@@ -140,7 +140,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// For a host that watches: whether requests still wait for room. If none does, the host stops watching.
+    /// Whether requests still wait for room on a connection. A host that watches for room stops when this returns `false`.
     pub fn still_waits(&mut self) -> bool {
         self.backlog_watched = self.connections.iter().any(|it| !it.backlog.is_empty());
         self.backlog_watched

@@ -132,7 +132,7 @@ impl Handler for Hub {
             Event::Unreachable { .. } => entry.end = Some(End::NoAnswer),
             Event::Disconnected { .. } => {
                 entry.end = Some(End::Disconnected);
-                // Confirm. This has no effect if we have requested the end ourselves.
+                // Confirm the end of the connection. That has no effect if we requested it ourselves.
                 let _ = manager.disconnect(now, id);
             }
             _ => {}

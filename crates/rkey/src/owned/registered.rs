@@ -16,8 +16,8 @@ pub(crate) struct RegistrationRequest {
 
 /// A live registration: the raw bytes, and the device that may access them.
 ///
-/// Its holder must keep the bytes valid until [`Registered::close`] has succeeded. The holders are `Owned` and
-/// `Borrows` of this module. Dropping it closes it, for holders that a panic kept from doing so.
+/// The holder (`Owned` or `Borrows` of this module) must keep the bytes valid until [`Registered::close`] has succeeded. Dropping
+/// the registration closes it, in case a panic kept the holder from doing so.
 pub(crate) struct Registered {
     domain: Domain,
     region: rkey_core::Region,

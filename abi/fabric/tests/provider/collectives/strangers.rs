@@ -199,7 +199,7 @@ fn is_shut_out(team: &Team, stranger: &Stranger, words: &Words) {
 
 /// Messages from a peer that is not a member are dropped, and cannot fill our memory.
 #[test]
-fn a_peer_that_is_no_member_is_cut_off() {
+fn a_peer_that_is_not_a_member_is_disconnected() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let addresses: Vec<_> = team

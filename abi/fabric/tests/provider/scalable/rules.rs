@@ -106,7 +106,7 @@ fn a_context_has_one_direction() {
     a.close();
 }
 
-/// Only its contexts have aliases; an alias keeps its endpoint open.
+/// A scalable endpoint has no aliases. Its contexts have: an alias keeps its context open.
 #[test]
 fn contexts_have_aliases_and_scalable_endpoints_none() {
     let a = Scalable::open(&Wish::default(), 1, 1);
