@@ -146,7 +146,7 @@ static int use(int socket)
     struct side it = open_side(message, 0);
     struct hello owner = meet(&it, socket);
     enum ibv_wc_status good = put(&it, 64, owner.addr, owner.rkey);
-    /* One byte past the end. It ends the connection. */
+    /* One byte past the end: the refusal ends the connection. */
     enum ibv_wc_status bad = put(&it, 2, owner.addr + LEN - 1, owner.rkey);
 
     printf("the first write: %s, the second: %s\n", ibv_wc_status_str(good), ibv_wc_status_str(bad));

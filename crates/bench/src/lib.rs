@@ -57,7 +57,7 @@ use stop::{Reason, Stop};
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
 pub struct BenchArgs {
-    /// Operations to measure: check, write, read, send, atomic, direct, register, sleep; all when none is named.
+    /// Operations to measure: check, write, read, send, atomic, direct, register, sleep; all if none is named.
     #[arg(value_name = "OPERATION")]
     operations: Vec<String>,
     /// Sizes in bytes, multiples of 8; k and m are accepted (8,4k,1m).
@@ -79,14 +79,13 @@ pub struct BenchArgs {
         default_value = "0,1000,100000"
     )]
     live: Vec<u64>,
-    /// Measures libfabric and UCX in the same run.
+    /// Measure libfabric and UCX in the same run, too.
     #[arg(long)]
     peers: bool,
-    /// With --peers: measures libfabric over tcp, too.
+    /// With --peers: measure libfabric over tcp, too.
     #[arg(long, requires = "peers")]
     tcp: bool,
-    /// Measures our libfabric provider instead of the device itself, with the program for libfabric's
-    /// providers.
+    /// Measure rkey's libfabric provider instead of the device itself, with the program that measures libfabric's own providers.
     #[arg(long)]
     libfabric: bool,
     /// Repetitions of each measurement.
@@ -95,7 +94,7 @@ pub struct BenchArgs {
     /// Approximate duration of one repetition.
     #[arg(long, default_value_t = 0.1, value_name = "SECONDS")]
     seconds: f64,
-    /// Few and short repetitions: checks that everything works, not how fast it is.
+    /// Run few and short repetitions, to check that everything works, not how fast it is.
     #[arg(long, conflicts_with_all = ["reps", "seconds"])]
     quick: bool,
     /// Cores of the initiator and of the target.
@@ -107,22 +106,22 @@ pub struct BenchArgs {
         value_name = "CORE,CORE"
     )]
     cores: Vec<usize>,
-    /// Stops after this time (90, 10m, 2h) and prints what was measured. Ctrl-C stops at once.
+    /// Stop after this time (90, 10m, 2h) and print what was measured. Ctrl-C stops at once.
     #[arg(long, value_name = "TIME", value_parser = stop::parse_limit, default_value = "1h")]
     limit: Duration,
-    /// Writes all figures, ours and the peers', to a file.
+    /// Write all figures, rkey's and the peers', to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes a plot of time over size to a file.
+    /// Write a plot of time over size to a file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Counts instructions, loads and stores of the short paths on each side, instead of measuring times. Needs valgrind.
+    /// Count instructions, loads and stores of the short paths on each side, instead of measuring times. Needs valgrind.
     #[arg(long, conflicts_with_all = ["operations", "peers", "libfabric", "svg", "quick"])]
     count: bool,
-    /// Runs a path for --count; for this program's own use.
+    /// Run a path for --count; for this program's own use.
     #[arg(long, hide = true, value_name = "PATH")]
     counted: Option<Counted>,
-    /// Runs the target's side of a benchmark; for this program's own use.
+    /// Run the target's side of a benchmark; for this program's own use.
     #[arg(long, hide = true, value_name = "SPEC")]
     target: Option<TargetSpec>,
 }

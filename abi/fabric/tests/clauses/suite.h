@@ -26,23 +26,23 @@ struct world;
 
 struct check {
     const char *name;
-    /* The clauses that it proves, by their numbers in docs/spec/clauses.md. */
+    /* The clauses that the check proves, by their numbers in docs/spec/clauses.md. */
     const char *clauses;
-    /* Its requirement, in one sentence. */
+    /* What the clauses require, in one sentence. */
     const char *what;
     void (*run)(struct world *);
-    /* Capabilities that it needs besides messages, RMA and atomics. */
+    /* Capabilities that the check needs besides messages, RMA and atomics. */
     uint64_t caps;
-    /* The mode bits that it concerns: one that must be in force, and those that must not. */
+    /* The mode bits that the check concerns: one that must be in force, and those that must not. */
     int needs, without;
-    /* The API versions that it concerns; 0 means all from 1.5 on. */
+    /* The API versions that the check concerns; 0 means all from 1.5 on. */
     uint32_t from, below;
-    /* It calls fi_getinfo itself, so no sides are opened for it. */
+    /* The check calls fi_getinfo itself, so no sides are opened for it. */
     bool bare;
-    /* It concerns calls that the manual page forbids and other providers allow: `rkey` follows the page only in
+    /* The check concerns calls that the manual page forbids and other providers allow: `rkey` follows the page only in
      * strict mode. */
     bool strict;
-    /* It concerns `rkey`'s behaviour outside strict mode. */
+    /* The check concerns `rkey`'s behaviour outside strict mode. */
     bool lenient;
 };
 

@@ -112,11 +112,11 @@ static void importing(void)
 	CHECK(monitor.fid.ops && monitor.import_ops->size >= sizeof *monitor.import_ops);
 	second.export_ops = &ops;
 	RETURNS(fi_import_fid(cache, &second.fid, 0), -FI_EBUSY);
-	/* It can be closed and imported again. */
+	/* The monitor can be closed and imported again. */
 	RETURNS(fi_close(&monitor.fid), 0);
 	RETURNS(monitor.fid.ops->close(&monitor.fid), -FI_EINVAL);
 	RETURNS(fi_import_fid(cache, &monitor.fid, 0), 0);
-	/* The object is no longer needed. */
+	/* The object mr_cache is no longer needed. */
 	RETURNS(fi_close(cache), 0);
 	/* Nothing is cached yet. */
 	monitor.import_ops->notify(&monitor, buffer, sizeof buffer);
