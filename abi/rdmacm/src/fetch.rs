@@ -174,7 +174,7 @@ fn fill_in(
     // A program that creates its own queue pair needs the PSN before it accepts.
     let starting_psn = new_psn()?;
     with(|parts| {
-        // The request no longer counts against the backlog. It may already have ended.
+        // From now on, the request does not count against the backlog. An error means that it has already ended.
         let _ = parts.manager.take_request(connection);
         let own = entry(parts.handler, key)?;
         own.phase = Phase::Requested;

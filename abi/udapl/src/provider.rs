@@ -50,7 +50,7 @@ pub fn find(name: &CStr) -> Option<&'static Entry> {
         .find(|it| it.name.as_c_str() == name)
 }
 
-/// The provider of an IA name, which is created if there is none. It gets these parameters in any case.
+/// The provider of an IA name, which is created if there is none. A provider that exists gets the new parameters, too.
 pub fn entry(name: &CStr, parameters: String) -> &'static Entry {
     if let Some(entry) = find(name) {
         *entry.parameters.lock() = parameters;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// The maximum number of reads and atomics that a queue pair may have outstanding.
 pub const MAX_READS: i32 = 128;
-/// The limits that the device reports for multicast groups and for queue pairs in each group. It does not enforce them, but
-/// programs expect a number.
+/// The limit that the device reports for multicast groups and for queue pairs in each group. The device does not enforce this
+/// limit, but programs expect a number.
 pub(crate) const MAX_GROUPS: c_int = 8192;
 /// The maximum size of an allocation of device memory, in bytes.
 pub const MAX_DM: u64 = 1 << 24;

@@ -1,7 +1,7 @@
 //! The checks of `ibv_modify_qp`, and what it passes to the engine.
 //!
-//! The table is the kernel's (`ib_modify_qp_is_ok`), which follows the InfiniBand specification (11.2.5.3). It includes the
-//! attributes of a port, which the engine does not have. Valid calls are translated; the engine then checks the
+//! The table is the kernel's (`ib_modify_qp_is_ok`), which follows the InfiniBand specification (11.2.5.3). The table includes
+//! the attributes of a port, which the engine does not have. Valid calls are translated; the engine then checks the
 //! values, and checks the transition again with its own table.
 
 use crate::context::MAX_READS;

@@ -1,7 +1,7 @@
 //! Functions that only provider libraries of vendors call, and only for their own devices.
 //!
-//! Some programs load these libraries (perftest does), which fail to load without these symbols. They register
-//! themselves when loaded, which has no effect. Since none of their devices exists here, they call nothing else.
+//! Some programs load the provider libraries (perftest does), and loading fails without these symbols. A provider library registers
+//! itself when it is loaded, which has no effect. Since none of its devices exists here, it calls nothing else.
 
 use rkey_kit::Errno;
 use std::ffi::{c_int, c_void};

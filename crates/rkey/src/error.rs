@@ -132,7 +132,7 @@ pub enum Error {
     #[error("still in use: {0}")]
     Busy(String),
 
-    /// A message was longer than the buffer of its receive. It is lost.
+    /// A message was longer than the buffer of its receive. The message is lost.
     #[error("a message of {len} B arrived for a receive of {room} B; receive into a longer buffer")]
     Truncated {
         /// The length of the message, in bytes.

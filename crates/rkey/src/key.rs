@@ -239,7 +239,7 @@ fn unpack_rights(bits: u16) -> Result<Access, Error> {
         | right(4, Access::REMOTE_ATOMIC))
 }
 
-/// FNV-1a: detects a key that was truncated or mistyped. It does not protect against forgery, and need not: the owner
+/// FNV-1a: detects a key that was truncated or mistyped. The checksum does not protect against forgery, and need not: the owner
 /// checks the key.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {

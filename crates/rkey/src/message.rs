@@ -245,8 +245,8 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Notifies the peer that the connection ends, unless the peer has already notified us or has ended. This drops
-        // unreceived messages.
+        // Notify the peer that the connection ends, unless the peer has already notified us or has ended. Drop messages that the
+        // program has not received.
         let gone = loop {
             match self.take() {
                 Ok(Some(_)) | Err(Error::BadMessage(_)) => {}

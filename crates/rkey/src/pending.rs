@@ -11,7 +11,7 @@ use std::time::Duration;
 /// An operation in flight. It borrows the connection and the local region, so that neither can be dropped while a
 /// caller waits for the result.
 ///
-/// Dropping it does not stop the operation; it only discards its result. That is safe at any moment: the device holds
+/// Dropping a `Pending` does not stop the operation, but only discards its result. Dropping is safe at any moment: the device holds
 /// the memory for one step at a time and checks again for the next, so deregistering fails the operation before the
 /// memory is freed. The next call on the connection reports the failure of an operation whose `Pending` was dropped.
 #[must_use = "the operation is only posted; call wait() to wait for its result"]

@@ -122,8 +122,10 @@ impl CollectiveArgs<'_> {
     }
 }
 
-/// The size of a block in bytes, if the operation is not too big. It moves `blocks` blocks, or one for each of the `members`
-/// if that is more.
+/// The size of a block in bytes. The operation moves `blocks` blocks, or one for each of the `members` if that is more.
+///
+/// # Errors
+/// `FI_EMSGSIZE`: the blocks together are too large.
 fn block_size(count: usize, size: usize, blocks: usize, members: Option<usize>) -> Result<usize> {
     let most = blocks.max(members.unwrap_or(1)).max(1);
     let fits = |block: &usize| block.checked_mul(most).is_some_and(|all| all <= BYTES_MAX);

@@ -78,7 +78,7 @@ impl Stx {
         }
     }
 
-    /// Counts an endpoint as a user. It must have no transmit capability that the context lacks.
+    /// Counts an endpoint as a user. The endpoint must have no transmit capability that the context lacks.
     pub(super) fn join(&self, ep: &Endpoint) -> Result<()> {
         if !Arc::ptr_eq(&self.domain, &ep.domain) || ep.caps & TRANSMITS & !self.caps != 0 {
             return Err(FiError::INVAL);

@@ -35,8 +35,8 @@ const TYPE: u8 = 3;
 const COPIED: usize = 256;
 type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
 
-/// A reliable-datagram endpoint. Clones are the same endpoint. It closes when the last clone and the last of its
-/// operations are dropped.
+/// A reliable-datagram endpoint. Clones are the same endpoint, which closes when the last clone and the last of its operations are
+/// dropped.
 ///
 /// Closing notifies the peers, and waits up to half a second for sent messages to arrive.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Debian's uDAPL programs (`dtest` and related programs, and `dapltest`) over our provider, which the unmodified
 //! `libdat2.so.2` loads. Each runs in two processes, as root and as an ordinary user.
 //!
-//! Their exit codes do not show whether they succeeded, so [`judge`] reads what they print. They use fixed ports, so only one
+//! Their exit codes do not show whether they succeeded, so [`judge`] reads what they print. The programs use fixed ports, so only one
 //! pair runs at a time.
 
 mod cases;

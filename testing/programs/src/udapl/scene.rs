@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a server may run after its last client. It frees up to a thousand EPs.
+/// How long a server may run after its last client. In this time, the server frees up to a thousand EPs.
 const GRACE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -178,7 +178,7 @@ impl Sending {
         })
     }
 
-    /// Handles a completed work request. They complete in order, so this frees the oldest bytes of the ring.
+    /// Frees the oldest bytes of the ring when a work request has completed: work requests complete in order.
     pub fn completed(&mut self, len: u32) {
         self.requests += 1;
         self.free += len;

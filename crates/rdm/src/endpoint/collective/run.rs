@@ -46,7 +46,7 @@ pub struct Loaded {
 }
 
 impl Call {
-    /// Copies the source with `gather`. This can take a long time, and does not need the endpoint.
+    /// Copies the source with `gather`. The copy can take a long time, and does not need the endpoint.
     ///
     /// # Errors
     /// Errors of `gather`; [`Error::NoMemory`].
