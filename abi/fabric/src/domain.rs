@@ -158,7 +158,7 @@ impl Domain {
         let auth_key = if version < crate::sys::version(1, 5) {
             Vec::new()
         } else if attr.auth_key_size == FI_AV_AUTH_KEY {
-            // FI-I20, FI-I43.
+            // FI-I20, FI-I43: since 1.20, keys may come from the address vector; then the domain has none of its own.
             if !attr.auth_key.is_null() || version < crate::sys::version(1, 20) {
                 return Err(FiError::INVAL);
             }

@@ -335,7 +335,7 @@ impl Passive {
             return Ok(());
         };
         let added = self.backlog.add(request);
-        // If the backlog was full, it dropped requests whose clients have ended; this removes their events.
+        // If the backlog was full, `add` has dropped requests whose clients have ended. Remove the events of those requests.
         eq.forget_ended_requests();
         let request = match added {
             Ok(request) => request,

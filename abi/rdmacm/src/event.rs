@@ -30,7 +30,7 @@ pub struct EventObject {
     data: UnsafeCell<[u8; DATA_MAX]>,
     /// The identifier that waits for the acknowledgement.
     about: IdKey,
-    /// The membership in a multicast group that also waits for it.
+    /// The membership in a multicast group that also waits for the acknowledgement.
     group: Option<GroupKey>,
 }
 
@@ -72,7 +72,7 @@ pub struct Draft {
     pub data: Vec<u8>,
     /// The identifier that waits for the acknowledgement.
     pub about: IdKey,
-    /// The membership in a multicast group that also waits for it.
+    /// The membership in a multicast group that also waits for the acknowledgement.
     pub group: Option<GroupKey>,
 }
 

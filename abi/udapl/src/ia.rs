@@ -123,7 +123,7 @@ impl Ia {
     /// The worker of the IA.
     #[must_use]
     pub fn worker(&self) -> &Worker {
-        // `open` sets it before the IA is visible to anything else.
+        // `open` sets the worker before the IA is visible to anything else.
         self.worker.get_or_init(Worker::absent)
     }
 

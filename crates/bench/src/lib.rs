@@ -189,7 +189,7 @@ pub fn run(args: &BenchArgs, host: &mut Host<'_>) -> Result<ExitCode> {
     let stop = Stop::after(args.limit)?;
     let machine = Machine::look(request.cores);
     if writeln!(host.results, "{}\n", machine.describe()).is_err() {
-        // The results would be lost.
+        // Measure nothing, because the results would be lost.
         return Ok(ExitCode::FAILURE);
     }
     machine::pin(request.cores.0);
@@ -451,7 +451,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn progress() -> ProgressBar {
-    // Hides itself if standard error is not a terminal.
+    // The bar hides itself if standard error is not a terminal.
     let bar = ProgressBar::new(0);
     let style = "{bar:30} {pos}/{len}, {elapsed} elapsed, about {eta} left: {wide_msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {

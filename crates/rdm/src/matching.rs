@@ -72,7 +72,7 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         suits: impl FnOnce(&R) -> bool,
     ) -> Option<R> {
         let accepts = |(pattern, _): &(Pattern<P>, R)| pattern.accepts(source, tag);
-        // Usually it is the first one.
+        // Usually the first receive matches.
         if self.posted.front().is_some_and(accepts) {
             self.posted.front().filter(|(_, receive)| suits(receive))?;
             return self.posted.pop_front().map(|(_, receive)| receive);

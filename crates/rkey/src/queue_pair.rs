@@ -42,7 +42,7 @@ pub struct QueuePairAddress {
 /// [`Completion`]: crate::Completion
 #[derive(Clone, Debug)]
 pub struct QueuePair {
-    // Dropped before the domain that it belongs to.
+    // Declared before `domain`, so that the queue pair is dropped before the domain that it belongs to.
     raw: rkey_device::Qp,
     domain: Domain,
 }

@@ -103,7 +103,7 @@ fn cached_memory_is_only_a_source_for_its_owner() {
         assert_eq!(local.access() & Access::REMOTE, Access::empty());
         assert!(matches!(local.key(..), Err(Error::Rights(_))));
         assert!(matches!(local.write(0, b"x"), Err(Error::Rights(_))));
-        // As the destination of a read.
+        // Cached memory cannot be the destination of a read.
         let read = pair.outer.read(&local, .., &key, 0).unwrap().wait();
         assert!(matches!(read, Err(Error::Denied(_))), "{read:?}");
         assert!(scope.cached(&[]).is_err());

@@ -189,7 +189,7 @@ fn an_unaccepted_request_is_refused_with_its_listener() {
     let address = listener.address();
     let error = std::thread::scope(|scope| {
         let asks = scope.spawn(|| client.connect_cm(address, b"").unwrap_err());
-        // Until the request waits at the listener.
+        // Wait until the request has reached the listener.
         let begun = Instant::now();
         while !waits_at(address) {
             assert!(begun.elapsed() < LONG, "no request arrived");
@@ -278,7 +278,7 @@ fn a_peer_that_has_given_up_cannot_be_accepted() {
         Ok(request) => assert!(request.accept(b"").unwrap_err().is_peer_gone()),
         Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
     }
-    // Nor does the withdrawn request count.
+    // The withdrawn request does not count against the backlog, either.
     let patient = device();
     let address = pair.address();
     std::thread::scope(|scope| {
@@ -402,14 +402,14 @@ fn start_victim(address: SocketAddr) -> Child {
 #[test]
 fn a_killed_peer_is_reported_as_gone() {
     let pair = Pair::new();
-    // While its request waits.
+    // Kill the peer while its request waits.
     let mut child = start_victim(pair.address());
     let request = pair.request();
     child.kill().unwrap();
     child.wait().unwrap();
     let error = request.accept(b"").unwrap_err();
     assert!(error.is_peer_gone(), "{error}");
-    // While it is connected.
+    // Kill the peer while it is connected.
     let mut child = start_victim(pair.address());
     let server = pair.request().accept(b"").unwrap();
     assert_eq!(server.receive().unwrap().bytes, b"here");

@@ -191,7 +191,7 @@ fn client() {
         Err(Error::Refused { .. } | Error::Denied(_))
     ));
     peer.send("refused").unwrap();
-    // Without destroying anything, as when it is killed.
+    // End without destroying anything, like a program that is killed.
     kill_process(getpid(), Signal::KILL).unwrap();
 }
 
@@ -205,7 +205,7 @@ fn programs_on_two_hosts_connect() {
 fn client_among_strangers() {
     let Some(address) = address() else { return };
     let stranger = || TcpStream::connect(&address).unwrap();
-    // More silent connections than the listener keeps.
+    // Open more silent connections than the listener keeps.
     let silent: Vec<TcpStream> = (0..200).map(|_| stranger()).collect();
     let attacks: [&[u8]; 5] = [
         b"GET / HTTP/1.1\r\n\r\n",

@@ -285,7 +285,7 @@ fn the_survivor_of_a_kill_in_traffic_loses_nothing_else() {
     }
     let new: Vec<_> = litter(shared_memory).difference(&files).cloned().collect();
     assert!(new.is_empty(), "the victims left files behind: {new:?}");
-    // Succeeds only if it is empty.
+    // Removing the directory succeeds only if it is empty.
     std::fs::remove_dir(folder()).expect("the victims leave no file behind");
     let snapshot = side.device.inspect().unwrap();
     assert_eq!((snapshot.regions, snapshot.qps.len()), (1, 1));

@@ -73,7 +73,7 @@ impl Endpoint {
             let domain = &self.domain;
             if !inject {
                 let desc = desc.get(index);
-                // Consumed before this returns.
+                // The bytes are copied before this function returns, so the registrations may end with it.
                 let mut held = Held::default();
                 let sge = local::element(domain, &self.pd, (addr, len), desc, usage, &mut held)?;
                 if domain.hmem {

@@ -149,7 +149,7 @@ fn bind_counter(
     }
     let remote = flags & (FI_REMOTE_READ | FI_REMOTE_WRITE);
     if remote != 0 {
-        // FI-I24.
+        // FI-I24: counting peers' accesses needs the capability FI_RMA_EVENT.
         ep.check_caps(FI_RMA_EVENT)?;
     }
     let flags = flags & !remote;

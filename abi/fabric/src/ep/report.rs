@@ -19,7 +19,7 @@ pub(crate) struct Posted {
     /// Whether success is reported with an entry.
     pub(crate) report: bool,
     pub(crate) counts: Counts,
-    /// The registrations of its buffers, if the provider made them.
+    /// The registrations of the operation's buffers, if the provider made them.
     pub(crate) held: Held,
 }
 

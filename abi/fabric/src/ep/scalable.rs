@@ -28,7 +28,7 @@ object!(SepObject, FidEp, 16384);
 /// A scalable endpoint.
 pub(crate) struct Sep {
     pub(crate) domain: Arc<Domain>,
-    /// The number that identifies it to regions that serve only one endpoint.
+    /// The number that identifies the endpoint to regions that serve only one endpoint.
     pub(crate) number: u32,
     pub(super) ep_type: c_int,
     pub(super) pd: Arc<ProtectionDomain>,

@@ -189,7 +189,7 @@ fn capabilities(version: u32, ep_type: c_int, asked: u64) -> Result<u64, &'stati
     if asked & FI_RMA_EVENT != 0 && caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
         return Err("FI_RMA_EVENT without a remote side");
     }
-    // FI-I26.
+    // FI-I26: the capability FI_RMA_PMEM needs FI_RMA.
     if asked & FI_RMA_PMEM != 0 && caps & FI_RMA == 0 {
         return Err("FI_RMA_PMEM without FI_RMA");
     }

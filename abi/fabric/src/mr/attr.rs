@@ -203,7 +203,7 @@ fn check_flags(domain: &Domain, flags: u64) -> Result<()> {
     if domain.hmem {
         known |= HMEM_FLAGS;
     }
-    // FI-150.
+    // FI-150: the flag FI_AUTH_KEY is valid only in FI_AV_AUTH_KEY domains.
     if domain.av_keys {
         known |= FI_AUTH_KEY;
     }

@@ -25,7 +25,7 @@ pub(crate) fn bind_counter(mr: &Mr, counter: &Arc<Counter>, flags: u64) -> Resul
         );
         return Err(FiError::NOSYS);
     }
-    // FI-070, FI-071.
+    // FI-070, FI-071: the program says at registration that it will bind a counter.
     if mr.domain.has(FI_MR_RMA_EVENT) && !mr.rma_event {
         rkey_device::denials::refused(
             "in an FI_MR_RMA_EVENT domain, a counter can be bound to a region only if it was registered with FI_RMA_EVENT",

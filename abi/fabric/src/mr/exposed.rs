@@ -64,7 +64,7 @@ impl ExposedMessages {
             ));
         }
         for message in list {
-            // The peer may have read it in the meantime.
+            // An error means that the peer has read the message in the meantime.
             let _ = device.deregister(message);
         }
     }

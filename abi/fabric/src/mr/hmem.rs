@@ -92,7 +92,7 @@ impl Interface {
     fn device_of(self, kind: Kind) -> Option<u64> {
         match kind {
             Kind::Rocr => None,
-            // The members are of type int.
+            // The other members of the union are of type int.
             _ => Some(u64::from(self.device as u32)),
         }
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Copies {
     pub(super) keys: AvKeys,
     pub(super) shape: Shape,
-    /// Creates no copies yet: they are created when the region is enabled.
+    /// The copies, which are created when the region is enabled.
     pub(super) regions: OnceLock<Vec<Keyed>>,
 }
 

@@ -134,7 +134,7 @@ fn check_endpoint(mr: &Mr, domain: &Arc<Domain>, av: Option<Arc<Av>>) -> Result<
     if !mr.is_of(domain) {
         return Err(FiError::INVAL);
     }
-    // FI-210.
+    // FI-210: the address vector of the region's keys must be the endpoint's.
     let foreign = |keys: &AvKeys| av.is_none_or(|av| !Arc::ptr_eq(&av, &keys.av));
     if mr.keys().is_some_and(foreign) {
         tracing::warn!(
@@ -175,7 +175,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, bound: *mut Fid, flags: u64) -> c_int {
             FI_CLASS_TX_CTX | FI_CLASS_RX_CTX => Err(FiError::INVAL.because(format_args!(
                 "a region is bound to a scalable endpoint, not to one of its contexts"
             ))),
-            // FI-I37, FI-183.
+            // FI-I37, FI-183: no other objects can be bound to a region.
             _ => Err(FiError::NOSYS),
         }
     })

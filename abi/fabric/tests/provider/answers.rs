@@ -403,7 +403,7 @@ fn every_call_is_supported_or_announced_as_absent() {
         seterr(cntr, 0),
         export_xpu(cntr, none)
     );
-    // Only connected endpoints have these.
+    // Only connected endpoints have the following calls.
     let connected = Wish {
         ep_type: FI_EP_MSG,
         ..wish

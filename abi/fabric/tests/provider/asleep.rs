@@ -257,7 +257,7 @@ fn senders_complete_when_the_last_entry_is_read() {
     };
     send(&b, to_a, &word);
     assert!(a.completion(&[&b]).is_ok());
-    // Its completion fills the queue.
+    // The completion of this send fills the queue.
     progress(sent);
     let (message, mut place) = (vec![6u8; LEN], vec![0u8; LEN]);
     // SAFETY: as above.

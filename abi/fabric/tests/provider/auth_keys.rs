@@ -234,7 +234,7 @@ fn a_region_can_be_limited_to_one_key() {
     assert_eq!((mr.close(), buffer), (0, [2; 4]));
     for (number, flags, refusal) in [
         (numbers[1] + 1, FI_AUTH_KEY, INVAL),
-        // Not the number of an address.
+        // Without FI_AUTH_KEY, the number of a key is not the number of an address.
         (numbers[1], 0, INVAL),
     ] {
         let refused = keyed.register(&mut buffer, 1, both, number, flags);

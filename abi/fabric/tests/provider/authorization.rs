@@ -97,7 +97,7 @@ fn a_members_proof_is_useless_to_others() {
             assert!(reason.contains("authorization keys"), "{reason}");
         }
     }
-    // Members are accepted.
+    // Endpoints with the right key are accepted.
     let b_of_a = a.peer(&b);
     assert_eq!(again(|| post(&a, b_of_a)), 0);
     let sides = [a, b];

@@ -92,7 +92,7 @@ fn receive(ep: *mut FidEp, into: &mut [u8; 8], tag: Option<u64>) {
 
 #[test]
 fn unread_messages_of_all_peers_together_are_bounded() {
-    // Five of them leave more than an endpoint stores.
+    // The messages of each newcomer: five newcomers leave more than an endpoint stores.
     const EACH: usize = 4000;
     let wish = Wish::default();
     let (stays, others) = (Side::open(&wish), Side::open(&wish));

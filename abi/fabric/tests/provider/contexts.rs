@@ -92,7 +92,7 @@ fn endpoints_share_the_capacity_of_their_transmit_context() {
     assert_eq!(close(stx.cast()), -libc::EBUSY);
     let target = Side::open(&wish);
     let (from_a, from_b) = (a.peer(&target), b.peer(&target));
-    // Connections first.
+    // Make the connections first.
     for (side, to) in [(&a, from_a), (&b, from_b)] {
         let mut there = [0u8; 1];
         recv(target.ep, &mut there);
@@ -231,7 +231,7 @@ fn an_alias_has_flags_of_its_own() {
         assert_eq!(&there, b"abc");
         match reported {
             true => assert!(a.completion(&[&b]).is_ok()),
-            // Complete at the target implies sent; polling yields nothing more.
+            // The send has completed, because the target has the message; but it reports no completion.
             false => assert!(poll(a.cq).is_none()),
         }
     }

@@ -234,7 +234,7 @@ fn limits_hold_except_for_buffers_in_use() {
         let (entries, bytes) = (sum(|it| it.entries), sum(|it| it.bytes));
         match limited_by("COUNT") {
             true => assert_eq!(entries, 2),
-            // Each is in use, so the limit of bytes does not remove it.
+            // Each entry is in use, so the limit of bytes does not remove it.
             false => assert!(entries == 6 && bytes > 24_576, "{entries} {bytes}"),
         }
         let mut bytes = vec![9u8; 8192];

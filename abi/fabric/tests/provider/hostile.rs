@@ -91,7 +91,7 @@ fn arbitrary_messages_from_a_peer_do_no_harm() {
     let mut random = Random::new(4);
     let mut cut_off = 0;
     for round in 0..CONNECTIONS {
-        // Some do not even send a hello.
+        // Some peers do not even send a valid hello.
         let odd = round % 10 == 9;
         let first = if odd {
             input(&mut random, std::slice::from_ref(&hello))

@@ -260,7 +260,7 @@ fn messages_are_peeked_at_claimed_and_discarded() {
     for len in [10usize, 50_000] {
         let bytes = vec![9u8; len];
         tsend(&a, peer, &bytes, 5, 0);
-        // A peek that finds it shows that it has arrived.
+        // A peek that finds the message shows that it has arrived.
         let entry = loop {
             assert_eq!(look(&b, 5, FI_PEEK, 1, nothing), 0);
             match b.completion(&[&a]) {

@@ -10,7 +10,7 @@ fn extended(handle: Handle, op: dat_ib_op, arguments: &[u64]) -> Return {
     let mut stack = arguments.to_vec();
     let mut registers = [0u64; 6];
     let mut list = VaListTag {
-        // All registers are used up: everything is on the stack.
+        // All registers are used up, so all arguments are on the stack.
         gp_offset: 48,
         fp_offset: 0,
         overflow_arg_area: stack.as_mut_ptr().cast(),

@@ -258,7 +258,7 @@ fn a_ping_pong_is_captured_on_both_hosts() {
         let all = captured(&std::fs::read(folder.join(name)).unwrap());
         let is_send = |it: &&Headers| matches!(it.body, Body::Request(..));
         let sends = all.iter().filter(is_send).count();
-        // Some may have been sent again.
+        // Some requests may have been sent again.
         assert!(sends >= 100 && all.len() > sends, "{all:?}");
     }
 }

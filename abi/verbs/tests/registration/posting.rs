@@ -271,7 +271,7 @@ fn a_bad_request_stops_the_whole_list() {
         start();
         (1..=5).for_each(|id| write(id, 8));
         assert_eq!(complete(), libc::ENOMEM);
-        // As many as fit.
+        // As many requests as fit.
         start();
         (1..=4).for_each(|id| write(10 + id, 16 + 8 * id as usize));
         assert_eq!(complete(), 0);

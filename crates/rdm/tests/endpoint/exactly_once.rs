@@ -219,7 +219,7 @@ impl Run {
             .filter_map(|it| Some((it.qp?, it)))
             .collect();
         for (qp, connection) in &open {
-            // Queue pairs are made in pairs.
+            // Connected queue pairs have neighbouring numbers.
             let there = open[&(qp ^ 1)];
             let (left, used) = (connection.credit.left(), there.window.used());
             let sum = (left.0 + used.0, left.1 + used.1);

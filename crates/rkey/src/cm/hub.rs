@@ -105,7 +105,7 @@ impl Handler for Hub {
                 match self.listeners.get_mut(&request.listener) {
                     Some(accepting) => accepting.requests.push_back(request),
                     None => {
-                        // The listener has just ended.
+                        // The listener has just ended, so end the request.
                         let _ = manager.close(now, id);
                     }
                 }

@@ -67,7 +67,7 @@ impl Drop for Lent {
 /// The program never gets a handle to the domain: with a queue pair in it, the program could name any address. The endpoint
 /// names only its own buffers and `Lent` ones, which live until their operation has ended.
 pub(crate) struct LocalMemory {
-    // Deregistered before the domain is closed.
+    // Declared before `domain`, so that the region is deregistered before the domain is closed.
     all: rkey_core::Region,
     domain: Domain,
 }

@@ -56,7 +56,7 @@ fn joining_fails_if_a_member_is_gone() {
         assert!(refused, "{}", failed.err);
     }
     started.into_iter().for_each(Mc::close);
-    // The others can form a group without it.
+    // The other members can form a group without the one that has ended.
     let group = team.join(&[0, 1, 2]);
     for (side, mc) in team.sides.iter().zip(&group) {
         assert_eq!(barrier(side, mc), 0);

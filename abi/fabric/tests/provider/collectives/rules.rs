@@ -211,7 +211,7 @@ fn before_1_9_there_are_no_collectives() {
             assert_eq!((caps & FI_COLLECTIVE, mr_mode), (FI_COLLECTIVE, 0));
         }
         for (caps, mr_mode) in infos(version, 0).unwrap() {
-            // Programs that do not request it do not see it.
+            // A program that does not request the capability does not see it.
             assert_eq!((caps & FI_COLLECTIVE, mr_mode & FI_MR_COLLECTIVE), (0, 0));
         }
     }

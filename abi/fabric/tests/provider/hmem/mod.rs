@@ -400,7 +400,7 @@ fn a_runtime_that_fails_gives_error_completions() {
             );
             fake.fail(1);
             assert_eq!(a.read(peer, &mut vec![0; len], 0, 1), libc::EFAULT);
-            // On our own side.
+            // The runtime also fails for a buffer on our own side.
             let own = Buffer::plain((at, len));
             let target = b.reg_at(here as usize, LEN, REMOTE, 2, 0).unwrap();
             let sides = [write(&a, own, peer, 0, 2), read(&a, own, peer, 0, 2)];

@@ -156,7 +156,7 @@ fn one_sided_operations_can_name_a_context() {
         assert_eq!(add(side, &b.rx[rx], peer, 5, 32, 1), 0);
     }
     assert_eq!(memory[32..36], 15u32.to_ne_bytes());
-    // Each has one write and one atomic; reads do not count.
+    // Each of the three senders has made one write and one atomic; reads do not count.
     assert_eq!(wait_count(counters[0], 2), 2);
     assert_eq!(wait_count(counters[1], 4), 4);
     assert_eq!(wait_count(written, 2), 2, "of that transmit context");
