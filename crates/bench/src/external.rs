@@ -87,7 +87,8 @@ impl External {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = child::start(&mut command).with_context(|| format!("cannot start {name}"))?;
+        let started = child::start(&mut command);
+        let mut child = started.with_context(|| format!("cannot start {name}"))?;
         let (line, answers) = channel();
         let out = child.stdout.take().context("stdout is not piped")?;
         std::thread::spawn(move || {
