@@ -28,14 +28,14 @@ pub(crate) static OFFSET: Leniency = Leniency::new(
 
 /// A registration that names a device other than its memory's.
 pub(crate) static OTHER_DEVICE: Leniency = Leniency::new(
-    "a memory region was registered with the number of another device in fi_mr_attr.device; it is ignored",
+    "a memory region was registered with the number of another device in fi_mr_attr.device; that number is ignored",
     "fi_mr(3) says that device names the device of the memory",
     "a provider that follows the page returns -FI_EINVAL, or copies with the wrong device",
 );
 
 /// A page size that the system does not have.
 pub(crate) static PAGE_SIZE: Leniency = Leniency::new(
-    "a memory region was registered with a page_size that the system does not have; it is ignored",
+    "a memory region was registered with a page_size that the system does not have; the page_size is ignored",
     "fi_mr(3) says that page_size must be a size that the system supports",
     "a provider that follows the page returns -FI_EINVAL",
 );
@@ -56,7 +56,7 @@ pub(crate) static BOUND_ENDPOINT: Leniency = Leniency::new(
 
 /// A receive context named without the capability.
 pub(crate) static UNASKED_NAME: Leniency = Leniency::new(
-    "a transfer named a receive context by fi_rx_addr, and its endpoint was made without FI_NAMED_RX_CTX",
+    "a transfer named a receive context by fi_rx_addr, but the endpoint that posted it was opened without FI_NAMED_RX_CTX",
     "fi_endpoint(3) says that FI_NAMED_RX_CTX must be set in the capabilities of the endpoint",
     "a provider that follows the page returns -FI_EOPNOTSUPP, or sends to another receive context",
 );
@@ -70,14 +70,14 @@ pub(crate) static UNWAITABLE: Leniency = Leniency::new(
 
 /// A domain closed with mapped keys.
 pub(crate) static MAPPED_KEYS: Leniency = Leniency::new(
-    "a domain was closed before its mapped keys were released with fi_mr_unmap_key; it releases them",
+    "a domain was closed before its mapped keys were released with fi_mr_unmap_key; closing the domain releases them",
     "fi_mr(3) says that mapped keys must be released before the domain is closed",
     "a provider that follows the page returns -FI_EBUSY",
 );
 
 /// A domain without the mode bit that is required, for which the provider registers buffers itself.
 pub(crate) static HIDDEN_LOCAL: Leniency = Leniency::new(
-    "the program opened a domain without FI_MR_LOCAL, which FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires; the provider registers its buffers itself, with a registration cache",
+    "the program opened a domain without FI_MR_LOCAL, which FI_RKEY_MR_MODE or FI_RKEY_PROFILE requires; the provider registers the program's buffers itself, with a registration cache",
     "fi_mr(3) says that a program gets the modes that it supports",
     "a provider without a cache offers such a program nothing",
 );
