@@ -24,7 +24,7 @@ pub(crate) const OPERATIONS: &[(&str, &str)] = &[
     ),
     (
         "sleep",
-        "writes to a target whose program sleeps, and what it costs when idle",
+        "writes to a target whose program sleeps, and the cost of an idle target",
     ),
 ];
 

@@ -59,7 +59,7 @@ pub(super) fn tests(session: &Session<'_>, program: &Path) -> Result<Report> {
         .with_context(|| format!("cannot read {RECORD}"))?;
     if record.compiler != compiler {
         return Ok(Report::skip(format!(
-            "{RECORD} was recorded with {}, this is {compiler}",
+            "{RECORD} was recorded with {}, but this compiler is {compiler}",
             record.compiler
         )));
     }

@@ -16,7 +16,7 @@ pub(super) fn watch(host: &EpHost) -> bool {
     // If there is no such thread, the requests wait until the program makes progress.
     watched
         .inspect_err(|error| {
-            tracing::debug!("cannot post pending answers in the background ({error}); they wait until the program makes progress")
+            tracing::debug!("cannot post pending answers in the background ({error}): the answers wait until the program makes progress")
         })
         .is_ok()
 }

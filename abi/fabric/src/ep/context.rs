@@ -79,7 +79,7 @@ impl Context {
     pub(super) fn check_binding(&self, class: usize, flags: u64) -> Result<()> {
         if !matches!(class, FI_CLASS_CQ | FI_CLASS_CNTR) {
             return Err(FiError::INVAL.because(format_args!(
-                "only completion queues and counters can be bound to a context: bind others to its scalable endpoint (fi_scalable_ep_bind)"
+                "only completion queues and counters can be bound to a context: bind other objects to its scalable endpoint (fi_scalable_ep_bind)"
             )));
         }
         if flags & self.direction.other().bindings() != 0 {

@@ -173,7 +173,7 @@ fn found(domain: &Domain, ranges: &Ranges) -> Result<Option<Box<Foreign>>> {
             Some(found) if domain.has(FI_MR_HMEM) => Err(denied(
                 FiError::INVAL,
                 format_args!(
-                    "{range} is {} memory: the domain has FI_MR_HMEM, so register it with fi_mr_regattr, its iface and its device",
+                    "{range} is {} memory: the domain has FI_MR_HMEM, so register the buffer with fi_mr_regattr, and set iface and device",
                     found.kind()
                 ),
             )),

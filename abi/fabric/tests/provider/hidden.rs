@@ -146,7 +146,7 @@ fn buffers_are_registered_once_under_every_monitor() {
     for monitor in ["", "userfaultfd", "uffd", "memhooks", "disabled"] {
         let log = run(test, &[LOCAL, (MONITOR, monitor)]);
         let told = log
-            .matches("the provider registers its buffers itself")
+            .matches("the provider registers the program's buffers itself")
             .count();
         assert_eq!(told, 1, "{log}");
     }
