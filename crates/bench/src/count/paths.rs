@@ -298,7 +298,7 @@ fn registrations() -> Result<()> {
     for round in 0..WARM_UP + ROUNDS {
         let (ours, _) = runners(round);
         ours(&mut || {
-            let free = memory.take().context("the previous round lost its memory")?;
+            let free = memory.take().context("the last round lost its memory")?;
             let region = domain.register(free, Access::REMOTE)?;
             memory = Some(region.deregister()?);
             Ok(true)
