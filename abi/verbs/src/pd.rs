@@ -31,7 +31,7 @@ pub struct PdObject {
     /// The device's domain.
     pub domain: DomainId,
     kind: Kind,
-    /// Counts queue pairs and other objects that use it. The device counts regions and windows itself.
+    /// Counts queue pairs and other objects that use the protection domain. The device counts regions and windows itself.
     pub users: Users,
 }
 

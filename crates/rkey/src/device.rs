@@ -141,7 +141,7 @@ impl Device {
         self.domain()?.connect_cm(address, private_data)
     }
 
-    /// Opens an endpoint at a free address of this host. It exchanges tagged messages with any number of peers, without
+    /// Opens an endpoint at a free address of this host. The endpoint exchanges tagged messages with any number of peers, without
     /// connections to manage: see [`endpoint`](crate::endpoint).
     ///
     /// # Errors

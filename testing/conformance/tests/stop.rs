@@ -261,7 +261,7 @@ fn register(side: &Side, memory: &SharedMemory) -> Region {
     unsafe { side.device.register(&spec) }.unwrap()
 }
 
-/// The information that a peer needs to request a lease of it.
+/// The information that a peer needs to request a lease of `memory`.
 fn invitation(memory: &SharedMemory, region: Region) -> Vec<u8> {
     let mut bytes = (memory.as_ptr() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(&u64::from(region.key.0).to_le_bytes());

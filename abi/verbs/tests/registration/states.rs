@@ -355,7 +355,7 @@ fn every_transition_takes_exactly_its_attributes() {
                         .to_vec(),
                 };
                 for (mask, expected) in list {
-                    // Without IBV_QP_STATE it is a transition to the same state.
+                    // A call without IBV_QP_STATE is a transition to the same state.
                     for state in [QP_STATE, 0] {
                         if state == 0 && (from != to || mask == 0) {
                             continue;
