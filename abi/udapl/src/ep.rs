@@ -401,7 +401,7 @@ impl Ep {
         Ok(())
     }
 
-    /// Turns the completions of its queue pair into events, and removes it from the IA's list.
+    /// Turns the completions of the EP's queue pair into events, and removes the queue pair from the IA's list.
     fn leave_qp(&self) {
         let parts = self.parts();
         let Some(qp) = parts.qp else { return };

@@ -38,7 +38,7 @@ pub(crate) fn registered_bytes(addr: *mut c_void, length: usize, flags: u32) -> 
 pub struct MrObject {
     c: UnsafeCell<Mr>,
     region: UnsafeCell<Region>,
-    /// The first address that requests use for it, and the program's flags.
+    /// The first address that requests use for the region, and the program's flags.
     pub(crate) base: UnsafeCell<(u64, u32)>,
     /// The memory behind the region, if it is not the program's own.
     backing: OnceLock<Box<Backing>>,

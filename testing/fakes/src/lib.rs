@@ -223,7 +223,7 @@ impl Fake {
     /// Frees an allocation.
     ///
     /// # Panics
-    /// There is none at this address.
+    /// There is no allocation at this address.
     pub fn free(&self, at: u64) {
         let code = call!(self, "fake_free": unsafe extern "C" fn(u64) -> c_int, at);
         assert_eq!(code, 0);

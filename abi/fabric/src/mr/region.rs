@@ -95,7 +95,7 @@ impl Shape {
 pub(super) struct State {
     /// Set while `fi_mr_enable` is required and has not been called.
     pub(super) unconfigured: bool,
-    /// Set while its pages are absent and no refresh has reported them (`FI_MR_MMU_NOTIFY`).
+    /// Set while pages of the region are absent and no refresh has reported them (`FI_MR_MMU_NOTIFY`).
     pub(super) unbacked: bool,
     /// Set once nothing more can be bound to it.
     pub(super) sealed: bool,

@@ -122,7 +122,7 @@ static void parameters(void)
 	fi_freeparams(params);
 }
 
-/* The test reads what this writes to standard error. */
+/* The test reads what this function writes to standard error. */
 static void messages(void)
 {
 	struct fi_provider own = {.name = "mine"};

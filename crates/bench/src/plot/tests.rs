@@ -1,4 +1,4 @@
-//! The contents of the plot, and that texts neither overlap nor leave it.
+//! The contents of the plot, and that texts neither overlap nor leave the plot.
 
 use super::super::contestant::Label;
 use super::super::plan::{self, MODES, OPERATIONS};
