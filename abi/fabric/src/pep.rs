@@ -191,7 +191,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             let mut state = pep.state.lock();
             (state.serving.take(), state.eq.take())
         };
-        // Not with the state locked: this waits for the listeners' thread, whose handler locks it.
+        // Drop `serving` without the state locked: that waits for the listeners' thread, whose handler locks the state.
         drop(serving);
         if let Some(eq) = eq {
             eq.forget(fid as usize);

@@ -88,7 +88,7 @@ mod tests {
             assert!(old.iter().zip(new).all(|(old, new)| *old <= new));
             assert_ne!(old, new);
         }
-        // As the headers of these versions have them.
+        // These are the lengths in the headers of these versions.
         assert_eq!(lengths(&FABRIC_1_0), [112, 72, 64, 80, 120, 28]);
         assert_eq!(lengths(&FABRIC_1_3), [120, 80, 64, 96, 192, 32]);
         assert_eq!(lengths(&FABRIC_1_10), [120, 80, 64, 104, 232, 32]);

@@ -148,7 +148,7 @@ pub unsafe fn migrate(object: &IdObject, to: *mut EventChannel) -> Result<(), Er
     // SAFETY: guaranteed by the caller.
     unsafe { release_event(object) };
     let from = object.channel();
-    // Before another thread can fetch an event from the new channel.
+    // Set the channel before another thread can fetch an event from it.
     object.set_channel(to);
     with(|parts| {
         parts.handler.migrate(key, to_key);

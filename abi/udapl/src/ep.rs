@@ -320,7 +320,7 @@ impl Ep {
             notify: options.notify,
             what,
         };
-        // Under the lock, so that the completion finds the request in the list.
+        // Post under the lock, so that the completion finds the request in the list.
         sends.post(posted, |id| {
             let request = SendRequest {
                 flags,

@@ -283,7 +283,7 @@ impl Ep {
     /// # Errors
     /// `DAT_INVALID_STATE`: it is (or was) connected, or receives are posted.
     pub fn modify(self: &Arc<Self>, parts: Parts) -> Result {
-        // Locked, so that no other thread connects or accepts with the old queue pair during the change.
+        // Keep `control` locked, so that no other thread connects or accepts with the old queue pair during the change.
         let control = self.control.lock();
         let posted = match self.qp() {
             Some(qp) => qp.query()?.receives > 0,

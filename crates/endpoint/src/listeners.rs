@@ -131,7 +131,7 @@ impl Listeners {
         answer: impl FnOnce() -> Result<Accepted, E>,
     ) -> Result<(), E> {
         let inner = self.inner()?;
-        // Locked, because the peer may be ready, and send another request, as soon as it gets the answer.
+        // Keep the list locked, because the peer may be ready, and send another request, as soon as it gets the answer.
         let mut accepted = inner.accepted.lock();
         accepted.push(answer()?);
         drop(accepted);

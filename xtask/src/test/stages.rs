@@ -170,7 +170,7 @@ fn has_nextest(session: &Session<'_>) -> bool {
 }
 
 fn tests(session: &Session<'_>) -> Result<Report> {
-    // Also builds the examples, because tests start them and `cargo test --tests` does not build them.
+    // Also build the examples, because tests start them and `cargo test --tests` does not build them.
     let built = testbin::build_tests(session.root)?;
     let listed = testbin::list(&built.tests)?;
     let expected = listed.iter().filter(|test| !test.ignored).count();

@@ -103,7 +103,7 @@ impl Cq {
         if !self.is_full() {
             return false;
         }
-        // Under the lock, so that a concurrent read either sees the flag or has already made room.
+        // Set the flag under the lock, so that a concurrent read either sees the flag or has already made room.
         let mut queue = self.queue.lock();
         let full = queue.entries.len() >= self.size;
         queue.owes |= full;

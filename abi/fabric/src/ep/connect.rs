@@ -78,7 +78,7 @@ impl Endpoint {
         // The peer may already have exited. If so, the disconnection is reported after the connection.
         let lost = state.rdm.made(&live.host, 0).is_err();
         let over = lost && !self.closing.load(Ordering::Acquire);
-        // Reported under the lock, so that the program gets the event of the connection before that of its end.
+        // Report this under the lock, so that the program gets the event of the connection before that of its end.
         if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
             eq.unless_closing(&self.closing, || {

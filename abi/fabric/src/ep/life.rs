@@ -254,7 +254,7 @@ impl Endpoint {
             drop(live.description.lock().take());
             live.begin_close();
             live.say_goodbye();
-            // Not with the state locked: a post to a shared receive context locks the state of an endpoint while it
+            // Detach without the state locked: a post to a shared receive context locks the state of an endpoint while it
             // holds the context's list of endpoints, which `detach` locks too.
             if let Some(srx) = &live.host.srx {
                 srx.detach(self);

@@ -216,7 +216,7 @@ impl Sep {
 
     /// Closes the endpoint after its contexts. The address is free when this returns.
     pub(super) fn end(&self) {
-        // Dropping `serving` waits for the listeners' thread: not with `shared` locked.
+        // Drop `serving` without `shared` locked: that waits for the listeners' thread, whose handler may lock `receivers`.
         let Shared {
             av, eq, serving, ..
         } = std::mem::take(&mut *self.shared.lock());

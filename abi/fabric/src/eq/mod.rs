@@ -343,7 +343,7 @@ unsafe fn take(
     len: usize,
     flags: u64,
 ) -> Result<usize> {
-    // Locked throughout, so that concurrent threads get different events.
+    // Keep the queue locked, so that concurrent threads get different events.
     let mut queue = eq.queue.lock();
     let (number, bytes, seen) = match queue.events.front_mut() {
         None => {

@@ -64,7 +64,7 @@ fn ping_pong_over_connections_between_hosts() {
 }
 
 /// Endpoints for reliable datagrams reach other hosts through libfabric's layer over our connections. Without the layer, the program
-/// learns that it needs it.
+/// is told that it needs the layer.
 #[test]
 fn ping_pong_over_ofi_rxm_between_hosts() {
     let (Some(_), Some(hosts)) = (program("fi_pingpong"), Hosts::new(4400, &ADDRESSES)) else {

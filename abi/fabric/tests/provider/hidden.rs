@@ -89,7 +89,7 @@ fn transfers() {
     let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
     let on = caches().iter().all(|cache| cache.off.is_none());
     for len in LENGTHS {
-        // Each in its own pages, so that no other allocation changes them.
+        // Put each buffer into pages of its own, so that no other allocation changes them.
         let (bytes, into, number) = (mapped(len), mapped(len), mapped(8));
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = (at % 251) as u8;

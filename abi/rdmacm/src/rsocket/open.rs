@@ -110,7 +110,7 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
             Phase::Closed => return Err(Errno::BADF),
             _ => return Err(Errno::INVAL),
         }
-        // Before `listen`, as a request may arrive at once.
+        // Change the phase before `listen`, because a request may arrive at once.
         state.phase = Phase::Listening(Listening {
             ready: VecDeque::new(),
             pending: Vec::new(),

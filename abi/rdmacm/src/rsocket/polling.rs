@@ -58,7 +58,7 @@ fn ready(state: &State, wanted: c_short) -> c_short {
             if stream.has_room() || !stream.is_writable() {
                 now |= libc::POLLOUT | libc::POLLWRNORM;
             }
-            // Not before the program has read everything: some programs (rstream) treat POLLHUP as a failure.
+            // Report the end only after the program has read everything: some programs (rstream) treat POLLHUP as a failure.
             if stream.has_ended() && stream.waiting() == 0 {
                 now |= libc::POLLHUP;
             }

@@ -195,7 +195,7 @@ mod tests {
     fn a_new_number_is_larger_than_those_of_dev_null() {
         let waiting = Waiting::new(false).unwrap();
         let null = File::open("/dev/null").unwrap();
-        // Far above, so that other threads do not get the numbers between.
+        // Choose a number far above, so that other threads do not take the numbers in between.
         let lowest = waiting.number() + 100;
         let placeholder = rustix::io::fcntl_dupfd_cloexec(null, lowest).unwrap();
         waiting.renumber();
