@@ -216,7 +216,7 @@ impl Sep {
 
     /// Closes the endpoint after its contexts. The address is free when this returns.
     pub(super) fn end(&self) {
-        // Drop `serving` without `shared` locked: that waits for the listeners' thread, whose handler may lock `receivers`.
+        // Drop `serving` without `shared` locked: dropping waits for the listeners' thread.
         let Shared {
             av, eq, serving, ..
         } = std::mem::take(&mut *self.shared.lock());
