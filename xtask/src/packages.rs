@@ -39,7 +39,10 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("librdmacm-dev", "headers to compare our structures with"),
     ("qperf", "another benchmark to run on the device"),
     ("curl", "a program whose sockets move onto RDMA"),
-    ("iperf3", "a program whose sockets move, and which uses select"),
+    (
+        "iperf3",
+        "a program whose sockets move, and which uses select",
+    ),
     ("fio", "fio's RDMA engine, to run on the device"),
     ("dapl2-utils", "dtest, dapltest and other uDAPL programs"),
     ("libdapl2", "uDAPL's library, and its provider for verbs"),

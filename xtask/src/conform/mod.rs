@@ -56,7 +56,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
             problems.push(format!("{TABLE} is out of date: run `cargo xtask conform`"));
         }
     } else {
-        std::fs::write(root.join(TABLE), &table).with_context(|| format!("cannot write {TABLE}"))?;
+        std::fs::write(root.join(TABLE), &table)
+            .with_context(|| format!("cannot write {TABLE}"))?;
     }
     for problem in &problems {
         println!("error[conform]: {problem}");
