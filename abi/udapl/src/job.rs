@@ -55,7 +55,7 @@ pub enum Job {
     },
     /// A message to a peer that its connection has ended.
     Farewell {
-        /// The message.
+        /// The connection request that carries the message.
         connecting: Connecting,
         /// When to give up.
         until: Instant,

@@ -67,7 +67,7 @@ const BATCH: usize = 64;
 const LOWEST: u32 = 256;
 /// A key's cell in the table is fetched into the cache this many keys ahead.
 const AHEAD: usize = 12;
-/// How many prefixes to try for a type 2 window before accepting one with keys that were issued before.
+/// After this many tries, a type 2 window may get a prefix under which keys have already been issued.
 const TRIES: u32 = 16;
 /// Words of the bit map of prefixes.
 const PREFIX_WORDS: u32 = 1 << 18;
@@ -517,7 +517,7 @@ mod tests {
 
     /// A key can be issued while the word that contains its own prefix is being checked.
     #[test]
-    fn a_prefix_is_not_freed_before_its_window_lives() {
+    fn a_new_prefix_is_not_freed_by_the_check_of_its_word() {
         let (keys, mut draw) = keys(5);
         let (key, other) = (0x1234_5600, 0x1234_5700);
         draw.note_prefix(other, &keys.type2);

@@ -155,7 +155,7 @@ pub enum Error {
     BadAddress(String),
 
     /// A connection through the connection manager ([`cm`](crate::cm)) was not made.
-    #[error("the connection to {address} was refused: {why}. {}", .why.advice())]
+    #[error("cannot connect to {address}: {why}. {}", .why.advice())]
     ConnectionRefused {
         /// The peer's address.
         address: std::net::SocketAddr,

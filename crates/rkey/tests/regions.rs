@@ -313,7 +313,7 @@ fn a_scope_deregisters_forgotten_regions_even_after_a_panic() {
 }
 
 #[test]
-fn a_scopes_region_can_end_early_and_be_registered_again() {
+fn a_region_dropped_inside_a_scope_is_deregistered_at_once() {
     let domain = device().domain().unwrap();
     let mut bytes = [[0u8; 16]; 100];
     domain.scope(|scope| {

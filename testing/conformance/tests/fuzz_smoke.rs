@@ -53,7 +53,7 @@ fn slots() {
 }
 
 #[test]
-fn packets_of_links() {
+fn control_messages_of_links() {
     soak("packet");
 }
 

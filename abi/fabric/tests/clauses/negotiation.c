@@ -42,7 +42,7 @@ CHECK(bits_of_capabilities, "FI-079 FI-086", "FI_MR_HMEM and FI_MR_COLLECTIVE ar
     wants_that(!(granted(w, ALL_BITS) & (FI_MR_HMEM | FI_MR_COLLECTIVE)), "neither bit is returned");
 }
 
-CHECK(bit_of_collectives, "FI-086", "where FI_MR_COLLECTIVE is required, a program that asks for FI_COLLECTIVE gets it", .bare = true) {
+CHECK(bit_of_collectives, "FI-086", "a program that asks for FI_COLLECTIVE gets the bit FI_MR_COLLECTIVE if and only if it is required", .bare = true) {
     const char *required = getenv("FI_RKEY_MR_MODE");
     struct fi_info *with = hints(w, ALL_BITS), *info;
     with->caps |= FI_COLLECTIVE;

@@ -57,7 +57,7 @@ fn by_default_no_mode_bit_is_required() {
 
 /// Proves: FI-028, FI-029, FI-249, FI-251, FI-252, FI-253, FI-261, FI-I17, FI-I18
 #[test]
-fn the_old_modes_are_granted_alone() {
+fn basic_and_scalable_are_granted_without_other_bits() {
     let (old, new) = (version(1, 4), version(1, 5));
     for version in [old, new, V1_22] {
         assert_eq!(ask(version, FI_MR_BASIC, 0, 0), Ok((FI_MR_BASIC, 0)));

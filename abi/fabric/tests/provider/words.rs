@@ -101,7 +101,7 @@ fn a_misspelt_level_does_not_silence_refusals() {
 }
 
 #[test]
-fn a_use_that_the_mode_forbids_is_explained() {
+fn a_send_without_the_required_descriptor_is_explained() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
         let bytes = [1u8; 8];
@@ -113,7 +113,10 @@ fn a_use_that_the_mode_forbids_is_explained() {
         assert_eq!(code, -(libc::EINVAL as isize));
         return wait_for_test();
     }
-    let [line] = log_of("words::a_use_that_the_mode_forbids_is_explained", "");
+    let [line] = log_of(
+        "words::a_send_without_the_required_descriptor_is_explained",
+        "",
+    );
     assert!(line.contains(" send of 8 B at 0x"), "{line}");
 }
 

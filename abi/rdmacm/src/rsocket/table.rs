@@ -41,7 +41,7 @@ pub fn insert(socket: Any) -> RawFd {
     number
 }
 
-/// The socket with a number.
+/// The socket with this number.
 ///
 /// # Errors
 /// `EBADF`: no socket has this number. The errors of [`crate::front::service`]: a forked child has no sockets.
@@ -50,7 +50,7 @@ pub fn find(number: RawFd) -> Result<Any, Errno> {
     get(number).ok_or(Errno::BADF)
 }
 
-/// The stream socket with a number.
+/// The stream socket with this number.
 ///
 /// # Errors
 /// The errors of [`find`]. `EOPNOTSUPP`: the socket is for datagrams.
@@ -61,7 +61,7 @@ pub fn stream(number: RawFd) -> Result<Arc<Socket>, Errno> {
     }
 }
 
-/// The socket with a number, if there is one.
+/// The socket with this number, if there is one.
 #[must_use]
 pub fn get(number: RawFd) -> Option<Any> {
     NUMBERS.read().get(&number).cloned()

@@ -375,7 +375,7 @@ fn a_message_that_arrives_in_rtr_raises_an_event() {
 }
 
 #[test]
-fn shared_receives_raise_an_event_when_few_are_left() {
+fn a_shared_receive_queue_below_its_limit_raises_an_event() {
     let world = World::new();
     let queue = shared_queue(&world);
     let (a, b) = (

@@ -60,7 +60,7 @@ macro_rules! entry {
     };
 }
 
-// Entries with the mark before them. An entry only jumps, so that the handlers themselves can be written in Rust.
+// Entry points, each preceded by our mark. An entry only jumps, so that the handlers themselves can be written in Rust.
 global_asm!(
     ".pushsection .text.rkey_base_handlers,\"ax\",@progbits",
     entry!("rkey_base_on_fault_0", "layer0"),

@@ -489,7 +489,7 @@ fn in_a_child() {
             fault_elsewhere();
         }
         "another copy of this library" => {
-            // A handler with the mark before it counts as one of ours.
+            // A handler whose first instruction is preceded by our mark counts as ours, whichever copy of the library installed it.
             install().unwrap();
             let again = handler_of_another_copy();
             set_handler(again, libc::SA_SIGINFO);

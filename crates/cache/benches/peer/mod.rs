@@ -47,8 +47,8 @@ impl Peer {
         })
     }
 
-    /// The nanoseconds of one lookup of this kind: "hit", "threads" (two, with a buffer each), or "miss" with the end
-    /// of the entry after it.
+    /// Measures one lookup, in nanoseconds: "hit", "threads" (hits by two threads, each on its own buffer), or "miss" (including the
+    /// invalidation of the entry that it created).
     pub(crate) fn measure(&mut self, what: &str) -> f64 {
         let mut line = String::new();
         if let Some(to) = &mut self.to {

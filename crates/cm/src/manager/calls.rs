@@ -108,7 +108,7 @@ pub struct Resolve {
     pub data: PrivateData<{ SidrReq::DATA }>,
 }
 
-/// The answer to a datagram request.
+/// The answer to a [`DatagramRequest`](super::DatagramRequest): the datagram queue pair to use, sent in a SIDR_REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramAnswer {
     /// The number of our queue pair.
@@ -435,7 +435,7 @@ impl Manager {
         self.step(now, id, Input::Close, Given::Nothing)
     }
 
-    /// Answers a datagram request with a queue pair.
+    /// Answers a request for a datagram queue pair (SIDR_REQ).
     ///
     /// # Errors
     ///
@@ -450,7 +450,7 @@ impl Manager {
         self.answer_datagram(now, id, Input::Accept, SidrStatus::VALID, with)
     }
 
-    /// Refuses a datagram request.
+    /// Refuses a request for a datagram queue pair (SIDR_REQ).
     ///
     /// # Errors
     ///

@@ -45,8 +45,12 @@ impl Turn {
             match UnixListener::bind_addr(&name) {
                 Ok(held) => return Ok(Self(held)),
                 Err(error) if begun.elapsed() > 2 * LIMIT => {
-                    return Err(error)
-                        .context("another process has used the ports of dtest for too long");
+                    return Err(error).with_context(|| {
+                        let seconds = (2 * LIMIT).as_secs();
+                        format!(
+                            "another test suite still holds dtest's ports (from {PORT}) after {seconds} s: wait until it ends"
+                        )
+                    });
                 }
                 Err(_) => thread::sleep(PAUSE),
             }

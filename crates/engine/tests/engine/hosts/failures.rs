@@ -36,7 +36,7 @@ fn a_message_waits_for_a_receive() {
 }
 
 #[test]
-fn retries_without_a_receive_have_a_limit() {
+fn rnr_retries_are_limited() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect_with(
         |_, _| {},

@@ -195,7 +195,7 @@ fn empty_messages_are_delivered() {
 
 /// Unsignalled sends have no completions, and a solicited message raises the event of a queue that is armed for it.
 #[test]
-fn options_of_requests_have_their_effect() {
+fn unsignalled_sends_have_no_completion_and_solicited_messages_raise_the_event() {
     let mut world = world(1024);
     let [a, b] = world.qps.clone();
     let engine = &mut world.hosts.nodes[1].engine;
