@@ -256,6 +256,25 @@ fn accesses_that_are_not_granted_are_refused_and_have_no_effect() {
     assert!(matches!(sent[0].response(), Response::ReadOnly(aeth) if aeth.msn == 2));
 }
 
+/// The network duplicates a read, and the second copy arrives after the answer and after the end of the region.
+#[test]
+fn a_duplicate_of_an_answered_read_does_not_end_the_connection() {
+    let mut lone = Lone::new(|config| config.max_reads_in = 2);
+    post_receives(&mut lone, 5);
+    lone.request(500, Request::Read(reth(0, 8)), &[]);
+    assert!(matches!(lone.sent()[0].response(), Response::ReadOnly(_)));
+    lone.program.rights.clear();
+    lone.request(500, Request::Read(reth(0, 8)), &[]);
+    assert!(lone.sent().is_empty());
+    lone.request(501, ONLY, &[2]);
+    assert_eq!(lone.answers(), [(501, ACK, 2)]);
+    assert_eq!(lone.events(), [received(0, 1)]);
+    // A read that has not been answered is refused.
+    lone.request(502, Request::Read(reth(0, 8)), &[]);
+    assert_eq!(lone.answers(), [(502, ACCESS, 2)]);
+    assert_eq!(lone.events(), [Event::Refused(NakCode::RemoteAccessError)]);
+}
+
 #[test]
 fn a_message_that_is_too_long_for_its_receive_ends_both() {
     let mut lone = ready();

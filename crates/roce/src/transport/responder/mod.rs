@@ -264,11 +264,18 @@ impl Responder {
                 self.sender.atomic(at, original, msn, to)
             }
             Reply::Read(read) => {
+                let is_repeated = self.remembered.is_answered(read.first);
                 if read.part.position.ends() {
                     self.remembered.answered(read.first);
                 }
                 match self.sender.read(step, &read, to) {
                     Ok(length) => length,
+                    // The memory was deregistered after the first answer. Usually the request is a late duplicate, and the peer has
+                    // that answer. If the answer was lost, the peer's retries are used up.
+                    Err(_) if is_repeated => {
+                        self.replies.remove(read.first);
+                        self.transmit(step, to)
+                    }
                     Err(refusal) => {
                         // The memory was deregistered after the request arrived. Later requests get no response.
                         self.replies.clear();

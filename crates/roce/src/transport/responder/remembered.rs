@@ -85,6 +85,12 @@ impl Remembered {
         }
     }
 
+    /// Whether the whole response to the request at `first` has been sent at least once.
+    pub(super) fn is_answered(&self, first: Sequence) -> bool {
+        let mut entries = self.requests.iter();
+        entries.any(|entry| entry.first == first && entry.is_answered)
+    }
+
     /// Finds the read that `again` retransmits, as a whole or from a later packet on; returns the read's first position and
     /// the message number of the response.
     pub(super) fn find_read(
