@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use super::packet::{PEER_CLOSED, Packet, Received};
-use super::socket::{Dialled, Reached, dial_once, not_listening, not_listening_on_host};
+use super::socket::{Dialled, Reached, dial_once, not_listening};
 use super::stream::{Dialling, Progress};
 use super::{Peer, REDIALS};
 use crate::device::Device;
@@ -100,11 +100,8 @@ impl Connecting {
                 Dialled::Busy => return Ok(None),
                 Dialled::NoListener if self.dropped > 0 => return Err(PEER_CLOSED),
                 Dialled::NoListener => {
-                    let error = match self.path {
-                        None => not_listening,
-                        Some(_) => not_listening_on_host,
-                    };
-                    return Err(error(self.address, self.since.elapsed()));
+                    let waited = self.since.elapsed();
+                    return Err(not_listening(self.address, self.path, waited));
                 }
             },
         };
@@ -136,7 +133,7 @@ impl Connecting {
                 None => return Ok(Dialled::NoListener),
             },
         };
-        Ok(match dialling.outcome(Instant::now())? {
+        Ok(match dialling.outcome(Some(Instant::now()))? {
             Progress::Connected(stream) => Dialled::Reached(Reached::on_host(stream)),
             Progress::Refused => Dialled::NoListener,
             Progress::Pending(dialling) => {

@@ -32,7 +32,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::{Qp, QpAddress};
 use packet::{Packet, Side, printable};
-use socket::{Reached, dial, dial_host};
+use socket::{Reached, dial};
 use stream::{Path, Stream};
 
 /// The maximum private data of one side, in bytes.
@@ -139,10 +139,7 @@ impl Device {
         self.check()?;
         let path = self.route(address, None)?;
         let request = Packet::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
-        let dial = |again| match path {
-            None => dial(self.scope(), address, &deadline, again),
-            Some(path) => dial_host(path, address, &deadline, again),
-        };
+        let dial = |again| dial(self.scope(), path, address, &deadline, again);
         let (there, packet) = ask(dial, &request, deadline, answer)?;
         self.finish(qps, &there, packet, admit)
     }

@@ -19,8 +19,6 @@ use crate::wire::WirePath;
 
 /// How many times to try a listener whose backlog is full.
 const LISTENER_TRIES: u32 = 50;
-/// How long one attempt lasts at most, if the deadline is too far away for the clock.
-const LONG: Duration = Duration::from_secs(3600);
 /// Shortest and longest pause between two attempts to find a listener.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -101,52 +99,34 @@ pub(super) enum Dialled {
     NoListener,
 }
 
-/// Connects to the listener at an address, trying until the deadline. If there was a listener just before (`again`), its
-/// absence means that it has closed.
+/// Connects to the listener at an address, over `path` if that is on another host, trying until the deadline. If there was a listener
+/// just before (`again`), its absence means that it has closed.
 pub(super) fn dial(
     scope: Scope,
+    path: Option<WirePath>,
     address: SocketAddr,
     deadline: &Deadline,
     again: bool,
 ) -> Result<Reached, DeviceError> {
-    repeat(deadline, again, || dial_once(scope, address))?
-        .ok_or_else(|| not_listening(address, deadline.timeout))
-}
-
-/// Like [`dial`], for an address of another host.
-pub(super) fn dial_host(
-    path: WirePath,
-    address: SocketAddr,
-    deadline: &Deadline,
-    again: bool,
-) -> Result<Reached, DeviceError> {
-    let reached = repeat(deadline, again, || {
-        let now = Instant::now();
-        let until = now.checked_add(deadline.remaining().unwrap_or_default());
-        let until = until.unwrap_or(now + LONG);
+    let attempt = || {
+        let Some(path) = path else {
+            return dial_once(scope, address);
+        };
+        let until = Instant::now().checked_add(deadline.remaining().unwrap_or_default());
         Ok(match stream::connect(path, address, until)? {
             Some(stream) => Dialled::Reached(Reached::on_host(stream)),
             None => Dialled::NoListener,
         })
-    })?;
-    reached.ok_or_else(|| not_listening_on_host(address, deadline.timeout))
-}
-
-/// Repeats attempts to reach a listener until the deadline. `None` if there was no listener.
-fn repeat(
-    deadline: &Deadline,
-    again: bool,
-    attempt: impl Fn() -> Result<Dialled, DeviceError>,
-) -> Result<Option<Reached>, DeviceError> {
+    };
     let mut pause = RETRY.0;
     loop {
         match attempt()? {
-            Dialled::Reached(there) => return Ok(Some(there)),
+            Dialled::Reached(there) => return Ok(there),
             Dialled::NoListener if again => return Err(PEER_CLOSED),
             Dialled::Busy | Dialled::NoListener => {}
         }
         let Ok(left) = deadline.remaining() else {
-            return Ok(None);
+            return Err(not_listening(address, path, deadline.timeout));
         };
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(RETRY.1);
@@ -186,20 +166,22 @@ pub(super) fn dial_once(scope: Scope, address: SocketAddr) -> Result<Dialled, De
 }
 
 /// The error for a client that found no listener until its deadline.
-pub(super) fn not_listening(address: SocketAddr, waited: Duration) -> DeviceError {
+pub(super) fn not_listening(
+    address: SocketAddr,
+    path: Option<WirePath>,
+    waited: Duration,
+) -> DeviceError {
     DeviceError::NotListening {
         address,
         waited,
-        hint: "start the listener first, in the same network namespace; if it belongs to another user, set RKEY_SHARE=all for both",
-    }
-}
-
-/// Like [`not_listening`], for an address of another host.
-pub(super) fn not_listening_on_host(address: SocketAddr, waited: Duration) -> DeviceError {
-    DeviceError::NotListening {
-        address,
-        waited,
-        hint: "start the listener first, with RKEY_WIRE set on its host; the host must be reachable, and firewalls must allow TCP connections to the port",
+        hint: match path {
+            None => {
+                "start the listener first, in the same network namespace; if it belongs to another user, set RKEY_SHARE=all for both"
+            }
+            Some(_) => {
+                "start the listener first, with RKEY_WIRE set on its host; the host must be reachable, and firewalls must allow TCP connections to the port"
+            }
+        },
     }
 }
 

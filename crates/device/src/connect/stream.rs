@@ -2,20 +2,21 @@
 //! the other has ended ([`crate::peers::streams`]).
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_engine::WirePeer;
 use rkey_roce::packet::Mtu;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::frames::{BadLength, Frames};
 use super::packet::{PEER_CLOSED, Received, parse};
 use crate::error::DeviceError;
+use crate::objects::event_queue::wait_until_ready;
 use crate::wire::WirePath;
 
 /// If a host is silent for this long, TCP keepalive probes check whether it still responds.
@@ -162,17 +163,9 @@ impl Dialling {
     ///
     /// # Errors
     /// The system does not reach the host.
-    pub(super) fn outcome(self, until: Instant) -> Result<Progress, DeviceError> {
-        let left = until.saturating_duration_since(Instant::now());
-        let limit = Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut set = [PollFd::new(&self.socket, PollFlags::OUT)];
-        match poll(&mut set, Some(&limit)) {
-            Ok(0) | Err(Errno::INTR) => return Ok(Progress::Pending(self)),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error)),
+    pub(super) fn outcome(self, until: Option<Instant>) -> Result<Progress, DeviceError> {
+        if !wait_until_ready(self.socket.as_fd(), PollFlags::OUT, until)? {
+            return Ok(Progress::Pending(self));
         }
         match sockopt::socket_error(&self.socket).map_err(failed)? {
             Ok(()) => Stream::new(self.socket, self.path).map(Progress::Connected),
@@ -205,19 +198,15 @@ fn failed(error: Errno) -> DeviceError {
 pub(super) fn connect(
     path: WirePath,
     to: SocketAddr,
-    until: Instant,
+    until: Option<Instant>,
 ) -> Result<Option<Stream>, DeviceError> {
-    let Some(mut dialling) = Dialling::begin(path, to)? else {
+    let Some(dialling) = Dialling::begin(path, to)? else {
         return Ok(None);
     };
-    loop {
-        match dialling.outcome(until)? {
-            Progress::Connected(stream) => return Ok(Some(stream)),
-            // A signal interrupted the wait.
-            Progress::Pending(pending) if Instant::now() < until => dialling = pending,
-            Progress::Pending(_) | Progress::Refused => return Ok(None),
-        }
-    }
+    Ok(match dialling.outcome(until)? {
+        Progress::Connected(stream) => Some(stream),
+        Progress::Pending(_) | Progress::Refused => None,
+    })
 }
 
 /// A TCP socket with an address of this host. `None` if another program has the port.
