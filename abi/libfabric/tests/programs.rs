@@ -12,11 +12,7 @@ impl Folder {
     fn new(test: &str) -> Self {
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
-        let folder =
-            std::env::temp_dir().join(format!("rkey-libfabric-{test}-{}", std::process::id()));
-        // A killed process with the same number may have left it behind.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("a directory for temporary files can be made");
+        let folder = rkey_harness::temporary_folder(&format!("rkey-libfabric-{test}"));
         for front_end in [FABRIC, OWN_LIBFABRIC] {
             let library = front_end
                 .find(beside)
@@ -194,12 +190,7 @@ fn names_are_those_of_the_systems_libfabric() {
 
 /// One of libfabric's own programs on our library; `None` if it is not installed.
 fn installed(folder: &Folder, name: &str) -> Option<Command> {
-    let there = Command::new(name)
-        .arg("-h")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if there.is_err() {
+    if !rkey_harness::process::exists(name) {
         println!("skipped: {name} is not installed");
         return None;
     }

@@ -134,22 +134,10 @@ impl Hosts {
         })
     }
 
-    /// Whether a program on a host listens on a TCP port. Reads the kernel's tables instead of connecting, which the program would
-    /// notice.
+    /// Whether a program on a host listens on a TCP port.
     #[must_use]
     pub fn listens(&self, at: usize, port: u16) -> bool {
-        const LISTEN: &str = "0A";
-        let local = format!(":{port:04X}");
-        let process = self.keepers[at].id();
-        let tables = ["tcp", "tcp6"].map(|name| format!("/proc/{process}/net/{name}"));
-        let tables = tables.map(|path| std::fs::read_to_string(path).unwrap_or_default());
-        let mut lines = tables.iter().flat_map(|table| table.lines());
-        lines.any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            let address = words.next().unwrap_or_default();
-            let state = words.nth(1).unwrap_or_default();
-            address.ends_with(&local) && state == LISTEN
-        })
+        crate::ports::listens_on_tcp(self.keepers[at].id(), port)
     }
 
     /// Adds the options that make `nsenter` enter a host, with the rights of the test. The program's words follow.

@@ -1,8 +1,9 @@
 //! Helpers for the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
-//! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`] and its
-//! [`temporary_folder`].
+//! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`], its
+//! [`ports`] and its [`temporary_folder`].
 
 pub mod hosts;
+pub mod ports;
 pub mod process;
 pub mod testbin;
 

@@ -5,7 +5,6 @@ mod hosts;
 use rkey_kit::delivery::FABRIC;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A directory with a link to the library that cargo built for the tests, under the name that libfabric looks for.
@@ -18,18 +17,12 @@ thread_local! {
 
 impl Folder {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let test = std::env::current_exe().expect("a test has a path");
         let beside = test.parent().expect("in a directory");
         let library = FABRIC
             .find(beside)
             .expect("cargo builds the library for its tests");
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("rkey-provider-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        // An earlier process with the same id, which was killed, may have left it behind.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("a directory for temporary files can be made");
+        let folder = rkey_harness::temporary_folder("rkey-provider");
         FABRIC
             .put_into(&folder, &library)
             .expect("links can be made");
@@ -49,12 +42,7 @@ fn folder() -> PathBuf {
 
 /// A program that finds the provider; `None` if it is not installed.
 fn program(name: &str) -> Option<Command> {
-    let there = Command::new(name)
-        .arg("-h")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if there.is_err() {
+    if !rkey_harness::process::exists(name) {
         println!("skipped: {name} is not installed");
         return None;
     }
@@ -264,12 +252,7 @@ fn built(name: &str, source: &str, words: &[&str], environment: &[(&str, &str)])
         println!("skipped: the headers of libfabric are not installed");
         return None;
     }
-    let place = std::env::temp_dir().join(format!(
-        "rkey-fi-{name}-{}-{}",
-        std::process::id(),
-        words.len() + 2 * environment.len()
-    ));
-    std::fs::create_dir_all(&place).unwrap();
+    let place = rkey_harness::temporary_folder(&format!("rkey-fi-{name}"));
     let file = place.join("program.c");
     std::fs::write(&file, source).unwrap();
     let built = Command::new("cc")

@@ -1,7 +1,8 @@
 //! Other programs and frameworks that connect through librdmacm, as Debian ships them: qperf, fio, UCX, and providers of libfabric
 //! and uDAPL.
 
-use crate::support::{Port, Running, Stage, Turn, listens, listens_on_tcp, outside};
+use crate::support::{Port, Running, Stage, Turn, listens, outside};
+use rkey_harness::ports::listens_on_tcp;
 use std::process::Command;
 
 const TCP: u16 = 0x0106;
@@ -13,7 +14,7 @@ fn qperf() {
     let number = port.number.to_string();
     let mut server = stage.command("qperf");
     server.args(["-lp", &number]);
-    let server = stage.server_when(server, || listens_on_tcp(port.number));
+    let server = stage.server_when(server, || listens_on_tcp(std::process::id(), port.number));
     for test in [
         "rc_bw",
         "rc_lat",
@@ -48,7 +49,7 @@ fn fio(verb: &str) -> [String; 2] {
         // Threads instead of processes, so that killing a side leaves no process behind. The client never has more requests
         // outstanding than the server has receives.
         let both = format!(
-            "[one]\nioengine=rdma\nthread=1\nport={}\nbs=16k\nsize=256k\nverify=md5\n",
+            "[one]\nioengine=rdma\nthread=1\nport={}\nbs=16k\nsize=256k\nverify=md5\nverify_state_save=0\n",
             port.number
         );
         let client = format!("hostname=127.0.0.1\nverb={verb}\nrw=write\niodepth=1\n");
@@ -123,7 +124,9 @@ fn libfabric() {
                 .args(["-I", "20", "-S", "65536", option, &number]);
             command
         };
-        let server = stage.server_when(side("-B"), || listens_on_tcp(port.number));
+        let server = stage.server_when(side("-B"), || {
+            listens_on_tcp(std::process::id(), port.number)
+        });
         let mut client = side("-P");
         let Some(address) = outside() else {
             client.arg("127.0.0.1");
@@ -156,7 +159,7 @@ fn dtest() {
         command.args(more);
         command
     };
-    let server = stage.server_when(side(&[]), || listens_on_tcp(PORT));
+    let server = stage.server_when(side(&[]), || listens_on_tcp(std::process::id(), PORT));
     let client = side(&["-h", "127.0.0.1"]);
     if outside().is_none() {
         return fails(&stage, server, client);

@@ -1,6 +1,7 @@
 //! rsockets: every call, rdma-core's programs, and ordinary programs with librspreload.
 
-use crate::support::{Port, Running, Stage, is_bound_to_udp};
+use crate::support::{Port, Running, Stage};
+use rkey_harness::ports::is_bound_to_udp;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -154,7 +155,7 @@ fn ping_datagrams(server: &str, client: &str) -> String {
     };
     // Without an address, the server would choose `::1`.
     let server = command(&["udpong", "-b", "127.0.0.1"], server);
-    let mut server = stage.server_when(server, || is_bound_to_udp(port.number));
+    let mut server = stage.server_when(server, || is_bound_to_udp(std::process::id(), port.number));
     let client = command(&["timeout", "60", "udpong", "-s", "127.0.0.1"], client);
     let mut client = stage.start(client, "client");
     client.wait();

@@ -291,29 +291,6 @@ impl Turn {
     }
 }
 
-/// Whether a program listens on a TCP port. Reads the kernel's tables instead of connecting, which the program would notice.
-pub(crate) fn listens_on_tcp(port: u16) -> bool {
-    has_socket(["/proc/net/tcp", "/proc/net/tcp6"], port, "0A")
-}
-
-/// Whether a UDP socket has a port.
-pub(crate) fn is_bound_to_udp(port: u16) -> bool {
-    has_socket(["/proc/net/udp", "/proc/net/udp6"], port, "07")
-}
-
-/// Whether a socket with a port is in a state, by the kernel's tables.
-fn has_socket(tables: [&str; 2], port: u16, wanted: &str) -> bool {
-    let local = format!(":{port:04X}");
-    let tables = tables.map(std::fs::read_to_string);
-    let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
-    lines.any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let address = words.next().unwrap_or_default();
-        let state = words.nth(1).unwrap_or_default();
-        address.ends_with(&local) && state == wanted
-    })
-}
-
 /// Finds out on which ports of the connection manager programs listen.
 mod rkey_cm_names {
     use rkey_device::config::Share;

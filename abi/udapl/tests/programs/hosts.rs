@@ -77,7 +77,7 @@ fn start(stage: &Stage, hosts: &Hosts, at: usize, words: &[&str]) -> Running {
 
 /// Runs a program as server and client; both print `passed` if they have succeeded.
 fn run(program: &[&str], passed: &str) {
-    let stage = Stage::new(&format!("hosts-{}", program[0]));
+    let stage = Stage::new("hosts");
     let Some(hosts) = Hosts::new(4400, &ADDRESSES) else {
         return;
     };

@@ -32,10 +32,7 @@ impl Stage {
     fn with(test: &str, front_ends: &[FrontEnd]) -> Self {
         let own = std::env::current_exe().expect("a test has a path");
         let beside = own.parent().expect("the file has a directory");
-        let folder = std::env::temp_dir().join(format!("rkey-dat-{test}-{}", std::process::id()));
-        // A killed process with the same id may have left a directory behind.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("cannot create a temporary directory");
+        let folder = rkey_harness::temporary_folder(&format!("rkey-dat-{test}"));
         for front_end in front_ends {
             let library = front_end
                 .find(beside)

@@ -2,6 +2,7 @@
 // UNSAFETY: the standard library cannot bind a socket without listening.
 #![allow(unsafe_code)]
 
+use rkey_harness::ports::listens_on_tcp;
 use rkey_kit::delivery::{self, VERBS};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -214,7 +215,7 @@ impl Running {
     /// Waits until the program listens on a port, or has exited.
     pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
         let started = Instant::now();
-        while !listens(self.child.id(), port) && started.elapsed() < PATIENCE {
+        while !listens_on_tcp(self.child.id(), port) && started.elapsed() < PATIENCE {
             if self
                 .child
                 .try_wait()
@@ -232,20 +233,4 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Whether a program listens on a port in the network namespace of a process. Reads the kernel's tables instead of connecting, which
-/// the program would notice.
-fn listens(process: u32, port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let local = format!(":{port:04X}");
-    let table = |name| std::fs::read_to_string(format!("/proc/{process}/net/{name}"));
-    let tables = ["tcp", "tcp6"].map(table);
-    let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
-    lines.any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let address = words.next().unwrap_or_default();
-        let state = words.nth(1).unwrap_or_default();
-        address.ends_with(&local) && state == LISTEN
-    })
 }

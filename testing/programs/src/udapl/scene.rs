@@ -4,6 +4,7 @@ use super::cases::{Case, PORT, Scene};
 use super::{IA, LIMIT};
 use crate::folder::run_as;
 use anyhow::{Context, Result};
+use rkey_harness::ports::listens_on_tcp;
 use rkey_harness::process::{self, Outcome};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -136,7 +137,7 @@ impl Place {
         });
         let begun = Instant::now();
         let is_ready = || match scene.port {
-            Some(port) => listens(port),
+            Some(port) => listens_on_tcp(std::process::id(), port),
             None => ready.load(Ordering::Acquire),
         };
         while !is_ready() && !thread.is_finished() && begun.elapsed() < LIMIT {
@@ -153,18 +154,4 @@ impl Server {
         let outcome = self.thread.join().ok().context("the server panicked")?;
         outcome.with_context(|| format!("a server on {IA} failed"))
     }
-}
-
-/// Whether a program listens on a TCP port. Does not connect, because the program would take the connection for its
-/// peer's.
-fn listens(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let local = format!(":{port:04X}");
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
-    let mut lines = tables.iter().flatten().flat_map(|table| table.lines());
-    lines.any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let address = words.next().unwrap_or_default();
-        address.ends_with(&local) && words.nth(1) == Some(LISTEN)
-    })
 }
