@@ -71,7 +71,6 @@ impl Shared {
         let cqs = Arc::<CqTable>::default();
         let qps = Arc::<QpTable>::default();
         let denials = Denials::new(engine.reports(), config.report.as_deref(), &qps);
-        let denials = Arc::new(denials);
         let counters = Arc::<Counters>::default();
         let qp_numbers = Arc::new(QpNumbers::new(scope));
         let events = Arc::new(AsyncQueues::new()?);

@@ -5,15 +5,12 @@ mod common;
 use common::Side;
 use rkey_base::range::VaRange;
 use rkey_core::{Access, LocalKey, Rules, WindowKind};
-use rkey_device::{Config, DeviceError, QpOptions};
+use rkey_device::{Config, DeviceError, Qp, QpOptions};
 use rkey_engine::{SendRequest, Status, Target, Work};
 
-/// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its
-/// device at once, and so does the owner of the memory.
-#[test]
-fn an_explanation_is_there_before_its_completion() {
-    let (near, far) = (Side::open(), Side::open());
-    let [near_qp, far_qp] = [&near, &far].map(|side| {
+/// Connected queue pairs of two devices that survive refusals.
+fn connect(near: &Side, far: &Side) -> (Qp, Qp) {
+    let [near_qp, far_qp] = [near, far].map(|side| {
         let options = QpOptions {
             survive_remote_error: true,
             ..QpOptions::new(side.domain, &side.cq)
@@ -26,6 +23,15 @@ fn an_explanation_is_there_before_its_completion() {
     far_qp
         .connect(near.device.node(), near_qp.address())
         .unwrap();
+    (near_qp, far_qp)
+}
+
+/// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its
+/// device at once, and so does the owner of the memory.
+#[test]
+fn an_explanation_is_there_before_its_completion() {
+    let (near, far) = (Side::open(), Side::open());
+    let (near_qp, _far_qp) = connect(&near, &far);
     for round in 0..3000 {
         // Each access is past the end, at a different address.
         let addr = far.address_of(0) + 8 * common::WORDS as u64 + round;
@@ -65,6 +71,48 @@ fn an_explanation_is_there_before_its_completion() {
     assert!(near.denials.is_empty());
     let ids: std::collections::BTreeSet<_> = far.denials.iter().map(|it| it.id).collect();
     assert_eq!(ids.len(), far.denials.len());
+}
+
+/// A program that ends when it has polled the completion of a refused request has already logged the refusal, whichever thread
+/// and device of the process does that.
+#[test]
+fn a_refusal_is_logged_before_its_completion_is_polled() {
+    let file = std::env::temp_dir().join(format!("rkey-refusals-{}", std::process::id()));
+    std::fs::write(&file, "").unwrap();
+    let open = || {
+        let mut config = Config::from_env().unwrap();
+        config.report = Some(file.clone());
+        Side::with(config)
+    };
+    let (near, far) = (open(), open());
+    let (qp, _far_qp) = connect(&near, &far);
+    let addr = far.address_of(0) + 8 * common::WORDS as u64;
+    let key = engine_key(&far);
+    let beyond = Work::Write {
+        remote: Target { addr, key },
+        imm: None,
+    };
+    // Fewer than the watcher's file gets at most.
+    let mut missing = Vec::new();
+    let sges = [near.sge(0, 8)];
+    for round in 0..200 {
+        let request = SendRequest::new(round, beyond, &sges);
+        qp.post_send(&request).unwrap();
+        let done = if round % 3 == 0 {
+            near.next_asleep()
+        } else {
+            near.next()
+        };
+        assert_eq!(done.status, Status::RemoteAccess);
+        let log = std::fs::read_to_string(&file).unwrap();
+        if log.matches(&format!("(denial {}: ", done.vendor)).count() != 1 {
+            missing.push(round);
+        }
+    }
+    let log = std::fs::read_to_string(&file).unwrap();
+    let _ = std::fs::remove_file(&file);
+    assert!(missing.is_empty(), "{missing:?}");
+    assert_eq!(log.matches("(denial ").count(), 200, "{log}");
 }
 
 /// A peer that accesses memory past the end of a region, and prints the name of the reason that it gets.

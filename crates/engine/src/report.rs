@@ -7,7 +7,7 @@ use rkey_link::NodeId;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many reports are kept.
 pub const KEPT: usize = 256;
@@ -76,6 +76,8 @@ impl std::fmt::Display for DenialReport {
 #[derive(Debug, Default)]
 pub struct Reports {
     ids: Arc<AtomicU32>,
+    /// Whether a report was ever added.
+    any: AtomicBool,
     last: Mutex<Last>,
 }
 
@@ -91,6 +93,7 @@ impl Reports {
     pub fn with_ids(ids: Arc<AtomicU32>) -> Self {
         Self {
             ids,
+            any: AtomicBool::new(false),
             last: Mutex::default(),
         }
     }
@@ -117,11 +120,19 @@ impl Reports {
     /// Adds a report; drops the oldest beyond [`KEPT`].
     pub fn add(&self, report: Arc<DenialReport>) {
         let mut last = self.last();
+        self.any.store(true, Ordering::Relaxed);
         last.total += u64::from(!report.echo);
         if last.reports.len() == KEPT {
             last.reports.pop_front();
         }
         last.reports.push_back(report);
+    }
+
+    /// Whether a report was ever added. A thread that has polled a completion with a vendor code sees its report here.
+    #[inline]
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
     }
 
     /// The report with this id (the vendor code of a completion), if it is still kept.

@@ -4,22 +4,28 @@
 //! as one sentence at level `warn`. A peer can cause any number of them, so the log is limited to a burst and then a few per
 //! second; a later line says how many were left out.
 //!
+//! The thread that drove the engine logs its refusals once it has unlocked the engine. Their completions can be polled by then,
+//! and a program that ends when it polls an error would lose the line that explains it. A thread that polls such a completion
+//! therefore logs the refusal itself, or waits for the thread that is about to have logged it ([`log_now`]).
+//!
 //! A program with a watcher (`rkey run --explain` sets `RKEY_REPORT`) appends the first [`KEPT`] refusals with their advice to a
 //! file instead. Binds that fail after they were posted, and calls that a front end refuses by its own rules ([`refused`]), are
 //! reported in the same places.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex};
 use rkey_base::limit::Limit;
 use rkey_core::{BindError, Denial, WIRE_LEN};
 pub use rkey_engine::report::KEPT;
-use rkey_engine::{DenialReport, Guesser, Reports, Side};
+use rkey_engine::{Completion, DenialReport, Guesser, Reports, Side};
 use rkey_link::NodeId;
 
 use crate::config::Config;
@@ -77,8 +83,32 @@ pub(crate) struct Denials {
     /// The watcher's file, if any.
     watcher: Option<Mutex<Watcher>>,
     limit: Limit,
+    /// The ids of the last refusals that were logged. A thread holds the lock while it logs one, so that another thread that
+    /// finds its id here knows that it is in the log. Reentrant: a program that handles log events may poll while it does so.
+    logged: ReentrantMutex<RefCell<VecDeque<u32>>>,
     /// Which queue pairs have a front end that logs the refusals of its own requests.
     qps: Arc<QpTable>,
+}
+
+/// The devices of this process.
+static ALL: Mutex<Vec<Weak<Denials>>> = Mutex::new(Vec::new());
+
+/// Logs the refusals that these completions name, unless they are in the log. If the memory belongs to another device of this
+/// process, that device logs the refusal.
+#[cold]
+#[inline(never)]
+pub(crate) fn log_now<'a>(completions: impl IntoIterator<Item = &'a Completion>) {
+    for completion in completions {
+        if completion.vendor == 0 {
+            continue;
+        }
+        let all: Vec<_> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
+        for denials in all {
+            if let Some(report) = denials.reports.find(completion.vendor) {
+                denials.write(&report);
+            }
+        }
+    }
 }
 
 /// The source of denial ids for all devices of this process: each id means one denial.
@@ -89,13 +119,18 @@ pub(crate) fn ids() -> Arc<AtomicU32> {
 
 impl Denials {
     /// The denials of an engine with these reports. They are appended to `file` if there is one, and logged otherwise.
-    pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>, qps: &Arc<QpTable>) -> Self {
-        Self {
+    pub(crate) fn new(reports: Arc<Reports>, file: Option<&Path>, qps: &Arc<QpTable>) -> Arc<Self> {
+        let denials = Arc::new(Self {
             reports,
             watcher: file.and_then(Watcher::open).map(Mutex::new),
             limit: Limit::new(),
+            logged: ReentrantMutex::default(),
             qps: Arc::clone(qps),
-        }
+        });
+        let mut all = ALL.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&denials));
+        denials
     }
 
     /// The last reports, oldest first, and the total count.
@@ -115,9 +150,13 @@ impl Denials {
         id
     }
 
-    /// Logs a report. If both sides are in this process, only the side that denied logs it.
+    /// Logs a report, unless it is in the log. If both sides are in this process, only the side that denied logs it.
     pub(crate) fn write(&self, report: &DenialReport) {
         if report.echo {
+            return;
+        }
+        let logged = self.logged.lock();
+        if !remember(&mut logged.borrow_mut(), report.id) {
             return;
         }
         if let Some(watcher) = &self.watcher {
@@ -206,6 +245,18 @@ impl Denials {
             denial: denial.clone(),
         });
     }
+}
+
+/// Adds an id to the last [`KEPT`] ones. Returns whether it is new.
+fn remember(last: &mut VecDeque<u32>, id: u32) -> bool {
+    if last.contains(&id) {
+        return false;
+    }
+    if last.len() == KEPT {
+        last.pop_front();
+    }
+    last.push_back(id);
+    true
 }
 
 /// The file of a watcher, and how many refusals were written to it.

@@ -9,6 +9,7 @@ use rkey_engine::{Clock, Completion, CqId, CqShared, EngineError, Inbox, Stamped
 
 use crate::device::Device;
 use crate::error::DeviceError;
+use crate::inspect::denials;
 use crate::objects::async_queues::Source;
 use crate::objects::channel::Channel;
 use crate::objects::cq_notify::CqNotify;
@@ -157,7 +158,11 @@ impl Cq {
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize, DeviceError> {
         let entries = self.drive_if_empty()?;
         // `pop` takes the consumers' lock only if there is an entry, so an empty poll costs little.
-        Ok(entries.pop(into))
+        let count = entries.pop(into);
+        if self.has_refusals() {
+            denials::log_now(&into[..count]);
+        }
+        Ok(count)
     }
 
     /// Yields the processor if [`Cq::poll_with`] has found nothing for a while. Call it without holding locks that other
@@ -184,7 +189,11 @@ impl Cq {
         if inner.entries.is_empty() {
             shared.driver.poll_with(Some((self.id(), inbox)));
         }
-        Ok(inner.entries.pop(into))
+        let count = inner.entries.pop(into);
+        if self.has_refusals() {
+            denials::log_now(&into[..count]);
+        }
+        Ok(count)
     }
 
     /// Like [`Cq::poll`], with the timestamp of each completion; 0 if the queue has no clock.
@@ -192,7 +201,18 @@ impl Cq {
     /// # Errors
     /// Same as [`Cq::poll`].
     pub fn poll_stamped(&self, into: &mut [Stamped]) -> Result<usize, DeviceError> {
-        Ok(self.drive_if_empty()?.pop_stamped(into))
+        let count = self.drive_if_empty()?.pop_stamped(into);
+        if self.has_refusals() {
+            denials::log_now(into[..count].iter().map(|stamped| &stamped.completion));
+        }
+        Ok(count)
+    }
+
+    /// Whether completions may name refusals. These must be in the log before the program sees the completions: it may end
+    /// because of them.
+    #[inline]
+    fn has_refusals(&self) -> bool {
+        self.0.device.shared().denials.reports().any()
     }
 
     /// The entries. If there are none, drives the engine first.

@@ -32,7 +32,7 @@ pub(in crate::progress) fn router() -> EventRouter {
         qps: Arc::clone(&qps),
         qp_numbers: Arc::new(QpNumbers::new(Scope::of(crate::Share::User))),
         events: Arc::new(AsyncQueues::new().unwrap()),
-        denials: Arc::new(Denials::new(engine().reports(), None, &qps)),
+        denials: Denials::new(engine().reports(), None, &qps),
         counters: Arc::default(),
     }
 }
