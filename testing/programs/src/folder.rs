@@ -1,5 +1,5 @@
 //! Directories that every user of the machine can read, for programs that run as another user, and what goes into them:
-//! the front ends, under the names that other programs look for.
+//! the front ends, under the names that other programs look for. Directories that are kept between runs.
 
 use anyhow::{Context, Result};
 use rkey_harness::{Session, process, testbin};
@@ -92,5 +92,18 @@ pub(crate) fn open_up(folder: &Path) -> Result<()> {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         }
     }
+    Ok(())
+}
+
+/// Fills a directory that is kept between runs by calling `bring`, unless it already has what is `wanted`.
+pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
+    let stamp = kept.join("complete");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(());
+    }
+    let _ = fs::remove_dir_all(kept);
+    fs::create_dir_all(kept)?;
+    bring()?;
+    fs::write(stamp, wanted)?;
     Ok(())
 }

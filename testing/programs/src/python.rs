@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 use rkey_harness::process;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,19 +10,6 @@ use std::time::Duration;
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 /// The program that records the results of Python tests.
 pub(crate) const RECORDER: &str = "testing/recorder.py";
-
-/// Fills a directory that is kept between runs by calling `bring`, unless it already has what is `wanted`.
-pub(crate) fn once(kept: &Path, wanted: &str, bring: impl FnOnce() -> Result<()>) -> Result<()> {
-    let stamp = kept.join("complete");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
-        return Ok(());
-    }
-    let _ = fs::remove_dir_all(kept);
-    fs::create_dir_all(kept)?;
-    bring()?;
-    fs::write(stamp, wanted)?;
-    Ok(())
-}
 
 /// Runs the installer of a Python environment in the directory, which is made if it does not exist.
 pub(crate) fn pip(kept: &Path, environment: &str, words: &[&str]) -> Result<()> {

@@ -1,8 +1,9 @@
 //! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
 //! build from the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
 
+use crate::folder::once;
 use crate::folder::{copy, open_up, run_as, verbs_into};
-use crate::python::{once, pip};
+use crate::python::pip;
 use anyhow::Result;
 use rkey_harness::{Report, Session, UID, in_target, process};
 use std::fs;

@@ -5,7 +5,7 @@ use super::{Report, Session, counts, fresh, fuzz, unprivileged};
 use crate::{conform, lint, packages, process, testbin};
 use anyhow::{Context, Result};
 use rkey_harness::in_target;
-use rkey_programs::{deny, fabric, mpi, rdma_core, transfer, udapl};
+use rkey_programs::{deny, fabric, mpi, rdma_core, soft_roce, transfer, udapl};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -124,15 +124,20 @@ pub(super) const ALL: &[Stage] = &[
         instruction_counts,
     ),
     stage(
+        "soft-roce",
+        "stock programs whose peer is the kernel's Soft-RoCE, in a virtual machine",
+        soft_roce::tests,
+    ),
+    stage(
         "fresh",
         "the README's commands in a minimal Debian 12, as its first user",
         fresh::tests,
     ),
 ];
 
-/// Stages that run only by name, because they are too slow for every run, need root, or have results that can change
+/// Stages that run only by name, because they are too slow for every run, need root or further packages, or have results that can change
 /// without a code change.
-pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "fresh"];
+pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "soft-roce", "fresh"];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))

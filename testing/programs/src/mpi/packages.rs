@@ -1,6 +1,7 @@
 //! MPICH, Intel MPI and mpi4py from the Python package index.
 
-use crate::python::{once, pip};
+use crate::folder::once;
+use crate::python::pip;
 use anyhow::Result;
 use rkey_harness::{Session, in_target, process};
 use std::fs;

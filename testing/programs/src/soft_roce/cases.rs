@@ -1,0 +1,189 @@
+//! The programs, and their arguments on both sides.
+//!
+//! In arguments, `DEVICE` selects the guest's device and is left out on the host, `GID` is the index of the GID of the case's
+//! address family, `PEER` is the server's IPv4 address, `ADDRESS` is the server's address in the case's family, and `FAMILY` is that
+//! family's name.
+
+/// A program that runs on both sides.
+#[derive(Clone, Copy)]
+pub(super) struct Case {
+    pub(super) program: &'static str,
+    /// Arguments of both sides.
+    pub(super) both: &'static str,
+    /// Arguments of the server only.
+    pub(super) server: &'static str,
+    /// Arguments of the client only.
+    pub(super) client: &'static str,
+    /// Where the server listens.
+    pub(super) listens: Listens,
+}
+
+/// How a client finds its server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listens {
+    /// On the TCP port [`PORT`].
+    Tcp,
+    /// On a port of the connection manager.
+    ConnectionManager,
+}
+
+/// The TCP port of the ping-pongs and of perftest.
+pub(super) const PORT: u16 = 18515;
+
+/// A program that exchanges addresses over TCP.
+const fn verbs(program: &'static str, both: &'static str) -> Case {
+    Case {
+        program,
+        both,
+        server: "",
+        client: "PEER",
+        listens: Listens::Tcp,
+    }
+}
+
+/// A program that uses the connection manager.
+const fn managed(
+    program: &'static str,
+    both: &'static str,
+    server: &'static str,
+    client: &'static str,
+) -> Case {
+    Case {
+        program,
+        both,
+        server,
+        client,
+        listens: Listens::ConnectionManager,
+    }
+}
+
+/// Over both address families, in both directions.
+pub(super) const PINGS: &[Case] = &[
+    verbs("ibv_rc_pingpong", "DEVICE -g GID -m 1024 -n 100"),
+    verbs("ibv_uc_pingpong", "DEVICE -g GID -m 1024 -n 100"),
+    verbs("ibv_ud_pingpong", "DEVICE -g GID -n 100"),
+    verbs("ibv_srq_pingpong", "DEVICE -g GID -m 1024 -n 100"),
+];
+
+/// In both directions.
+pub(super) const PERFTEST: &[Case] = &[
+    verbs(
+        "ib_write_bw",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_write_bw",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c UC",
+    ),
+    verbs(
+        "ib_write_lat",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_write_lat",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c UC",
+    ),
+    verbs(
+        "ib_read_bw",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_read_lat",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_send_bw",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_send_bw",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c UC",
+    ),
+    verbs("ib_send_bw", "DEVICE -F -x GID -n 100 -s 1024 -c UD"),
+    verbs(
+        "ib_send_lat",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_send_lat",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 8192 -c UC",
+    ),
+    verbs("ib_send_lat", "DEVICE -F -x GID -n 100 -s 1024 -c UD"),
+    verbs("ib_atomic_bw", "DEVICE -F -x GID -m 1024 -n 100"),
+    verbs("ib_atomic_lat", "DEVICE -F -x GID -m 1024 -n 100"),
+    verbs("ib_send_bw", "DEVICE -F -x GID -m 1024 -n 100 -s 64 -I 128"),
+    verbs("ib_write_bw", "DEVICE -F -x GID -m 1024 -n 100 -s 65536 -b"),
+    verbs(
+        "ib_write_bw",
+        "DEVICE -F -x GID -m 1024 -n 100 -s 65536 -q 16",
+    ),
+    verbs("ib_write_bw", "DEVICE -F -x GID -m 1024 -n 20 -a"),
+    verbs("ib_read_bw", "DEVICE -F -x GID -m 1024 -n 20 -a"),
+];
+
+/// Over both address families, in both directions.
+pub(super) const MANAGED: &[Case] = &[
+    managed("rping", "-a ADDRESS -C 10 -v -V", "-s", "-c"),
+    managed("rping", "-a ADDRESS -C 10 -v -V -q", "-s", "-c"),
+    managed(
+        "ucmatose",
+        "-f FAMILY -c 4 -C 20",
+        "-b ADDRESS",
+        "-s ADDRESS",
+    ),
+    managed("udaddy", "-c 2", "-b ADDRESS", "-s ADDRESS"),
+    managed("rdma_server", "-s ADDRESS", "", ""),
+];
+
+/// perftest with librdmacm, in both directions.
+pub(super) const MANAGED_PERFTEST: &[Case] = &[
+    managed("ib_write_bw", "-R -F -n 100 -s 4096", "", "PEER"),
+    managed("ib_read_bw", "-R -F -n 100 -s 4096", "", "PEER"),
+    managed("ib_send_bw", "-R -F -n 100 -s 4096", "", "PEER"),
+    managed("ib_send_lat", "-R -F -n 100 -s 4096", "", "PEER"),
+    managed("ib_atomic_bw", "-R -F -n 100", "", "PEER"),
+];
+
+/// In both directions, with a path MTU of 4096.
+pub(super) const JUMBO: &[Case] = &[
+    verbs("ibv_rc_pingpong", "DEVICE -g GID -m 4096 -n 100 -s 65536"),
+    verbs("ibv_uc_pingpong", "DEVICE -g GID -m 4096 -n 100 -s 65536"),
+    verbs("ib_write_bw", "DEVICE -F -x GID -m 4096 -n 100 -s 65536"),
+    verbs("ib_read_bw", "DEVICE -F -x GID -m 4096 -n 100 -s 65536"),
+    verbs("ib_send_bw", "DEVICE -F -x GID -m 4096 -n 100 -s 65536"),
+    verbs("ib_atomic_bw", "DEVICE -F -x GID -m 4096 -n 100"),
+];
+
+/// In both directions, while the network loses packets.
+pub(super) const LOSSY: &[Case] = &[
+    verbs("ibv_rc_pingpong", "DEVICE -g GID -m 1024 -n 300 -s 8192"),
+    verbs("ib_write_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
+    verbs("ib_read_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
+    verbs("ib_send_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
+    verbs("ib_atomic_bw", "DEVICE -F -x GID -m 1024 -n 200"),
+];
+
+/// The programs that the guest needs.
+pub(super) fn programs() -> Vec<&'static str> {
+    let all = [PINGS, PERFTEST, MANAGED, MANAGED_PERFTEST, JUMBO, LOSSY];
+    let mut names: Vec<_> = all
+        .iter()
+        .copied()
+        .flatten()
+        .map(|case| case.program)
+        .collect();
+    names.push("rdma_client");
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+impl Case {
+    /// The name of the client's program.
+    pub(super) fn client_program(&self) -> &'static str {
+        match self.program {
+            "rdma_server" => "rdma_client",
+            name => name,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A virtual machine whose kernel provides the device rxe0, and the network that joins it to this host.
+//!
+//! The network is a namespace with one interface, whose other end is the guest's network card. QEMU runs in it, and needs no
+//! privileges but those of a user namespace of its own.
+
+use anyhow::{Context, Result, bail, ensure};
+use rkey_harness::{UID, process};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The addresses of this host and of the guest.
+pub(super) const HOST: [&str; 2] = ["10.77.0.1", "fd77::1"];
+pub(super) const GUEST: [&str; 2] = ["10.77.0.2", "fd77::2"];
+
+/// The host's end of the network.
+const INTERFACE: &str = "guest";
+/// How long the guest may take to boot. It takes ten seconds on an idle machine.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A running guest; dropping it ends it.
+pub(super) struct Guest {
+    qemu: Child,
+    agent: UnixStream,
+    /// How many commands were run.
+    count: u32,
+    /// Whether the network belongs to a user namespace of its own, because we are not root.
+    is_ours: bool,
+}
+
+impl Guest {
+    /// Boots the image in `image`, with this MTU. Sockets and logs go to `folder`.
+    pub(super) fn boot(image: &Path, folder: &Path, mtu: u32) -> Result<Self> {
+        let (socket, console) = (folder.join("agent"), folder.join("console"));
+        let _ = fs::remove_file(&socket);
+        fs::write(&console, "")?;
+        let is_ours = !process::is_root();
+        let mut command = Command::new("unshare");
+        command.arg("--net");
+        if is_ours {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["sh", "-ec", &script(image, &socket, &console, mtu)]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let qemu = command.stderr(fs::File::create(folder.join("qemu"))?);
+        let mut qemu = qemu.spawn().context("cannot start the guest")?;
+        match wait_for_boot(&mut qemu, &console).and_then(|()| Ok(UnixStream::connect(&socket)?)) {
+            Ok(agent) => Ok(Self {
+                qemu,
+                agent,
+                count: 0,
+                is_ours,
+            }),
+            Err(error) => {
+                let _ = qemu.kill();
+                let _ = qemu.wait();
+                let said = fs::read_to_string(folder.join("qemu")).unwrap_or_default();
+                Err(error.context(said))
+            }
+        }
+    }
+
+    /// Runs a shell command in the guest. Returns its output, and whether it succeeded.
+    pub(super) fn run(&mut self, command: &str, limit: Duration) -> Result<(bool, String)> {
+        self.count += 1;
+        let token = format!("status-{}", self.count);
+        writeln!(self.agent, "{token} {command}")?;
+        let until = Instant::now() + limit;
+        let mut said = Vec::new();
+        let mut part = [0; 4096];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "the guest did not finish: {command}");
+            self.agent.set_read_timeout(Some(left))?;
+            match self.agent.read(&mut part) {
+                Ok(0) => bail!("the guest has ended: {command}"),
+                Ok(length) => said.extend_from_slice(&part[..length]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+            let text = String::from_utf8_lossy(&said);
+            if let Some((output, status)) = text.split_once(&format!("{token} "))
+                && let Some((status, _)) = status.split_once('\n')
+            {
+                return Ok((status.trim() == "0", output.to_owned()));
+            }
+        }
+    }
+
+    /// The process whose network namespace is the host's end.
+    pub(super) fn process(&self) -> u32 {
+        self.qemu.id()
+    }
+
+    /// A command on the host's end of the network, with the rights of the test. The program's words follow.
+    pub(super) fn host(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.process().to_string(), "--net"]);
+        if self.is_ours {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command
+    }
+
+    /// Like [`Guest::host`], as an ordinary user.
+    pub(super) fn host_unprivileged(&self) -> Command {
+        let mut command = self.host();
+        if !self.is_ours {
+            let uid = UID.to_string();
+            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
+            command.args(["--reuid", &uid, "--regid", &uid]);
+        }
+        command
+    }
+
+    /// Makes the network lose one packet of `every`, in both directions. Packets then travel one by one.
+    pub(super) fn lose(&self, every: u32) -> Result<()> {
+        let lose = format!("udp dport 4791 numgen inc mod {every} < 1 counter drop");
+        let chain =
+            |hook| format!("chain {hook} {{ type filter hook {hook} priority 0; {lose}; }};");
+        let rules = format!(
+            "table inet loss {{ {} {} }}",
+            chain("input"),
+            chain("output")
+        );
+        let single = format!("ip link set {INTERFACE} gso_max_segs 1");
+        for words in [single.split(' ').collect(), vec!["nft", &rules]] {
+            process::capture(self.host().args(words))?;
+        }
+        Ok(())
+    }
+
+    /// How many packets were lost in each direction.
+    pub(super) fn lost(&self) -> Result<Vec<u64>> {
+        let rules = process::capture(self.host().args(["nft", "list", "table", "inet", "loss"]))?;
+        let counts = rules.split("counter packets ").skip(1);
+        let number = |rest: &str| rest.split(' ').next().and_then(|word| word.parse().ok());
+        Ok(counts.filter_map(number).collect())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// A shell script that sets up the network and becomes QEMU.
+fn script(image: &Path, socket: &Path, console: &Path, mtu: u32) -> String {
+    let [ipv4, ipv6] = HOST;
+    let [guest4, guest6] = GUEST;
+    let path = |path: PathBuf| path.display().to_string();
+    let (kernel, files) = (path(image.join("vmlinuz")), path(image.join("initrd.gz")));
+    let (socket, console) = (socket.display(), console.display());
+    // Without `tsc=reliable`, the emulated processor's clock is slow to read.
+    format!(
+        "ip link set lo up
+        ip tuntap add {INTERFACE} mode tap
+        ip link set {INTERFACE} mtu {mtu} up
+        ip address add {ipv4}/24 dev {INTERFACE}
+        ip address add {ipv6}/64 dev {INTERFACE} nodad
+        exec setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu qemu64 -smp 2 -m 1024 \
+          -nodefaults -no-user-config -display none -no-reboot -kernel '{kernel}' -initrd '{files}' \
+          -append 'console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable \
+            guest.mtu={mtu} guest.ipv4={guest4} guest.ipv6={guest6}' \
+          -netdev tap,id=net,ifname={INTERFACE},script=no,downscript=no -device virtio-net-pci,netdev=net,romfile= \
+          -device virtio-serial-pci -chardev socket,id=agent,path='{socket}',server=on,wait=off \
+          -device virtserialport,chardev=agent,name=agent -serial 'file:{console}'"
+    )
+}
+
+fn wait_for_boot(qemu: &mut Child, console: &Path) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let said = String::from_utf8_lossy(&fs::read(console)?).into_owned();
+        if said.contains("guest ready") {
+            return Ok(());
+        }
+        if let Some(status) = qemu.try_wait()? {
+            bail!("the guest ended with {status} while it booted:\n{said}");
+        }
+        ensure!(
+            begun.elapsed() < BOOT_LIMIT,
+            "the guest did not boot within {} s:\n{said}",
+            BOOT_LIMIT.as_secs()
+        );
+        std::thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,50 @@
+//! The guest's kernel and root file system. They are built once for a target directory, and again when their scripts change.
+
+use super::cases;
+use crate::folder::once;
+use anyhow::{Result, ensure};
+use rkey_harness::{Session, in_target, process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SCRIPT: &str = include_str!("image.sh");
+const INIT: &str = include_str!("init.sh");
+
+/// The programs that the guest, its image and the tests need, and their Debian packages.
+const NEEDED: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("depmod", "kmod"),
+    ("nft", "nftables"),
+];
+
+/// The directory with the guest's `vmlinuz` and `initrd.gz`.
+pub(super) fn image(session: &Session<'_>) -> Result<PathBuf> {
+    let missing = NEEDED.iter().filter(|(name, _)| !process::exists(name));
+    let packages: Vec<_> = missing.map(|(_, package)| *package).collect();
+    ensure!(
+        packages.is_empty(),
+        "run as root: apt-get install --no-install-recommends {}",
+        packages.join(" ")
+    );
+    let folder = in_target(session, "soft-roce")?;
+    let programs = cases::programs().join(" ");
+    once(&folder, &format!("{SCRIPT}{INIT}{programs}\n"), || {
+        build(&folder, &programs)
+    })?;
+    Ok(folder)
+}
+
+fn build(folder: &Path, programs: &str) -> Result<()> {
+    fs::write(folder.join("image.sh"), SCRIPT)?;
+    fs::write(folder.join("init.sh"), INIT)?;
+    let mut command = Command::new("sh");
+    command
+        .arg("image.sh")
+        .args(programs.split(' '))
+        .current_dir(folder);
+    process::capture(&mut command)?;
+    Ok(())
+}
