@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prose_is_blanked_and_lines_keep_their_numbers() {
+    fn comments_and_literals_are_blanked_and_lines_keep_their_numbers() {
         let text = "let a = \"unsafe { }\"; // unsafe\n/* std::net\n */ let b = 'x';\nlet r = r#\"a \" b\"#;";
         let code = code_only(text);
         assert!(!code.contains("unsafe") && !code.contains("std::net") && !code.contains('x'));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn words_have_boundaries() {
+    fn a_word_is_found_only_at_word_boundaries() {
         assert!(has_word("use tracing::warn;", "tracing"));
         assert!(!has_word("use backtracing::warn;", "tracing"));
         assert!(has_word("a std::env::var", "std::env"));

@@ -48,7 +48,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn names_and_versions_are_those_of_rdma_core() {
+fn exported_symbols_and_versions_match_rdma_core() {
     let table = Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library())
@@ -79,7 +79,7 @@ fn names_and_versions_are_those_of_rdma_core() {
 }
 
 #[test]
-fn the_soname_is_the_one_that_programs_are_linked_with() {
+fn the_soname_is_that_of_libibverbs() {
     let head = Command::new("objdump").arg("-p").arg(library()).output();
     let Ok(head) = head else {
         println!("skipped: objdump is not installed");

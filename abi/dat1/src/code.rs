@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_have_the_numbers_of_dat_1_2() {
+    fn return_codes_have_the_numbers_of_dat_1_2() {
         assert_eq!(to_dat1_code(sys::SUCCESS), sys::SUCCESS);
         assert_eq!(
             error(sys::INVALID_HANDLE, sys::INVALID_HANDLE_SRQ),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_a_text() {
+    fn dat_strerror_names_the_type_and_the_subtype() {
         let (mut major, mut minor) = (std::ptr::null(), std::ptr::null());
         let code = error(sys::PROTECTION_VIOLATION, sys::PROTECTION_RDMA_WRITE);
         // SAFETY: room for two pointers; the names live as long as the process.

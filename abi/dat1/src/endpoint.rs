@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_are_refused() {
+    fn the_datagram_service_type_becomes_an_invalid_one() {
         // SAFETY: all zeros is a value of this structure, which has no references.
         let mut asked: EpAttr = unsafe { std::mem::zeroed() };
         for (service_type, expected) in [
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_name_the_same_parameters() {
+    fn ep_parameter_masks_are_translated_to_dat_2() {
         assert_eq!(fields(0x2), Some(sys::EP_FIELD_EP_STATE));
         assert_eq!(fields(0x4), Some(sys::EP_FIELD_LOCAL_IA_ADDRESS_PTR));
         assert_eq!(fields(0x40), Some(sys::EP_FIELD_PZ_HANDLE));

@@ -255,7 +255,7 @@ mod tests {
     use std::ptr::without_provenance_mut;
 
     #[test]
-    fn an_extended_completion_is_one_of_a_dto() {
+    fn an_extension_completion_becomes_a_dto_completion() {
         let mut event = room();
         event.event_number = sys::IB_DTO_EVENT;
         event.event_data.dto_completion_event_data = sys::DtoCompletionEventData {

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_names_are_resolved() {
+    fn a_node_and_a_service_resolve_to_an_address_of_the_format() {
         let four = resolve(Some("127.0.0.1"), Some("81"), Format::In, false).unwrap();
         assert_eq!(four.to_string(), "127.0.0.1:81");
         assert_eq!(

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_the_protection_table_have_the_numbers_of_the_manual_page() {
+    fn errors_have_the_codes_of_the_manual_page() {
         assert_eq!(of_core(&CoreError::KeyTaken(1)).code(), -266);
         assert_eq!(of_core(&CoreError::KeyReserved(u64::MAX)).code(), -129);
         assert_eq!(FiError::BUSY.code(), -16);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_a_text() {
+    fn every_error_number_has_a_text() {
         // Linux has no errors 41 and 58.
         let system = (1..=libc::EHWPOISON).filter(|number| ![41, 58].contains(number));
         let fabric = 256..=FiError::NORX.0;

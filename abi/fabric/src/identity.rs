@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_have_their_own_numbers_which_are_not_reused() {
+    fn each_peer_has_a_number_that_is_not_reused() {
         let (all, address) = (Identities::default(), |port| {
             SocketAddr::from(([127, 0, 0, 1], port))
         });

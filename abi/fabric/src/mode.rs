@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn every_documented_value_of_the_environment_has_its_bits() {
+    fn every_documented_mode_word_and_profile_has_its_bits() {
         let names =
             |of: &[(&'static str, c_int)]| -> Vec<_> { of.iter().map(|(n, _)| *n).collect() };
         assert_eq!(names(NAMES), settings::MODE_WORDS);
@@ -365,7 +365,7 @@ mod tests {
 
     /// Proves: FI-037, FI-038, FI-039
     #[test]
-    fn required_bits_stay_and_the_rest_is_cleared() {
+    fn required_mode_bits_stay_and_other_bits_are_cleared() {
         for required in [0, FI_MR_LOCAL, BASIC, FI_MR_ENDPOINT | FI_MR_RAW] {
             assert_eq!(bits(required, &ask(V15, ALL)), Some(required));
             assert_eq!(bits(required, &ask(V15, required)), Some(required));
@@ -381,7 +381,7 @@ mod tests {
 
     /// Proves: FI-251, FI-253, FI-I18
     #[test]
-    fn basic_is_granted_unchanged_and_only_alone() {
+    fn basic_mode_is_granted_unchanged_and_only_alone() {
         for version in [V14, V15, V122] {
             assert_eq!(bits(0, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
             assert_eq!(bits(BASIC, &ask(version, FI_MR_BASIC)), Some(FI_MR_BASIC));
@@ -425,7 +425,7 @@ mod tests {
 
     /// Proves: FI-050, FI-254, FI-I19
     #[test]
-    fn the_old_mode_bit_for_local_registration_counts_only_with_the_old_modes() {
+    fn fi_local_mr_counts_only_for_programs_before_1_5() {
         let with = |version, mr_mode, mode| Request {
             version,
             mr_mode: Some(mr_mode),
@@ -455,7 +455,7 @@ mod tests {
 
     /// Proves: FI-079, FI-086
     #[test]
-    fn bits_of_capabilities_that_were_not_requested_are_dropped() {
+    fn mode_bits_of_unrequested_capabilities_are_dropped() {
         let required = FI_MR_HMEM | FI_MR_COLLECTIVE | FI_MR_PROV_KEY;
         let with = |caps| Request {
             version: V122,
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_a_program_finally_offers_are_reported_once() {
+    fn mode_bits_that_are_offered_after_a_refusal_are_reported_once() {
         let mut told = Reported::default();
         assert!(!told.lacks(0));
         assert!(told.lacks(FI_MR_LOCAL | FI_MR_RAW));
@@ -489,7 +489,7 @@ mod tests {
 
     /// Proves: FI-250
     #[test]
-    fn basic_means_its_three_bits() {
+    fn basic_mode_means_virt_addr_allocated_and_prov_key() {
         assert_eq!(
             effective(FI_MR_BASIC, 0),
             FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY

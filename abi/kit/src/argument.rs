@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_may_have_any_address_and_an_impossible_length_is_refused() {
+    fn an_empty_list_may_be_null_and_an_impossible_length_is_refused() {
         let number = 1u64;
         // SAFETY: no element is read.
         unsafe {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_replaced_atomically() {
+    fn dat_conf_is_replaced_without_leaving_temporary_files() {
         let folder = std::env::temp_dir().join(format!("rkey-registry-{}", std::process::id()));
         // An earlier process with the same id, which was killed, may have left its directory behind.
         let _ = fs::remove_dir_all(&folder);

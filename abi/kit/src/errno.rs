@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_the_form_that_the_call_requires() {
+    fn a_failure_takes_the_form_of_the_return_type() {
         assert_eq!(i32::failed(Errno::INVAL), libc::EINVAL);
         assert!(<*mut u8>::failed(Errno::INVAL).is_null());
         assert_eq!(isize::failed(Errno::INVAL), -(libc::EINVAL as isize));

@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_an_error() {
+    fn a_panic_becomes_eio() {
         let code: i32 = fence(|| panic!("a bug"));
         assert_eq!(code, libc::EIO);
         assert_eq!(Errno::last(), Errno::IO);
     }
 
     #[test]
-    fn a_panic_becomes_an_error_of_the_callers_kind() {
+    fn a_panic_becomes_an_error_of_the_callers_type() {
         #[derive(Debug, PartialEq)]
         struct Own(i32);
         impl From<Errno> for Own {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_errors_are_returned_unchanged() {
+    fn a_fence_returns_values_and_sets_errno_for_errors() {
         assert_eq!(fence(|| Ok(0)), 0);
         assert_eq!(fence::<i32>(|| Err(Errno::BUSY)), libc::EBUSY);
         assert!(fence::<*mut u8>(|| Err(Errno::NOMEM)).is_null());

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_be_written_in_several_ways() {
+    fn mode_names_may_have_any_case_prefix_or_separator() {
         let words: Vec<String> = mode_words("local,FI_MR_VIRT_ADDR | prov_key").collect();
         assert_eq!(words, ["LOCAL", "VIRT_ADDR", "PROV_KEY"]);
         assert!((PROFILE.accepts)("Verbs"));

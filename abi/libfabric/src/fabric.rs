@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_a_text() {
+    fn every_error_number_has_a_text() {
         let text = |number| {
             // SAFETY: a C string.
             let text = unsafe { CStr::from_ptr(strerror(number)) };

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_booleans_have_several_forms() {
+    fn integer_and_boolean_parameters_are_parsed() {
         assert_eq!(number("17"), Ok(17));
         assert_eq!(number("-1"), Ok(-1));
         assert_eq!(number("0x10"), Ok(16));

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_includes_or_excludes_providers() {
+    fn a_filter_includes_or_excludes_the_provider() {
         for filter in [
             "",
             " ",
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_that_ask_for_a_layer_do_not_match() {
+    fn hints_for_a_layer_or_another_provider_do_not_match() {
         for hint in ["", "rkey", "Rkey", "^tcp", "rkey;^ofi_rxm"] {
             assert!(is_meant(hint), "{hint:?}");
         }

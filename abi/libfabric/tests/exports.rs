@@ -26,7 +26,7 @@ fn shown(tool: &str, words: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn names_and_versions_are_those_of_libfabric() {
+fn exported_symbols_and_versions_match_libfabric() {
     let Some(table) = shown("nm", &["-D", "--defined-only"]) else {
         return;
     };
@@ -56,7 +56,7 @@ fn names_and_versions_are_those_of_libfabric() {
 }
 
 #[test]
-fn the_soname_is_the_one_that_programs_are_linked_with() {
+fn the_soname_is_that_of_libfabric() {
     let Some(head) = shown("objdump", &["-p"]) else {
         return;
     };

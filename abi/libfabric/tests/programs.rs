@@ -110,7 +110,7 @@ fn a_program_for_libfabric_sends_messages() {
 }
 
 #[test]
-fn without_its_provider_the_library_says_what_is_missing() {
+fn without_the_provider_the_library_says_what_is_missing() {
     let folder = Folder::new("alone");
     let Some(program) = folder.compile("alone", include_str!("programs/message.c")) else {
         return;
@@ -143,7 +143,7 @@ fn shorter_structures_of_older_programs_are_not_read_beyond_their_end() {
 /// Proves: FI-247, FI-248, FI-I44, FI-I45
 /// Proves partly: FI-231 (regions without remote rights in the libfabric provider)
 #[test]
-fn an_imported_monitor_sees_and_ends_cached_registrations() {
+fn an_imported_monitor_can_invalidate_cached_registrations() {
     let folder = Folder::new("cache");
     let source = include_str!("programs/mr_cache.c");
     for mode in [("FI_RKEY_MR_MODE", "LOCAL"), ("FI_RKEY_PROFILE", "verbs")] {
@@ -154,7 +154,7 @@ fn an_imported_monitor_sees_and_ends_cached_registrations() {
 
 /// Proves partly: FI-238, FI-240 (in the libfabric provider)
 #[test]
-fn variables_turn_the_cache_off() {
+fn environment_variables_turn_the_cache_off() {
     let folder = Folder::new("off");
     let source = include_str!("programs/mr_cache.c");
     for variable in [
@@ -168,7 +168,7 @@ fn variables_turn_the_cache_off() {
 
 /// Every name that the system's libfabric prints, ours prints too; ours also has later names.
 #[test]
-fn names_are_those_of_the_systems_libfabric() {
+fn fi_tostr_prints_every_name_of_the_systems_libfabric() {
     let folder = Folder::new("names");
     let Some(program) = folder.compile("names", include_str!("programs/names.c")) else {
         return;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn null_and_other_families_are_refused() {
+    fn null_and_other_address_families_are_refused() {
         // SAFETY: null, and a whole address.
         unsafe {
             assert_eq!(read(std::ptr::null()), Err(Errno::INVAL));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_are_recognized() {
+    fn wildcard_addresses_are_recognized() {
         for any in ["0.0.0.0", "0.1.2.3", "::"] {
             assert!(is_any(any.parse().unwrap()), "{any}");
         }

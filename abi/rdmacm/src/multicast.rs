@@ -305,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn addresses_with_different_ports_differ() {
+    fn group_addresses_with_different_ports_differ() {
         let (one, other) = ("239.1.2.3:1", "239.1.2.3:2");
         assert_ne!(read(one.parse().unwrap()), read(other.parse().unwrap()));
         assert_eq!(read(one.parse().unwrap()), read(one.parse().unwrap()));
     }
 
     #[test]
-    fn other_families_are_refused() {
+    fn null_and_other_address_families_are_refused() {
         let mut bytes = [0u8; IB_LEN];
         bytes[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
         // SAFETY: null, and an address that begins with its family.

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_round_trip_through_a_program() {
+    fn addresses_survive_a_round_trip_through_a_program() {
         for text in ["127.0.0.1", "::1"] {
             let address: IpAddr = text.parse().unwrap();
             let visible = Visible::new(address, 7);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn qualifiers_have_their_own_addresses() {
+    fn each_connection_qualifier_has_its_own_address() {
         let address: IpAddr = "127.0.0.1".parse().unwrap();
         let text = |conn_qual| of_qualifier(address, conn_qual).map(|it| it.to_string());
         assert_eq!(text(45_248).as_deref(), Some("127.0.0.1:45248"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_or_an_address_names_an_ia() {
+    fn the_parameters_of_an_ia_name_an_interface_or_an_address() {
         for text in ["lo 0", "127.0.0.1", "", "no-such-interface", "192.0.2.1"] {
             assert_eq!(of_parameters(text).to_string(), "127.0.0.1", "{text:?}");
         }

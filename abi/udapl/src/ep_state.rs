@@ -186,7 +186,7 @@ mod tests {
 
     /// A snapshot of the whole table: changing a rule takes two edits.
     #[test]
-    fn the_table_matches_the_snapshot() {
+    fn the_ep_state_table_matches_the_snapshot() {
         let recorded = include_str!("ep_state.snapshot.txt");
         let text = table_text();
         assert_eq!(
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn no_step_has_two_outcomes() {
+    fn no_step_has_two_outcomes_in_one_ep_state() {
         for (index, row) in TABLE.iter().enumerate() {
             let rest = &TABLE[index + 1..];
             let again = rest
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn states_have_the_numbers_of_the_header() {
+    fn ep_states_have_the_numbers_of_the_header() {
         for state in State::ALL {
             assert_eq!(State::from_number(state as i32), state);
         }

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_have_class_type_and_subtype() {
+    fn return_codes_have_class_type_and_subtype() {
         let fail = Fail::argument(3);
         assert_eq!(fail.code(), 0x8006_0027);
         assert_eq!(fail.kind(), INVALID_PARAMETER);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_messages_round_trip() {
+    fn encoded_messages_survive_a_round_trip() {
         for purpose in [
             Purpose::Request,
             Purpose::Answer,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_not_a_message() {
+    fn malformed_messages_are_not_decoded() {
         let bytes = hello(Purpose::Request).encode();
         for len in 0..LEN {
             assert_eq!(Hello::decode(&bytes[..len]), None);

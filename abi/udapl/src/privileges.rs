@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_flag_stands_for_its_rights() {
+    fn each_privilege_flag_stands_for_its_rights() {
         let all = rights(1, MEM_PRIV_ALL_FLAG).unwrap();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
         assert_eq!(all, Access::LOCAL_READ | Access::LOCAL_WRITE | remote);

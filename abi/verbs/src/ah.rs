@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_headers_of_a_datagram_identify_the_sender() {
+    fn ipv4_and_ipv6_headers_of_a_datagram_identify_the_sender() {
         let six = Grh {
             version_tclass_flow: 0x6000_0000_u32.to_be(),
             paylen: 0,

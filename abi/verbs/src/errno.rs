@@ -97,7 +97,7 @@ mod tests {
     use rkey_device::core::Limit;
 
     #[test]
-    fn exhausted_limits_are_not_invalid_arguments() {
+    fn an_exhausted_limit_gives_enomem() {
         let full = CoreError::LimitReached {
             limit: Limit::Regions,
             value: 1,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_not_an_invalid_argument() {
+    fn a_full_queue_gives_enomem() {
         assert_eq!(post(&PostError::QueueFull(3)), Errno::NOMEM);
         assert_eq!(post(&PostError::NoAddress), Errno::INVAL);
         assert_eq!(of(&DeviceError::Forked), Errno::NODEV);

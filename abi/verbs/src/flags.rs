@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bit_is_a_right_an_option_or_refused() {
+    fn each_access_bit_is_a_right_an_option_or_refused() {
         for bit in 0..32 {
             let flag = 1u32 << bit;
             let taken = region_flags(flag).is_ok();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mtu_has_its_number_of_bytes() {
+    fn mtu_numbers_are_translated_to_bytes_and_back() {
         let bytes: Vec<_> = (0..7).map(mtu_bytes).collect();
         let no = Err(Errno::INVAL);
         assert_eq!(

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_become_a_pattern_of_the_frame() {
+    fn flow_specs_become_a_pattern_that_matches_frames() {
         let ip = spec(IPV4, 8, &[10, 0, 0, 1, 10, 0, 0, 2], &[0xff; 8]);
         let ports = spec(UDP, 6, &[0, 9, 0, 7], &[0xff; 4]);
         let flow = pattern(2, &[ip.clone(), ports].concat()).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictory_and_unknown_rules_are_refused() {
+    fn contradictory_and_unknown_flow_specs_are_refused() {
         let ip = spec(IPV4, 8, &[0; 8], &[0; 8]);
         let ports = spec(UDP, 6, &[0; 4], &[0xff; 4]);
         let not_ip = spec(

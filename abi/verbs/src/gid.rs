@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_interfaces_come_after_the_link_local_one() {
+    fn the_link_local_gid_precedes_the_gids_of_interfaces() {
         let host = [
             address("127.0.0.1", 1),
             address("fe80::1", 2),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_keep_their_indices() {
+    fn gid_table_entries_keep_their_indices_when_addresses_are_added() {
         let mut table = Vec::new();
         extend(&mut table, &arrange(&[address("10.0.0.1", 2)], 1));
         let before = table.clone();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_host_and_groups_are_recognized() {
+    fn gids_of_this_host_and_multicast_gids_are_recognized() {
         assert!(is_ours(of("127.0.0.1".parse().unwrap())) && is_ours(table()[0].gid));
         assert!(!is_ours(of("203.0.113.9".parse().unwrap())));
         assert!(is_multicast(of("ff0e::1".parse().unwrap())));

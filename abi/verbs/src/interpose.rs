@@ -427,7 +427,7 @@ mod tests {
 
     /// A function that a signal handler may call must not look up symbols.
     #[test]
-    fn functions_are_looked_up_at_load_and_never_again() {
+    fn libc_functions_are_looked_up_only_at_load() {
         let at_load = LOOK_UPS.load(Ordering::Relaxed);
         assert_eq!(at_load, 12 + 5, "12 variants of stat and 5 other functions");
         let path = c"/dev/infiniband/uverbs-rkey0".as_ptr();

@@ -397,7 +397,7 @@ mod tests {
 
     /// perftest sets the attributes of a reliable connection for both halves of an extended one.
     #[test]
-    fn the_attributes_of_the_other_half_are_ignored() {
+    fn an_xrc_queue_pair_ignores_attributes_of_the_other_half() {
         use QpState::{Init, Rtr, Rts};
         let rtr = QP_STATE | CONNECT | RESPONDER;
         let rts = QP_STATE | QP_SQ_PSN | QP_TIMEOUT | REQUESTER;
@@ -415,7 +415,7 @@ mod tests {
 
     /// Every transition that is legal here is legal in the engine, and vice versa with one exception.
     #[test]
-    fn the_engine_has_the_same_transitions() {
+    fn verbs_and_the_engine_allow_the_same_transitions() {
         for service in SERVICES {
             for (_, from) in STATES {
                 for (_, to) in STATES {
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn meaningless_values_are_refused() {
+    fn invalid_attribute_values_are_refused() {
         use QpState::Rtr;
         let bad = |mask, attr| attributes(Service::Rc, Rtr, mask, &attr).err();
         let attr = QpAttr::default();

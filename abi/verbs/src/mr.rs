@@ -514,7 +514,7 @@ mod tests {
     use crate::{device, pd};
 
     #[test]
-    fn a_region_without_a_handle_is_deregistered() {
+    fn a_region_that_gets_no_handle_is_deregistered() {
         let mut memory = [0u64; 8];
         let start = memory.as_mut_ptr().cast();
         // SAFETY: the device is ours, and every object is live while it is used; the zeroed region has no

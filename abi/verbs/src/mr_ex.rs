@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_must_name_exactly_one_kind_of_memory() {
+    fn reg_mr_ex_needs_exactly_one_kind_of_memory() {
         const ADDR: u64 = REG_MR_MASK_ADDR;
         const FD: u64 = REG_MR_MASK_FD;
         const OFFSET: u64 = REG_MR_MASK_FD_OFFSET;

@@ -217,7 +217,7 @@ mod tests {
     use crate::{device, pd};
 
     #[test]
-    fn a_window_without_a_handle_is_deallocated() {
+    fn a_window_that_gets_no_handle_is_deallocated() {
         // SAFETY: the device is ours, and every object is live while it is used; the zeroed window has no
         // context.
         unsafe {

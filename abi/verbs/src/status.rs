@@ -114,7 +114,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_status_has_its_own_number() {
+    fn each_completion_status_has_its_own_number() {
         let mut numbers: Vec<_> = STATUSES.iter().map(|&s| wc_status(s)).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_have_the_receive_bit() {
+    fn only_opcodes_of_receives_have_the_receive_bit() {
         for (opcode, recv) in [
             (CompletionOp::Send, false),
             (CompletionOp::Write, false),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn immediate_data_is_in_network_order_and_keys_are_not() {
+    fn immediate_data_is_in_network_order_and_invalidated_keys_are_not() {
         let mut completion = Completion {
             imm: 0x0102_0304,
             flags: CompletionFlags::IMM,

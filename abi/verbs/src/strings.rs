@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_a_text() {
+    fn every_status_event_and_opcode_has_a_text() {
         assert_eq!(NODE_TEXTS.len() + 1, NODE_TYPES.len());
         assert_eq!(PORT_TEXTS.len(), PORT_STATES.len());
         assert_eq!(EVENT_TEXTS.len(), EVENT_TYPES.len());

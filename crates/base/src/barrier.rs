@@ -87,7 +87,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32};
 
     #[test]
-    fn registration_is_remembered() {
+    fn registering_twice_gives_the_same_result() {
         let first = register();
         assert_eq!(register(), first);
         assert_eq!(available(), first);
@@ -98,7 +98,7 @@ mod tests {
 
     /// Each side raises its flag and reads the other's: at least one must see the other.
     #[test]
-    fn at_least_one_side_sees_the_other() {
+    fn at_least_one_side_sees_the_others_flag() {
         if !register() {
             eprintln!("SKIP: no membarrier on this machine");
             return;

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_and_others_count_together() {
+    fn no_increment_of_the_owner_or_another_thread_is_lost() {
         let owner = Owner::new(0_u64);
         let (mine, others) = match cfg!(miri) {
             true => (50, 20),
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "already holds this lock")]
-    fn the_owner_cannot_lock_twice() {
+    fn locking_twice_by_the_owner_panics() {
         let owner = Owner::new(());
         let _first = owner.lock();
         let _second = owner.lock();

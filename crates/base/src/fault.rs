@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_has_the_address() {
+    fn a_fault_message_has_the_address() {
         assert_eq!(
             Fault::at(0x1000).to_string(),
             "memory at 0x1000 cannot be accessed"

@@ -350,7 +350,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn entries_keep_their_order_and_respect_the_capacity() {
+    fn entries_keep_their_order_and_a_full_queue_refuses_more() {
         let (mut producer, fifo) = Fifo::new(3);
         assert!(fifo.is_empty());
         assert_eq!(fifo.pop(), None);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_entries_leave_the_order_intact() {
+    fn retain_keeps_the_order_of_the_remaining_entries() {
         let (mut producer, fifo) = Fifo::new(6);
         for round in 0..20u32 {
             for i in 0..6 {
@@ -487,7 +487,7 @@ mod loom_models {
     use loom::thread;
 
     #[test]
-    fn two_consumers_take_every_entry_of_a_wrapping_producer_once() {
+    fn two_consumers_take_every_entry_once_when_the_queue_wraps() {
         loom::model(|| {
             let (mut producer, fifo) = Fifo::new(2);
             let consumers: Vec<_> = (0..2)

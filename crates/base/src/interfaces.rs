@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_has_an_mtu_and_others_have_none() {
+    fn the_loopback_interface_has_an_mtu_and_unknown_names_have_none() {
         assert!(mtu("lo").is_some_and(|mtu| mtu >= 1280));
         for name in ["", "no-such-interf", "a name that is longer than any"] {
             assert_eq!(mtu(name), None, "{name}");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_interface_has_its_address() {
+    fn the_loopback_interface_has_address_127_0_0_1() {
         let all = addresses();
         let here = all.iter().find(|it| it.ip == Ipv4Addr::LOCALHOST);
         let here = here.expect("this host has no 127.0.0.1");

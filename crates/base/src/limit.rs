@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_then_a_few_lines_and_the_rest_is_counted() {
+    fn lines_after_a_burst_are_limited_and_omitted_ones_are_counted() {
         let limit = Limit::new();
         let start = Instant::now();
         let written = |at| (0..1000).filter_map(|_| limit.take(at)).collect::<Vec<_>>();

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_count_together() {
+    fn no_increment_of_four_threads_is_lost() {
         static COUNT: SpinLock<u64> = SpinLock::new(0);
         let rounds = if cfg!(miri) { 50 } else { 20_000 };
         std::thread::scope(|scope| {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_unlocks() {
+    fn a_panic_of_the_holder_releases_the_lock() {
         let lock = SpinLock::new(0);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _guard = lock.lock();
@@ -248,7 +248,7 @@ mod loom_models {
     use loom::thread;
 
     #[test]
-    fn increments_are_not_lost() {
+    fn no_increment_of_two_threads_is_lost() {
         loom::model(|| {
             let lock = Arc::new(SpinLock::new(0));
             let other = {
@@ -263,7 +263,7 @@ mod loom_models {
 
     /// After a thread revokes access and calls `wait_for_holder`, it has exclusive access.
     #[test]
-    fn nothing_is_used_after_waiting_for_the_holder() {
+    fn access_is_exclusive_after_waiting_for_the_holder() {
         loom::model(|| {
             let ended = Arc::new(AtomicBool::new(false));
             let world = Arc::new((SpinLock::new(()), UnsafeCell::new(0)));
@@ -286,7 +286,7 @@ mod loom_models {
     }
 
     #[test]
-    fn trying_never_waits_and_never_shares() {
+    fn try_lock_never_waits_and_never_shares_the_lock() {
         loom::model(|| {
             let lock = Arc::new(SpinLock::new(0));
             let other = {

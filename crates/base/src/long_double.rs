@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "inline assembly")]
-    fn numbers_have_all_their_bits() {
+    fn arithmetic_keeps_all_64_bits_of_the_significand() {
         let one_and_a_half = number(0x3fff, 0xc000_0000_0000_0000);
         let two_and_a_quarter = number(0x4000, 0x9000_0000_0000_0000);
         let product = one_and_a_half * one_and_a_half;

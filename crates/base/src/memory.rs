@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_behaves_as_memory() {
+    fn loads_stores_copies_and_atomics_work_in_an_arena() {
         let memory = Arc::new(ArenaMemory::new(0x10_0000, 4096));
         behaves(&memory, 0x10_0000);
         behaves(&memory, 0x10_0000 + 4096 - 64);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn process_memory_behaves_as_memory() {
+    fn loads_stores_copies_and_atomics_work_in_process_memory() {
         let mut bytes = vec![0u64; 8];
         // SAFETY: the only addresses given to it lie in `bytes`, or are not accessed.
         let memory = unsafe { ProcessMemory::new() };

@@ -151,7 +151,7 @@ mod tests {
 
     /// All pairs of small ranges, against sets of addresses.
     #[test]
-    fn relations_agree_with_sets() {
+    fn overlap_and_intersection_of_ranges_match_sets_of_addresses() {
         let ranges = || (0..6).flat_map(|start| (0..6).map(move |len| range(start, len)));
         for a in ranges() {
             let in_a = |x: u64| (a.start()..a.end()).contains(&x);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_measurement_yields_a_figure() {
+    fn every_measurement_of_the_core_yields_a_positive_figure() {
         let table = Table::with(100).expect("registers");
         for scattered in [false, true] {
             assert!(check(&table, scattered, 1000).expect("checks") > 0.0);

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_limit_ends_the_contest_and_lists_what_is_missing() {
+    fn the_time_limit_ends_the_contest_and_missing_figures_are_listed() {
         let (outcome, log) = contest(Duration::ZERO, 0);
         assert!(log.is_empty() && outcome.figures.is_empty());
         assert_eq!(outcome.stopped, Some(Reason::Limit));

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_include_those_of_calls() {
+    fn the_cost_of_a_function_includes_its_callees() {
         let rounds = u64::from(paths::ROUNDS);
         let text = format!(
             "version: 1\nevents: Ir Dr Dw I1mr\n\nfn=(1) main\n5 70 70 70\ncfi=(2) x.rs\ncfn=(2) side\ncalls=1 9\n\
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_found_by_name() {
+    fn counted_paths_are_found_by_name() {
         for path in Path::ALL {
             let Counted(found) = path.name().parse().unwrap();
             assert_eq!(found, path);

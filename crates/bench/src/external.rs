@@ -238,7 +238,7 @@ mod tests {
     const GREETING: &str = r#"echo a warning; echo '{"peer":"p","version":"1","provider":"x","completion":"default"}'"#;
 
     #[test]
-    fn commands_are_answered_in_turn() {
+    fn an_external_program_answers_commands_in_turn() {
         let script = format!(
             r#"{GREETING}; while read line; do echo "$line" >&2; echo '{{"ns":7.5}}'; done"#
         );

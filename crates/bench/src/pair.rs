@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_target_parses_its_parameters() {
+    fn the_parameters_of_the_target_round_trip() {
         let spec = TargetSpec {
             descriptor: 7,
             core: 1,

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_run_the_requested_operations() {
+    fn peer_variants_offer_only_the_requested_operations() {
         let words =
             |list: &[&str]| -> Vec<String> { list.iter().map(|word| (*word).to_owned()).collect() };
         let offers = |operations: &[&str]| -> Vec<(&str, Vec<&str>)> {

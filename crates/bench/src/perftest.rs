@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_match_steps() {
+    fn benchmark_steps_map_to_perftest_tests() {
         let of = |step: Step| test_of(&step.subject());
         assert_eq!(
             of(Step::DirectStream(Kind::Write, 8, false)),

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seventh_more_is_a_different_distance() {
+    fn distances_that_differ_by_more_than_15_percent_are_different() {
         let of = |round_trip_ns| Distance {
             round_trip_ns,
             gigabytes_per_second: 1.0,

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_give_percentiles() {
+    fn percentiles_are_computed_from_samples() {
         let mut samples = histogram();
         for ns in 1..=100 {
             samples.record(ns).expect("in bounds");

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_figures_show_the_floor() {
+    fn one_way_figures_are_shown_relative_to_the_floor() {
         let mut ours = figure("rkey", "shm", 200.0);
         ours.mode = "oneway".into();
         ours.turns = vec![
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peers_best_variant_and_the_better_peer_count() {
+    fn ratios_use_the_best_variant_of_the_better_peer() {
         let figures = [
             figure("rkey", "shm", 100.0),
             figure("libfabric", "shm", 900.0),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_readable() {
+    fn times_and_sizes_are_shown_in_readable_units() {
         assert_eq!(
             [time(18.25), time(145.0), time(1500.0), time(2.5e6)],
             ["18.2 ns", "145 ns", "1.50 us", "2.50 ms"]

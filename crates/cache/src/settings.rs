@@ -301,7 +301,7 @@ mod tests {
 
     /// Proves partly: FI-234, FI-235, FI-237, FI-238 (the variables as a library reads them)
     #[test]
-    fn limits_must_be_numbers() {
+    fn limits_that_are_not_numbers_are_ignored() {
         let none = read(&[]);
         assert_eq!(none, Settings::default());
         assert_eq!(none.options(), Options::default());

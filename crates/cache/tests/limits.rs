@@ -233,7 +233,7 @@ fn the_disabled_monitor_turns_the_cache_off_for_every_registrar() {
 }
 
 #[test]
-fn a_registrar_that_pins_gets_no_cache_from_a_monitor_that_misses_changes() {
+fn a_pinning_registrar_is_not_cached_if_the_monitor_misses_changes() {
     let monitor: Arc<dyn Monitor> = Arc::new(Imported::new((), Timing::Loose));
     let fake = || Fake::new(&World::new(64), Follows::Pages);
     let cache = Cache::new(fake(), monitor.clone(), options()).unwrap();
@@ -294,7 +294,7 @@ fn a_registration_for_one_call_is_not_an_entry() {
 }
 
 #[test]
-fn a_miss_reports_the_rights_of_the_entry() {
+fn a_miss_reports_the_rights_or_range_of_the_entry() {
     let cache = cache(options());
     assert_eq!(get(&cache, buffer(1)), Why::Absent);
     let both = cache.get(buffer(1), BOTH, Kind::HOST).unwrap();

@@ -235,7 +235,7 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
 /// The program's own pointer to a function. If the program is not position-independent, it points to code in the program,
 /// which calls the function through a slot.
 #[test]
-fn a_pointer_that_the_program_has_taken_is_intercepted() {
+fn a_call_through_the_programs_own_pointer_is_intercepted() {
     type Munmap = unsafe extern "C" fn(*mut libc::c_void, usize) -> i32;
     let _alone = alone();
     let (cache, monitor) = cache();
@@ -289,7 +289,7 @@ fn the_monitor_reports_which_changes_it_sees() {
 }
 
 #[test]
-fn a_registrar_that_pins_must_accept_that_it_sees_only_some_changes() {
+fn a_pinning_registrar_must_accept_a_monitor_that_misses_changes() {
     let _alone = alone();
     let monitor = Arc::new(Memhooks::install().unwrap());
     let fake = Fake::new(&World::new(1), Follows::Pages);

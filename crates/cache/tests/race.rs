@@ -202,7 +202,7 @@ fn an_unread_event_leaves_no_stale_entry() {
 
 /// Shows that the harness can find stale entries: it does if a step of the validation is left out.
 #[test]
-fn a_validation_that_skips_a_step_is_detected() {
+fn the_race_test_detects_a_validation_that_skips_a_step() {
     for steps in [Steps::Events, Steps::NoQuestion] {
         if let Some(tally) = reuse(steps, Reading::AfterTheSend, 200) {
             assert!(tally.stale > 0, "{steps:?}");

@@ -434,7 +434,7 @@ fn no_thread_sleeps_after_the_end_of_the_reader() {
 
 /// When a child drops its copies of the monitor and the cache, the parent's continue to work.
 #[test]
-fn a_child_that_drops_the_monitor_does_not_stop_the_parents() {
+fn a_monitor_dropped_in_a_child_keeps_working_in_the_parent() {
     let Some((cache, monitor)) = cache() else {
         return;
     };

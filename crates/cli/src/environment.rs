@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistyped_names_are_recognised() {
+    fn mistyped_variables_are_recognised() {
         for (name, meant) in [
             ("RKEY_SHRAE", "RKEY_SHARE"),
             ("RKEY_LOGS", "RKEY_LOG"),

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_get_a_binary_prefix() {
+    fn byte_counts_are_shown_with_binary_prefixes() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(4096), "4096 B");
         assert_eq!(bytes(65536), "64 KiB");

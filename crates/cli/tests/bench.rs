@@ -54,7 +54,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Every repetition is in the file, with its round, and the older contents of the file are overwritten.
 #[test]
-fn every_repetition_is_written() {
+fn every_repetition_is_written_to_the_json_file() {
     let (json, svg) = (Scratch::new("all.json"), Scratch::new("all.svg"));
     std::fs::write(&json.0, "x".repeat(1 << 20)).unwrap();
     let output = program()
@@ -113,7 +113,7 @@ fn an_interrupted_benchmark_shows_its_results_so_far() {
 }
 
 #[test]
-fn a_time_limit_is_not_a_failure() {
+fn a_benchmark_that_reaches_its_time_limit_succeeds() {
     let output = program()
         .args([
             "bench",
@@ -134,7 +134,7 @@ fn a_time_limit_is_not_a_failure() {
 
 /// Files for results are opened before minutes are spent on them.
 #[test]
-fn files_are_opened_before_measuring() {
+fn result_files_are_opened_before_measuring() {
     for option in ["--json", "--svg"] {
         let output = program()
             .args(["bench", option, "/no/such/folder/file"])
@@ -149,7 +149,7 @@ fn files_are_opened_before_measuring() {
 
 /// A target that exits in the middle fails the run: the exit status, the step's name and the files show it.
 #[test]
-fn a_device_that_fails_is_a_failure() {
+fn a_benchmark_whose_target_is_killed_fails() {
     let json = Scratch::new("failed.json");
     let mut child = program()
         .args(["bench", "register", "write", "--live", "0"])
@@ -184,7 +184,7 @@ fn a_device_that_fails_is_a_failure() {
 
 /// A benchmark started under `nohup` continues when its terminal is closed.
 #[test]
-fn a_hangup_that_was_ignored_stays_ignored() {
+fn a_benchmark_under_nohup_continues_after_a_hangup() {
     let plain = program();
     let mut command = Command::new("sh");
     command

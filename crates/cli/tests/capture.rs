@@ -5,7 +5,7 @@ mod common;
 use common::{program, text};
 
 #[test]
-fn the_program_gets_the_absolute_name_of_the_file() {
+fn the_program_gets_the_absolute_name_of_the_capture_file() {
     let folder = std::env::temp_dir().canonicalize().unwrap();
     let run = |wire: &str| {
         let mut command = program();
@@ -24,7 +24,7 @@ fn the_program_gets_the_absolute_name_of_the_file() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_refused() {
+fn a_capture_file_that_cannot_be_written_is_refused() {
     for (file, why) in [
         ("/nowhere/at/all.pcap", "its directory does not exist"),
         ("/", "its directory does not exist"),

@@ -34,7 +34,7 @@ fn run_until(words: &[&str], is_so: impl Fn(&Output) -> bool) -> Output {
 }
 
 #[test]
-fn the_demo_is_green_from_end_to_end() {
+fn the_demo_succeeds_and_explains_every_mistake() {
     let output = run(&["demo"]);
     let out = text(&output.stdout);
     assert!(output.status.success(), "{out}{}", text(&output.stderr));
@@ -73,7 +73,7 @@ fn the_demo_prints_json() {
 }
 
 #[test]
-fn the_demo_fails_when_its_second_process_cannot_work() {
+fn the_demo_fails_when_its_owner_process_reaches_a_limit() {
     // A limit that the owner hits turns rows red and fails the command.
     let output = program()
         .args(["demo", "-q"])
@@ -265,7 +265,7 @@ fn ls_and_explain_show_live_processes() {
 
 /// `rkey info | head` ends like any other program, without a panic.
 #[test]
-fn a_closed_pipe_is_not_an_error() {
+fn explain_ends_silently_when_its_output_pipe_is_closed() {
     use std::os::unix::process::ExitStatusExt;
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -369,7 +369,7 @@ fn explain_describes_every_reason() {
 }
 
 #[test]
-fn misuse_is_an_error_with_a_hint() {
+fn invalid_arguments_and_settings_are_errors_with_a_hint() {
     for (words, hint) in [
         (&["dmo"][..], "demo"),
         (&["demo", "--bogus"], "--help"),
@@ -404,7 +404,7 @@ fn misuse_is_an_error_with_a_hint() {
 }
 
 #[test]
-fn logging_is_enabled_by_variable() {
+fn rkey_log_enables_logging() {
     let output = program()
         .args(["demo", "-q"])
         .env("RKEY_LOG", "warn")
@@ -420,7 +420,7 @@ fn logging_is_enabled_by_variable() {
 
 /// An invalid value is reported before the command does anything; an empty one counts as unset.
 #[test]
-fn every_variable_is_checked() {
+fn invalid_values_of_variables_are_reported() {
     for (variable, bad) in [
         ("RKEY_LOG", "banana"),
         ("RKEY_LOG", "-1"),
@@ -551,7 +551,7 @@ fn old_device() {
 
 /// `ls` and `explain` name a process whose device runs another version, instead of leaving it out.
 #[test]
-fn devices_of_other_versions_are_named() {
+fn ls_and_explain_name_devices_of_other_versions() {
     let _only_device = only_device();
     old_device();
     let pid = std::process::id().to_string();

@@ -23,7 +23,7 @@ const COMMANDS: &[&[&str]] = &[
 
 /// Every command that prints reports that its output was lost, and fails.
 #[test]
-fn a_full_disk_is_an_error() {
+fn output_to_a_full_disk_is_an_error() {
     for words in COMMANDS {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = program().args(*words).stdout(full).output().unwrap();
@@ -39,7 +39,7 @@ fn a_full_disk_is_an_error() {
 
 /// A full standard error does not change how a command ends.
 #[test]
-fn errors_that_cannot_be_printed_do_not_panic() {
+fn a_full_standard_error_does_not_change_the_exit_status() {
     let end = |words: &[&str], full: bool| {
         let stderr = if full {
             Stdio::from(File::options().write(true).open("/dev/full").unwrap())
@@ -61,7 +61,7 @@ fn errors_that_cannot_be_printed_do_not_panic() {
 
 /// `rkey demo | head` ends like any other program, without a message.
 #[test]
-fn a_closed_pipe_is_not_an_error() {
+fn every_command_ends_silently_when_its_output_pipe_is_closed() {
     use std::os::unix::process::ExitStatusExt;
     for words in COMMANDS {
         let (reader, writer) = std::io::pipe().unwrap();

@@ -13,7 +13,7 @@ fn run(words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_program_finds_the_device() {
+fn a_verbs_program_finds_the_device() {
     for words in [
         &["ibv_devices"][..],
         &["--", "ibv_devices"],
@@ -45,7 +45,7 @@ fn libfabric_finds_the_provider() {
 
 /// A program gets our libfabric only if the user asks for it.
 #[test]
-fn our_libfabric_is_used_only_on_request() {
+fn rkeys_own_libfabric_is_used_only_on_request() {
     let output = run(&["--own-libfabric", "--", "fi_info", "--version"]);
     if output.status.code() == Some(127) {
         println!("skipped: fi_info is not installed");
@@ -106,7 +106,7 @@ fn udapl_finds_the_adapters() {
 /// Libfabric's own verbs provider also opens the device, and probes how much inline data a queue pair supports. That is logged
 /// once.
 #[test]
-fn probing_does_not_flood_the_log() {
+fn probing_for_inline_data_is_logged_once() {
     let refused = |level: &str| {
         let mut command = program();
         let output = command
@@ -203,7 +203,7 @@ fn signals_reach_the_program() {
 
 /// Prints a refusal in a child of the program with its advice, or that there was no refusal.
 #[test]
-fn refusals_are_explained_at_the_end() {
+fn run_explains_refusals_when_the_program_ends() {
     let quiet = run(&["--explain", "true"]);
     assert!(
         text(&quiet.stderr).contains("no process opened a device"),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_go_to_unicast_addresses_only() {
+    fn multicast_and_unspecified_addresses_are_not_unicast() {
         for text in ["224.0.0.1", "ff02::1", "0.0.0.0", "::", "255.255.255.255"] {
             assert!(!is_unicast(text.parse().unwrap()), "{text}");
         }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_cannot_make_us_flood_or_wait_forever() {
+    fn timeouts_that_the_peer_sets_are_bounded() {
         let timing = Timing::default();
         assert_eq!(timing.bounded(0), 16);
         assert_eq!(timing.bounded(31), 20);

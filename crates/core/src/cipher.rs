@@ -75,7 +75,7 @@ mod tests {
 
     /// The test vector of the paper that describes Speck (appendix C, Speck32/64), with its own key schedule.
     #[test]
-    fn the_round_matches_the_published_cipher() {
+    fn the_cipher_round_matches_the_published_test_vector() {
         let (mut key, mut others) = (0x0100u16, [0x0908u16, 0x1110, 0x1918]);
         let mut round_keys = Vec::new();
         for round in 0..22u16 {

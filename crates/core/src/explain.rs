@@ -527,7 +527,7 @@ mod tests {
 
     /// Any bytes decode to a denial that can be printed, and that prints the same text after another round trip.
     #[test]
-    fn any_bytes_can_be_read_and_printed() {
+    fn any_bytes_decode_to_a_denial_that_can_be_printed() {
         let secrets = crate::Secrets([1, 2, 3, 4]);
         for round in 0..if cfg!(miri) { 100 } else { 20_000u32 } {
             let mut bytes = [0u8; WIRE_LEN];

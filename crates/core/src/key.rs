@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_map_to_what_they_were_issued_for() {
+    fn a_key_names_the_slot_and_generation_it_was_issued_for() {
         let (keys, mut draw) = keys(1);
         for index in 0..if cfg!(miri) { 40 } else { 4_000 } {
             let generation = index * 37 % GENERATIONS;
@@ -486,7 +486,7 @@ mod tests {
     /// windows do not.
     #[test]
     #[cfg_attr(miri, ignore = "millions of steps")]
-    fn prefixes_are_reused_once_half_are_used_up() {
+    fn prefixes_of_deallocated_windows_are_reused_once_half_are_used() {
         let (keys, mut draw) = keys(5);
         let live = keys.give_type2(&mut draw, 1, 1).unwrap().0;
         let ended = keys.give_type2(&mut draw, 2, 1).unwrap().0;

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_while_live_and_remembered_for_a_while() {
+    fn live_keys_are_found_and_ended_keys_are_remembered() {
         let table = KeyTable::new();
         let count = if cfg!(miri) { 200 } else { 20_000 };
         let keys: Vec<u32> = keys().take(count).collect();
@@ -290,7 +290,7 @@ mod tests {
     /// There is room for the maximum number of live keys.
     #[test]
     #[cfg_attr(miri, ignore = "a million steps")]
-    fn there_is_room_for_every_slot() {
+    fn the_key_table_has_room_for_the_maximum_number_of_keys() {
         let table = KeyTable::new();
         let keys: Vec<u32> = keys().take(Limits::KEY_SLOTS as usize).collect();
         for (index, key) in (0..).zip(&keys) {

@@ -193,7 +193,7 @@ impl World {
 }
 
 #[test]
-fn access_in_a_section_races_with_deregistration() {
+fn deregistering_waits_for_access_in_a_section() {
     loom::model(|| {
         let (world, region) = World::new();
         let peer = {
@@ -207,7 +207,7 @@ fn access_in_a_section_races_with_deregistration() {
 }
 
 #[test]
-fn access_with_a_pin_races_with_deregistration() {
+fn deregistering_waits_for_access_with_a_pin() {
     loom::model(|| {
         let (world, region) = World::new();
         let peer = {
@@ -290,18 +290,18 @@ fn access_against_a_change(addr: u64) {
 }
 
 #[test]
-fn access_in_a_section_races_with_a_change_in_place() {
+fn a_change_in_place_waits_for_access_in_a_section() {
     access_against_a_change(0);
 }
 
 #[test]
-fn the_new_length_belongs_to_the_new_memory() {
+fn the_length_after_a_change_applies_only_to_the_new_memory() {
     access_against_a_change(64);
 }
 
 /// A window is unbound: grants through it end before its region's memory belongs to the owner.
 #[test]
-fn access_through_a_window_races_with_unbind_and_deregistration() {
+fn deregistering_waits_for_access_through_an_unbound_window() {
     loom::model(|| {
         let (world, region) = World::new();
         let window = world
@@ -364,19 +364,19 @@ fn access_against_a_magazine(access: fn(&World, WireKey)) {
 }
 
 #[test]
-fn access_in_a_section_races_with_deregistration_into_a_magazine() {
+fn deregistering_into_a_magazine_waits_for_access_in_a_section() {
     access_against_a_magazine(World::access_in_section);
 }
 
 #[test]
-fn access_with_a_pin_races_with_deregistration_into_a_magazine() {
+fn deregistering_into_a_magazine_waits_for_access_with_a_pin() {
     access_against_a_magazine(World::access_with_a_pin);
 }
 
 /// A region that is bound to something does not end. A region that has ended is not bound, and neither is the next region in
 /// its slot.
 #[test]
-fn bind_races_with_deregistration_into_a_magazine() {
+fn a_region_is_either_bound_or_deregistered_into_a_magazine() {
     loom::model(|| {
         let (world, region) = World::new();
         let magazine = world.table.magazine();

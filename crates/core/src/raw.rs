@@ -184,7 +184,7 @@ mod tests {
     /// A number names its key until it is unmapped, and never again. A second unmap returns `None`. Mapping and
     /// unmapping repeatedly does not grow the table.
     #[test]
-    fn unmapped_numbers_are_never_revived() {
+    fn the_number_of_an_unmapped_raw_key_is_never_reused() {
         let map = RawKeyMap::default();
         let first = map.map(RAW);
         let second = map.map(RAW);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_range_lies_in_one_segment() {
+    fn a_virtual_range_must_lie_in_one_segment() {
         let segments = segments();
         assert_eq!(segments.offset_of(&range(102, 8)), Some(2));
         assert_eq!(segments.offset_of(&range(52, 3)), Some(12));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_do_not_add_up_are_refused() {
+    fn segments_whose_total_length_overflows_are_refused() {
         assert!(ScatterList::new(&[range(0, u64::MAX), range(0, 1)]).is_none());
     }
 }

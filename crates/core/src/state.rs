@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_region_states_match_the_drawing() {
+    fn region_state_transitions_match_the_expected_table() {
         let events = ["enable", "bind", "access", "bind window", "deregister"];
         let expected =
             "              enable        bind          access        bind window   deregister
@@ -206,7 +206,7 @@ Deregistering -             -             -             -             -";
     }
 
     #[test]
-    fn the_window_states_match_the_drawings() {
+    fn window_state_transitions_match_the_expected_tables() {
         let events = ["bind", "nothing", "invalidate", "revoke", "deallocate"];
         let device = "            bind        nothing     invalidate  revoke      deallocate
 Unbound     Bound       Unbound     -           Unbound     Deallocated

@@ -155,7 +155,7 @@ fn linear(keys: &[u32]) -> f64 {
 
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
-fn the_guesser_predicts_the_old_keys() {
+fn keys_of_the_old_layout_can_be_predicted() {
     let seen = seen_before();
     let (hits, rounds, tried) = luck(&seen.in_turn);
     assert_eq!(hits, rounds, "in turn, {tried} guesses");
@@ -164,7 +164,7 @@ fn the_guesser_predicts_the_old_keys() {
 /// A thousand keys reveal nothing about the next: it is not among the guesses, and no bit of it is predicted.
 #[test]
 #[cfg_attr(miri, ignore = "millions of steps")]
-fn a_thousand_keys_reveal_nothing_about_the_next() {
+fn a_thousand_keys_reveal_nothing_about_the_next_key() {
     for secret in 0..2 {
         let seen = seen_now(secret);
         for (what, keys) in [
@@ -245,7 +245,7 @@ fn keys_near_known_keys_grant_nothing() {
 /// eight registrations ago has the right ones), then with keys that its own keys and their differences suggest.
 #[test]
 #[cfg_attr(miri, ignore = "many thousand steps")]
-fn a_client_that_connected_16_times_cannot_reach_the_next_clients_buffer() {
+fn old_keys_of_one_client_do_not_reach_the_next_clients_buffer() {
     for secret in 0..20 {
         let table = Protection::new(Limits::default(), Secrets([secret, 7, 8, 9]));
         let domain = table.create_domain().unwrap();

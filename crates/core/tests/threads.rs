@@ -133,7 +133,7 @@ fn memory_belongs_to_the_owner_once_deregistration_is_drained() {
 }
 
 #[test]
-fn windows_are_rebound_under_load() {
+fn revoking_a_region_ends_access_through_its_windows_under_load() {
     for kind in [WindowKind::Type1, WindowKind::Type2B] {
         let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
         let domain = table.create_domain().unwrap();
@@ -186,7 +186,7 @@ fn windows_are_rebound_under_load() {
 }
 
 #[test]
-fn requested_keys_are_added_and_removed_under_load() {
+fn requested_keys_grant_their_own_regions_under_load() {
     let table = Arc::new(Protection::new(Limits::default(), Secrets([1, 2, 3, 4])));
     let domain = table.create_domain().unwrap();
     let section = SectionLock::new(table.section().unwrap());

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_closes_the_remaining_channels() {
+    fn a_failure_closes_the_channels_that_still_exist() {
         let life = lifecycle();
         let queue = || Arc::new(EventQueue::<CqId>::new(1).unwrap());
         let (kept, dropped) = (queue(), queue());

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_of_the_program_are_blocked_and_those_of_faults_are_not() {
+    fn device_threads_block_all_signals_except_those_of_faults() {
         let mask = spawn("rkey-test", blocked).expect("a thread").join();
         let mask = mask.expect("no panic");
         let is_blocked = |signal: i32| mask & (1 << (signal - 1)) != 0;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_its_name() {
+    fn a_spawned_thread_has_the_given_name() {
         let name = || std::thread::current().name().map(str::to_owned);
         let thread = spawn("rkey-test", name).expect("a thread");
         assert_eq!(

@@ -29,7 +29,7 @@ fn connect(near: &Side, far: &Side) -> (Qp, Qp) {
 /// Requests of one device are refused by another. The thread that polls the completion finds the explanation in its
 /// device at once, and so does the owner of the memory.
 #[test]
-fn an_explanation_is_there_before_its_completion() {
+fn a_refusal_is_explained_before_its_completion_is_polled() {
     let (near, far) = (Side::open(), Side::open());
     let (near_qp, _far_qp) = connect(&near, &far);
     for round in 0..3000 {
@@ -141,8 +141,8 @@ fn asker() {
 
 /// A peer of the same user learns the reason unless the owner's setting forbids it; the owner always has it.
 #[test]
-fn a_setting_decides_who_is_told_why() {
-    const TEST: &str = "a_setting_decides_who_is_told_why";
+fn rkey_explain_determines_who_learns_the_reason_of_a_denial() {
+    const TEST: &str = "rkey_explain_determines_who_learns_the_reason_of_a_denial";
     if common::role().is_some() {
         return asker();
     }
@@ -168,7 +168,7 @@ fn a_setting_decides_who_is_told_why() {
 
 /// A program with a watcher (`rkey run --explain`) has posted a bind that cannot work.
 #[test]
-fn a_bind_that_fails_after_it_was_posted_is_written_for_the_watcher() {
+fn a_posted_bind_that_fails_is_written_for_the_watcher() {
     let file = std::env::temp_dir().join(format!("rkey-binds-{}", std::process::id()));
     std::fs::write(&file, "").unwrap();
     let mut config = Config::from_env().unwrap();

@@ -5,8 +5,8 @@ mod common;
 use common::{Peer, Side, role, sleep_in_read, until};
 
 #[test]
-fn a_peer_that_has_exited_is_named() {
-    const TEST: &str = "a_peer_that_has_exited_is_named";
+fn an_inspection_names_a_peer_that_has_exited() {
+    const TEST: &str = "an_inspection_names_a_peer_that_has_exited";
     if role().is_some() {
         let side = Side::open();
         let (_qp, _) = side.connect();
@@ -44,8 +44,8 @@ fn a_peer_that_has_exited_is_named() {
 
 /// A peer that dies as soon as it is connected, often before there is a link to it, is also named.
 #[test]
-fn a_peer_that_exits_at_once_is_named() {
-    const TEST: &str = "a_peer_that_exits_at_once_is_named";
+fn an_inspection_names_a_peer_that_exits_at_once() {
+    const TEST: &str = "an_inspection_names_a_peer_that_exits_at_once";
     if role().is_some() {
         let side = Side::open();
         let _qp = side.connect();

@@ -29,13 +29,13 @@ fn mappings() -> usize {
 /// A killed peer leaves nothing behind: outstanding requests to it fail long before a timeout, even if the program sleeps, and
 /// descriptors and mappings are released.
 #[test]
-fn a_killed_peer_leaves_nothing_behind() {
+fn a_killed_peer_fails_requests_at_once_and_leaks_nothing() {
     match role().as_deref() {
         Some("target") => target(),
         Some(_) => survive(),
         // The test runs in its own process, so that other tests do not change the counts.
         None => Peer::start(
-            "a_killed_peer_leaves_nothing_behind",
+            "a_killed_peer_fails_requests_at_once_and_leaks_nothing",
             "alone",
             "127.0.0.1:1".parse().unwrap(),
         )
@@ -49,7 +49,7 @@ fn survive() {
     let mut before = None;
     for round in 0..6 {
         let mut peer = Peer::start(
-            "a_killed_peer_leaves_nothing_behind",
+            "a_killed_peer_fails_requests_at_once_and_leaks_nothing",
             "target",
             listener.local_address(),
         );
@@ -118,7 +118,7 @@ fn hears_that_the_peer_is_gone(side: &Side, qp: &Qp) {
 
 /// Without outstanding requests, the program gets an event, and its receives are flushed unless the options forbid it.
 #[test]
-fn a_killed_peer_without_requests_causes_an_event() {
+fn a_killed_peer_causes_an_event_even_without_outstanding_requests() {
     if role().is_some() {
         return target();
     }
@@ -126,7 +126,7 @@ fn a_killed_peer_without_requests_causes_an_event() {
     let listener = side.listen();
     for fail_with_peer in [true, false] {
         let mut peer = Peer::start(
-            "a_killed_peer_without_requests_causes_an_event",
+            "a_killed_peer_causes_an_event_even_without_outstanding_requests",
             "target",
             listener.local_address(),
         );
@@ -166,7 +166,7 @@ fn a_killed_peer_without_requests_causes_an_event() {
 
 /// If nothing is posted, nothing completes, but an armed queue is notified, unless the queue pair stays in service.
 #[test]
-fn an_armed_queue_is_notified_of_a_killed_peer() {
+fn an_armed_completion_queue_is_notified_of_a_killed_peer() {
     if role().is_some() {
         return target();
     }
@@ -174,7 +174,7 @@ fn an_armed_queue_is_notified_of_a_killed_peer() {
     let listener = side.listen();
     for fail_with_peer in [true, false] {
         let mut peer = Peer::start(
-            "an_armed_queue_is_notified_of_a_killed_peer",
+            "an_armed_completion_queue_is_notified_of_a_killed_peer",
             "target",
             listener.local_address(),
         );
@@ -204,7 +204,7 @@ fn an_armed_queue_is_notified_of_a_killed_peer() {
 
 /// A stopped peer does not respond: the timeout of the queue pair decides.
 #[test]
-fn a_stopped_peer_times_out() {
+fn requests_to_a_stopped_peer_time_out() {
     if role().is_some() {
         return target();
     }
@@ -212,7 +212,7 @@ fn a_stopped_peer_times_out() {
     let listener = side.listen();
     for asleep in [false, true] {
         let peer = Peer::start(
-            "a_stopped_peer_times_out",
+            "requests_to_a_stopped_peer_time_out",
             "target",
             listener.local_address(),
         );
@@ -380,10 +380,10 @@ fn peers_notice_at_once_that_a_device_is_closed() {
 
 /// Opening and closing leaves nothing behind.
 #[test]
-fn opening_and_closing_leak_nothing() {
+fn closing_a_device_leaks_nothing() {
     if role().is_none() {
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        return Peer::start("opening_and_closing_leak_nothing", "alone", nowhere).finish();
+        return Peer::start("closing_a_device_leaks_nothing", "alone", nowhere).finish();
     }
     drop(Side::open());
     let before = (descriptors(), mappings());

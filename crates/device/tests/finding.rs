@@ -190,7 +190,7 @@ fn a_number_without_a_queue_pair_causes_a_timeout() {
 /// for a processor: the queue pair keeps waiting, even between two attempts. When the owner closes its socket, the owner
 /// counts as gone.
 #[test]
-fn an_owner_that_cannot_answer_is_waited_for() {
+fn requests_wait_while_the_owner_of_the_number_cannot_answer() {
     let side = Side::hasty();
     let qp = side.qp();
     let (owner, number) = claim();
@@ -323,7 +323,7 @@ fn send_to_group(side: &Side, qp: &Qp, group: [u8; 16]) {
 
 /// Datagrams arrive by number; those to unused numbers complete and are lost.
 #[test]
-fn datagrams_arrive_by_number() {
+fn datagrams_arrive_at_the_addressed_queue_pair() {
     let send = |side: &Side, qp: &Qp, to: u32, word: usize| {
         send_datagram(side, qp, to, rkey_engine::Route::default(), word);
     };
@@ -348,7 +348,7 @@ fn datagrams_arrive_by_number() {
     // To an unused number.
     send(&side, &qp, qp.qpn() ^ 0x55_5500, 0);
     assert_eq!(side.next_asleep().status, Status::Success);
-    let (peer, number, _) = start("datagrams_arrive_by_number", "target");
+    let (peer, number, _) = start("datagrams_arrive_at_the_addressed_queue_pair", "target");
     side.receive(&qp, 2, 100, 512);
     side.set(0, 41);
     send(&side, &qp, number, 0);
@@ -506,8 +506,8 @@ fn a_stopped_member_does_not_delay_the_group() {
 /// A program's claim to listen at an address counts only if the kernel confirms it, unless the device admits no other
 /// user.
 #[test]
-fn a_claimed_address_is_the_one_that_the_peer_listens_at() {
-    let test = "a_claimed_address_is_the_one_that_the_peer_listens_at";
+fn a_peers_claim_to_listen_at_an_address_is_verified() {
+    let test = "a_peers_claim_to_listen_at_an_address_is_verified";
     if role().is_some() {
         let side = Side::open();
         let (mine, taken) = (side.listen(), common::address());

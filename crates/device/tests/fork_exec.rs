@@ -101,7 +101,7 @@ fn a_child_cannot_use_its_parents_device() {
 
 /// Nothing of a device survives an exec.
 #[test]
-fn exec_closes_everything() {
+fn exec_closes_all_descriptors_of_a_device() {
     let side = Side::open();
     let _channel = side.device.create_channel().unwrap();
     let _memory = side.device.allocate_shared(4096, true).unwrap();

@@ -113,8 +113,8 @@ fn honest() {
 /// A process that tries keys must wait, even on new connections of new devices, and the owner reports it and its attempts.
 /// Another process that makes a mistake does not wait.
 #[test]
-fn the_count_of_a_process_survives_reconnecting() {
-    const TEST: &str = "the_count_of_a_process_survives_reconnecting";
+fn the_guesses_of_a_process_stay_counted_when_it_reconnects() {
+    const TEST: &str = "the_guesses_of_a_process_stay_counted_when_it_reconnects";
     match role().as_deref() {
         Some("guesser") => return guesser(),
         Some("honest") => return honest(),

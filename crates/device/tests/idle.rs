@@ -65,7 +65,7 @@ fn write(side: &Side, qp: &Qp, remote: Remote) {
 
 /// There is no periodic work after opening, after polling, after waiting, or with links.
 #[test]
-fn an_idle_device_does_nothing() {
+fn an_idle_device_has_no_periodic_work() {
     match role().as_deref() {
         Some("target") => {
             let side = Side::open();
@@ -80,7 +80,7 @@ fn an_idle_device_does_nothing() {
     }
 }
 
-const IDLE: &str = "an_idle_device_does_nothing";
+const IDLE: &str = "an_idle_device_has_no_periodic_work";
 
 fn idle_after_everything() {
     let side = Side::open();

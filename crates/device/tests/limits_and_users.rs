@@ -20,7 +20,7 @@ fn with(name: &str, value: &str) -> Config {
 
 /// The error of every limit names the limit and the variable that raises it.
 #[test]
-fn errors_name_their_limit() {
+fn errors_name_the_limit_that_was_reached() {
     let device = Device::open(with("RKEY_MAX_QPS", "2")).unwrap();
     let domain = device.create_domain().unwrap();
     let cq = device.create_cq(16, None).unwrap();
@@ -75,7 +75,7 @@ fn errors_name_their_limit() {
 
 /// A queue pair of one device cannot complete in a queue of another.
 #[test]
-fn objects_of_other_devices_are_refused() {
+fn a_completion_queue_of_another_device_is_refused() {
     let (a, b) = (Side::open(), Side::open());
     let options = QpOptions::new(a.domain, &b.cq);
     let error = a.device.create_qp(&options).unwrap_err();
@@ -170,7 +170,7 @@ fn connecting_waits_for_the_listener() {
 
 /// Clients that stay silent or violate the protocol do not delay others, at a listener and at the device's own sockets.
 #[test]
-fn bad_clients_do_not_delay_others() {
+fn clients_that_are_silent_or_send_garbage_delay_no_others() {
     let side = Side::open();
     let listener = side.listen();
     let uid = rustix::process::geteuid().as_raw();

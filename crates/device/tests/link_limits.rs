@@ -147,8 +147,8 @@ fn client() {
 /// One process opens links until it is refused, with a message that names the limit and how to raise it. The device's program can
 /// still open files, and other processes connect and work.
 #[test]
-fn one_process_cannot_take_all_descriptors() {
-    const TEST: &str = "one_process_cannot_take_all_descriptors";
+fn one_process_cannot_use_up_the_descriptors_of_a_device() {
+    const TEST: &str = "one_process_cannot_use_up_the_descriptors_of_a_device";
     match role().as_deref() {
         Some("attacker") => return take_all_links(),
         Some("client") => return client(),

@@ -246,7 +246,7 @@ fn both_processes_write_to_each_other_at_once() {
 
 /// A thousand queue pairs between two processes: several blocks of numbers, one link each way.
 #[test]
-fn a_thousand_queue_pairs_work() {
+fn a_thousand_queue_pairs_share_one_link_each_way() {
     const ROUNDS: usize = 16;
     const EACH: usize = 64;
     if role().is_some() {
@@ -266,7 +266,7 @@ fn a_thousand_queue_pairs_work() {
     let side = Side::open();
     let listener = side.listen();
     let peer = Peer::start(
-        "a_thousand_queue_pairs_work",
+        "a_thousand_queue_pairs_share_one_link_each_way",
         "target",
         listener.local_address(),
     );

@@ -79,7 +79,7 @@ fn a_device_of_another_version_is_listed_as_such() {
 
 /// The error of connecting to a listener of another version names the version.
 #[test]
-fn a_listener_of_another_version_is_named() {
+fn connecting_to_a_listener_of_another_version_names_the_version() {
     let side = Side::open();
     let address = side.listen().local_address();
     let name = format!("rkey/1/{}/listen/{address}", uid());

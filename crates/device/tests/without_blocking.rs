@@ -63,7 +63,7 @@ fn a_connection_can_be_driven_without_blocking() {
 }
 
 #[test]
-fn a_request_that_is_dropped_is_withdrawn_and_a_refusal_has_its_reason() {
+fn a_dropped_request_is_withdrawn_and_a_refusal_carries_its_reason() {
     let ((one, _, active), (two, ..)) = (device(), device());
     let listener = two.listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let begin = || {

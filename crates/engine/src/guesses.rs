@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn pauses_double_up_to_the_maximum() {
         let (mut guesses, who) = (Guesses::default(), origin(1, 1));
         let mut now = 5;
         let mut pauses = Vec::new();
@@ -419,7 +419,7 @@ mod tests {
 
     /// Any number of processes and users: the tables stay within their bounds, and users without an entry share one.
     #[test]
-    fn tables_are_bounded() {
+    fn the_tables_of_guesses_are_bounded() {
         let mut guesses = Guesses::default();
         let count = 10 * TABLE_MAX as u32;
         for n in 0..count {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_may_try_any_key() {
+    fn guesses_of_this_process_are_not_counted() {
         let mut guesses = Guesses::default();
         let who = Origin {
             here: true,

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_match_the_specification() {
+    fn rnr_delays_and_timeouts_match_the_specification() {
         assert_eq!(rnr_delay_ns(0), 655_360_000);
         assert_eq!(rnr_delay_ns(1), 10_000);
         assert_eq!(rnr_delay_ns(12), 640_000);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_round_trip() {
+    fn nak_codes_round_trip() {
         for imm in 0..=u32::from(u8::MAX) {
             if let Some(nak) = Nak::from_wire(imm) {
                 assert_eq!(nak as u32, imm);

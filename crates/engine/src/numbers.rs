@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_until_removed() {
+    fn queue_pair_numbers_are_found_until_removed() {
         let mut numbers = Numbers::new();
         for qpn in [0, 1, 0x1234, 0xff_ffff] {
             assert!(numbers.insert(qpn, qpn ^ 5));

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_matches_the_published_values() {
+    fn the_rss_hash_matches_the_published_values() {
         let mut rss = Rss {
             queues: Vec::new(),
             key: KEY,

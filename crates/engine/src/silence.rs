@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_peer_is_excused_forever() {
+    fn the_engine_gives_up_on_a_silent_peer_after_a_minute() {
         let mut silence = Silence::NONE;
         let (second, mut seconds) = (1_000_000_000, 0);
         while silence.next(true, second, second) == Next::Ask {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_due_when_one_of_its_parts_is() {
+    fn a_timer_run_is_due_at_its_earliest_deadline_or_scan() {
         let mut timers = Timers::new();
         assert!(!timers.may_be_due(u64::MAX - 1));
         timers.at(30, (3, 1));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_engine_has_no_deadline() {
+    fn scans_repeat_only_while_queue_pairs_are_watched() {
         let mut timers = Timers::new();
         assert!(timers.scan_due(5).is_none() && timers.next_deadline().is_none());
         timers.watch_silence(QpId::from((1, 1)), 40_000_000);

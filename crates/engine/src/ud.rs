@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_matches_the_specification() {
+    fn the_route_header_matches_the_specification() {
         let route = Route {
             source: [1; 16],
             target: [2; 16],

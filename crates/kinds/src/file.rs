@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_refuses_is_a_fault() {
+    fn a_driver_that_refuses_access_causes_a_fault() {
         let fd = memfd(4096);
         let FileMemory { range, mapping, .. } = map(fd.as_raw_fd(), 0, 4096, true).unwrap();
         let refuses = |_: BorrowedFd<'_>, _| Err(io::Error::from_raw_os_error(libc::EIO));
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_mapping_becomes_writable_if_the_descriptor_is() {
+    fn a_read_only_mapping_of_a_writable_file_can_be_made_writable() {
         copy::install().unwrap();
         let fd = memfd(4096);
         let memory = map(fd.as_raw_fd(), 0, 4096, false).unwrap();

@@ -98,7 +98,7 @@ fn the_calling_threads_context_is_preserved() {
 }
 
 #[test]
-fn a_reused_address_is_different_memory() {
+fn a_copier_refuses_new_memory_at_a_reused_address() {
     for (kind, runtime) in DISCOVERING {
         let Some(fake) = runtime.load() else { return };
         let (at, copier) = held(&fake, kind, Place::Device, 4096);
@@ -117,7 +117,7 @@ fn a_reused_address_is_different_memory() {
 }
 
 #[test]
-fn devices_of_level_zero_are_counted_by_driver() {
+fn devices_of_level_zero_are_numbered_by_driver() {
     let Some(fake) = LEVEL_ZERO.load() else {
         return;
     };
@@ -169,7 +169,7 @@ fn memory_of_a_sub_device_is_copied_by_its_device() {
 }
 
 #[test]
-fn a_device_without_host_memory_still_gets_one_stream() {
+fn a_device_without_host_memory_opens_at_most_one_stream() {
     let Some(fake) = SYNAPSE_AI.load() else {
         return;
     };
@@ -212,7 +212,7 @@ impl tracing::Subscriber for Warnings {
 }
 
 #[test]
-fn accesses_that_fail_do_not_fill_the_log() {
+fn failing_accesses_do_not_flood_the_log() {
     let Some(fake) = CUDA.load() else { return };
     let (at, held) = held(&fake, Kind::Cuda, Place::Device, 64);
     // SAFETY: the memory is the fake's, for copies.
@@ -234,7 +234,7 @@ fn accesses_that_fail_do_not_fill_the_log() {
 }
 
 #[test]
-fn memory_of_another_runtime_is_named() {
+fn a_refusal_names_the_runtime_that_owns_the_memory() {
     let Some(fake) = ROCR.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     // Loads the library.
@@ -255,7 +255,7 @@ fn memory_of_another_runtime_is_named() {
 }
 
 #[test]
-fn the_programs_claims_are_compared_with_the_drivers() {
+fn memory_that_is_not_as_the_program_says_is_refused() {
     let Some(fake) = CUDA.load() else { return };
     let at = fake.alloc(Place::Device, 1, 4096);
     let host = fake.alloc(Place::Host, 0, 4096);
@@ -335,7 +335,7 @@ fn a_failing_runtime_causes_faults_until_it_recovers() {
 }
 
 #[test]
-fn memory_of_any_kind_is_found_at_each_copy() {
+fn the_kind_of_memory_is_determined_at_each_copy() {
     let Some(fake) = CUDA.load() else { return };
     rkey_base::copy::install().unwrap();
     discover::load_all();

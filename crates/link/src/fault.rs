@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_lose_nothing() {
+    fn delays_lose_no_fragment() {
         let plan = FaultPlan {
             hide: 128,
             full: 100,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn garbling_is_visible_and_repeatable() {
+    fn a_plan_garbles_the_same_headers_for_the_same_seed() {
         let plan = FaultPlan {
             garble: 128,
             ..FaultPlan::default()
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_goes_down_in_the_middle() {
+    fn a_link_goes_down_after_the_planned_number_of_fragments() {
         let plan = FaultPlan {
             down_after: Some(50),
             ..FaultPlan::default()

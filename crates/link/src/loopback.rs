@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_pending_once_everything_is_done() {
+    fn a_loopback_has_nothing_pending_once_all_fragments_are_done() {
         let mut link = Loopback::new(NodeId::default());
         assert!(!link.pending());
         let views = link.poll_views();

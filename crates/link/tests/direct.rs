@@ -67,7 +67,7 @@ impl Setup {
 }
 
 #[test]
-fn copies_go_to_the_right_place() {
+fn copies_through_a_lease_go_to_their_offsets() {
     let s = setup(1 << 20, Sharing::ReadWrite);
     let (_, mut map) = s.lease(5000, 700_000, true);
     let bytes: Vec<u8> = (0..600_000u32).map(|i| (i / 3) as u8).collect();
@@ -115,7 +115,7 @@ fn atomics_return_the_old_value_and_check_their_range() {
 
 /// In a lease that does not begin at a multiple of 8, a multiple of 8 is not a valid offset for an atomic.
 #[test]
-fn a_misaligned_atomic_is_refused_by_its_address() {
+fn an_atomic_in_an_unaligned_lease_is_checked_by_its_address() {
     let s = setup(4096, Sharing::ReadWrite);
     let (_, mut map) = s.lease(4, 64, true);
     assert_eq!(map.fetch_add(4, 5).unwrap(), 0);
@@ -131,7 +131,7 @@ fn a_misaligned_atomic_is_refused_by_its_address() {
 }
 
 #[test]
-fn bounds_and_rights_are_enforced() {
+fn a_lease_enforces_its_bounds_and_rights() {
     let s = setup(8192, Sharing::ReadWrite);
     let (_, mut map) = s.lease(100, 200, true);
     assert_eq!((map.len(), map.is_writable()), (200, true));

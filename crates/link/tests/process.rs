@@ -16,10 +16,15 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "RKEY_LINK_TEST_ROLE";
 const NAME: &str = "RKEY_LINK_TEST_NAME";
 
-/// Starts this binary again, to run only `child` in the given role.
+/// Starts this binary again, to run only `code_of_the_child_process` in the given role.
 fn start(role: &str, name: &[u8]) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "code_of_the_child_process",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(ROLE, role)
         .env(NAME, std::str::from_utf8(name).unwrap())
         .stdout(std::process::Stdio::null())
@@ -29,7 +34,7 @@ fn start(role: &str, name: &[u8]) -> Child {
 
 /// The other process's code; does nothing when the suite runs it as a test.
 #[test]
-fn child() {
+fn code_of_the_child_process() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
@@ -391,7 +396,7 @@ fn child_writes_directly(mut link: ShmLink) {
 /// The owner revokes leases of another process that writes as fast as it can: nothing is written
 /// after `revoke` has returned.
 #[test]
-fn leases_can_be_revoked_from_another_process() {
+fn leases_of_another_process_can_be_revoked() {
     let (link, child) = with_child("direct");
     let board = link.lease_board().unwrap();
     // The owner's own view of the memory, without unsafe code: a second link to ourselves.

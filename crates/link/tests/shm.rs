@@ -15,7 +15,7 @@ use rkey_link::{
 use std::os::fd::AsFd as _;
 
 #[test]
-fn both_sides_introduce_themselves() {
+fn both_sides_learn_the_node_and_capabilities_of_the_other() {
     let (requester, responder) = pair();
     assert_eq!(requester.node(), NodeId { pid: 2, nonce: 22 });
     assert_eq!(responder.node(), NodeId { pid: 1, nonce: 11 });
@@ -231,7 +231,7 @@ fn remote_iovecs_can_be_switched_off() {
 }
 
 #[test]
-fn a_sleeper_is_woken_once() {
+fn a_sleeping_responder_is_woken_once() {
     let (mut requester, responder) = pair();
     let view = responder.poll_view();
     let probe = Header::new(Op::Probe);
@@ -301,7 +301,7 @@ fn devices_can_exchange_control_messages() {
 }
 
 #[test]
-fn the_end_of_a_peer_is_detected_and_its_last_fragments_can_still_be_received() {
+fn the_last_fragments_of_a_peer_that_has_ended_are_received() {
     let (mut requester, mut responder) = pair();
     requester
         .send_request(&Header::new(Op::Probe), |_| Ok(()))
@@ -368,7 +368,7 @@ fn the_listener_learns_the_purpose_and_the_node_of_a_request() {
 }
 
 #[test]
-fn a_name_can_be_bound_only_once() {
+fn a_listener_name_can_be_bound_only_once() {
     let (_listener, name) = listen();
     let again = rkey_link::shm::Listener::bind(&name).unwrap_err();
     assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
@@ -392,7 +392,7 @@ fn a_connection_can_request_something_other_than_a_link() {
 }
 
 #[test]
-fn other_users_are_allowed_only_if_configured() {
+fn a_listener_open_to_all_users_accepts_connections() {
     // The uid cannot be changed here; the test can only show that the policy is applied.
     let (listener, name) = listen();
     let open = LinkConfig {

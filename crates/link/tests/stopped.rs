@@ -29,7 +29,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Runs in the child process; does nothing when the suite runs it as a test. For each link, takes one request and
 /// writes to the memory that it names until that fails, with short or long pushes.
 #[test]
-fn child() {
+fn code_of_the_child_process() {
     let Ok(name) = std::env::var(NAME) else {
         return;
     };
@@ -103,7 +103,12 @@ impl Drop for Running {
 fn a_stopped_responder_writes_nothing_when_it_continues() {
     let name = unique_name();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "code_of_the_child_process",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(NAME, std::str::from_utf8(&name).unwrap())
         .stdout(std::process::Stdio::null())
         .spawn()

@@ -72,7 +72,7 @@ mod tests {
 
     /// Other builds compute the same values.
     #[test]
-    fn codes_never_change() {
+    fn authorization_codes_never_change() {
         let asked = ask(b"a key", DEVICE, 7471);
         let answered = answer(b"a key", DEVICE, &asked);
         assert_eq!(

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_round_trip() {
+    fn commit_requests_round_trip() {
         let range = |key| RemoteRange {
             addr: 5,
             len: 6,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_requests_are_refused() {
+    fn malformed_commit_requests_are_refused() {
         assert_eq!(decode(&[0; RANGE_LEN - 1]), Err(CommitError::Malformed));
         assert_eq!(decode(&[0; 9 * RANGE_LEN]), Err(CommitError::Malformed));
         assert_eq!(decode(&[0xff; RANGE_LEN]), Err(CommitError::UnknownKey));

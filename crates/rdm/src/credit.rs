@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_are_counted() {
+    fn credit_for_empty_messages_is_returned_in_halves() {
         let (mut credit, mut window) = (Credit::default(), Window::default());
         let mut told = 0;
         for _ in 0..10 * MESSAGES {

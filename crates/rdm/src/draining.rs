@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_pause_in_between() {
+    fn checks_of_draining_operations_are_spaced_by_a_pause() {
         let (mut draining, now) = (Draining::<_, ()>::default(), Instant::now());
         draining.push("send", None);
         for ended in draining.take_due(now) {

@@ -216,7 +216,7 @@ mod tests {
 
     /// Each side decides for itself.
     #[test]
-    fn only_endpoints_of_one_type_and_one_key_are_admitted() {
+    fn only_endpoints_of_the_same_type_and_key_are_admitted() {
         let ours = admission(3, b"a key", HERE);
         let there = Destination {
             address: name(2),

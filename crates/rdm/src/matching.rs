@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_may_stay_and_be_canceled() {
+    fn a_receive_that_stays_posted_after_a_match_can_be_canceled() {
         let mut queue = Queue::default();
         queue.post(tag(0), "long");
         assert_eq!(

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn other_operations_numbers_are_not_plain() {
+    fn numbers_of_tracked_operations_are_not_those_of_plain_operations() {
         let mut operations = Operations::default();
         let first = operations.add(7);
         assert_eq!(Plain::of(first), None);

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_reported_once_and_then_forgotten() {
+    fn a_failure_to_connect_is_reported_once_and_then_forgotten() {
         let (mut peers, now) = (Table::default(), Instant::now());
         let it = peers.at(address(1));
         peers[it].failed = Some(("why", now));

@@ -30,7 +30,7 @@ mod tests {
     use rkey_core::LocalKey;
 
     #[test]
-    fn a_part_begins_and_ends_inside_elements() {
+    fn a_part_of_a_scatter_list_may_begin_and_end_inside_an_entry() {
         let key = LocalKey(7);
         let sge = |addr, len| Sge { addr, len, key };
         let all = [sge(100, 10), sge(200, 0), sge(300, 5)];

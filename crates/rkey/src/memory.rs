@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_inside_or_refused() {
+    fn empty_ranges_and_ranges_outside_a_region_are_refused() {
         assert_eq!(resolve("region", 10, &(..)).unwrap(), (0, 10));
         assert_eq!(resolve("region", 10, &(2..=9)).unwrap(), (2, 8));
         for bad in [3..3, 0..11, 10..11, u64::MAX..u64::MAX] {

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn another_type_is_named_on_both_sides() {
+    fn a_message_of_another_type_is_refused_with_both_types_named() {
         assert_eq!(open::<String>(&message("a string")).unwrap(), "a string");
         let why = open::<u32>(&message("a string")).unwrap_err();
         assert_eq!(
@@ -289,7 +289,7 @@ mod tests {
     /// A hostile peer may send a message that is truncated, or that has extra bytes, a false hash, or a description
     /// with terminal escapes.
     #[test]
-    fn any_bytes_cause_at_most_an_error() {
+    fn malformed_messages_cause_an_error_and_no_panic() {
         let good = message("a string");
         for len in 0..good.len() {
             assert!(open::<String>(&good[..len]).is_err(), "{len} bytes");

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_bits_are_refused() {
+    fn unknown_access_bits_are_refused() {
         let odd = RegionOptions::new(Access::from_bits_retain(1 << 30));
         assert!(matches!(odd.checked_access(), Err(Error::Rights(_))));
     }

@@ -94,7 +94,7 @@ fn a_cache_ends_with_its_scope() {
 
 /// A cached region can only be the source of our own operations.
 #[test]
-fn cached_memory_is_only_a_source_for_its_owner() {
+fn cached_memory_can_only_be_the_source_of_its_owners_operations() {
     let pair = Pair::new();
     let (_region, key) = pair.region(100, ALL);
     let bytes = pattern(1, 100);
@@ -142,7 +142,7 @@ fn an_inspection_shows_the_cache() {
 /// Runs the next test in a process with these variables of `fi_mr(3)`. Returns what it prints about the cache.
 fn with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_program_with_variables", "--nocapture"]);
+    command.args(["--exact", "child_with_cache_variables", "--nocapture"]);
     for variable in ["MAX_COUNT", "MAX_SIZE", "MONITOR"] {
         command.env_remove(format!("FI_MR_CACHE_{variable}"));
     }
@@ -158,7 +158,7 @@ fn with(variables: &[(&str, &str)]) -> String {
 const STARTED: &str = "RKEY_TEST_CACHED";
 
 #[test]
-fn a_program_with_variables() {
+fn child_with_cache_variables() {
     if std::env::var_os(STARTED).is_none() {
         return;
     }
@@ -182,7 +182,7 @@ fn a_program_with_variables() {
 
 /// Proves partly: FI-234, FI-235, FI-237, FI-238, FI-239, FI-240, FI-I47 (through the Rust API)
 #[test]
-fn the_variables_of_the_manual_page_apply() {
+fn the_cache_obeys_the_variables_of_the_manual_page() {
     let unset = "3 hits, 3 misses, 0 not cached, 3 entries, 300 B; none; off: None";
     assert_eq!(with(&[]), unset);
     assert_eq!(with(&[("FI_MR_CACHE_MONITOR", "kdreg3")]), unset);

@@ -182,7 +182,7 @@ fn without_a_listener_the_connection_is_refused() {
 }
 
 #[test]
-fn an_unaccepted_request_is_refused_with_its_listener() {
+fn a_pending_request_is_refused_when_its_listener_is_dropped() {
     let Pair {
         client, listener, ..
     } = Pair::new();
@@ -268,7 +268,7 @@ fn dropping_a_connection_disconnects() {
 }
 
 #[test]
-fn a_peer_that_has_given_up_cannot_be_accepted() {
+fn a_request_whose_client_has_given_up_cannot_be_accepted() {
     let impatient = Device::builder().timeout(Duration::from_millis(300));
     let pair = Pair::with(impatient.open().unwrap());
     let error = pair.client.connect_cm(pair.address(), b"").unwrap_err();
@@ -292,7 +292,7 @@ fn a_peer_that_has_given_up_cannot_be_accepted() {
 }
 
 #[test]
-fn a_port_has_one_listener_and_is_free_after_it() {
+fn a_port_has_one_listener_and_is_free_when_the_listener_is_dropped() {
     let pair = Pair::new();
     let address = pair.address();
     for device in [&pair.server, &pair.client] {
@@ -327,7 +327,7 @@ fn a_listener_at_a_wildcard_is_reached_at_every_address() {
 }
 
 #[test]
-fn a_device_connects_to_itself_and_many_threads_connect_at_once() {
+fn many_threads_can_connect_a_device_to_itself_at_once() {
     let device = device();
     let listener = device.listen_cm("127.0.0.1:0").unwrap();
     let (address, done) = (listener.address(), AtomicBool::new(false));
@@ -380,7 +380,7 @@ const ADDRESS: &str = "RKEY_TEST_CM_VICTIM_OF";
 
 /// This is not a separate test but the other process of the test below.
 #[test]
-fn victim() {
+fn peer_that_is_killed() {
     let Ok(address) = std::env::var(ADDRESS) else {
         return;
     };
@@ -392,7 +392,7 @@ fn victim() {
 
 fn start_victim(address: SocketAddr) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim", "--quiet"])
+        .args(["--exact", "peer_that_is_killed", "--quiet"])
         .env(ADDRESS, address.to_string())
         .stdout(std::process::Stdio::null())
         .spawn()

@@ -2,7 +2,7 @@
 //! prevent.
 
 #[test]
-fn the_compiler_rejects_each_mistake() {
+fn the_compiler_rejects_each_program_that_misuses_the_api() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/*.rs");
 }

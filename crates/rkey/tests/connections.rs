@@ -62,7 +62,7 @@ fn data_of_every_length_arrives_in_both_directions() {
 }
 
 #[test]
-fn both_sides_can_be_owner_and_visitor() {
+fn both_sides_of_a_connection_can_write_to_each_others_memory() {
     let pair = Pair::new();
     let ours = pair.visitor.register(vec![0u8; 64], ALL).unwrap();
     let (theirs, key) = pair.region(64, ALL);
@@ -230,7 +230,7 @@ fn a_message_never_overtakes_the_data_before_it() {
 struct Nested(Option<Box<Nested>>);
 
 #[test]
-fn a_message_that_is_too_long_or_of_another_type_is_only_an_error() {
+fn a_message_too_long_or_of_another_type_ends_no_connection() {
     let pair = Pair::new();
     let long = "x".repeat(5000);
     assert!(matches!(
@@ -294,7 +294,7 @@ fn a_message_that_is_too_long_or_of_another_type_is_only_an_error() {
 }
 
 #[test]
-fn memory_is_sent_directly_into_memory() {
+fn a_region_is_sent_directly_into_a_region_of_the_peer() {
     let pair = Pair::new();
     let (source, sink) = (
         pair.local(100_000),
@@ -489,7 +489,7 @@ fn blocking_calls_end_at_their_time_limit() {
 }
 
 #[test]
-fn types_are_send_and_sync_where_they_should_be() {
+fn public_types_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Device>();
     shared::<Connection>();

@@ -100,7 +100,7 @@ fn messages_match_by_tag_mask_and_sender() {
 }
 
 #[test]
-fn one_senders_messages_match_in_order_with_tagged_and_untagged_apart() {
+fn tagged_and_untagged_messages_of_a_sender_each_match_in_order() {
     let (left, right) = (endpoint(), endpoint());
     for n in 0..20u8 {
         left.send_tagged(right.address(), 5, [n])
@@ -128,7 +128,7 @@ fn one_senders_messages_match_in_order_with_tagged_and_untagged_apart() {
 
 /// The sender exceeds its credit, so it waits until the receiver takes messages.
 #[test]
-fn unexpected_messages_are_kept_and_a_sender_waits_for_its_credit() {
+fn unexpected_messages_are_kept_and_their_sender_waits_for_credit() {
     let (left, right) = (endpoint(), endpoint());
     const COUNT: u32 = 3000;
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn unexpected_messages_are_kept_and_a_sender_waits_for_its_credit() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_an_error_and_the_next_one_arrives() {
+fn a_truncated_message_is_an_error_and_the_next_message_arrives() {
     let (left, right) = (endpoint(), endpoint());
     for len in [100, 1 << 20] {
         let short = right.receive_tagged(1, None, vec![0; 99]).unwrap();
@@ -273,7 +273,7 @@ fn many_threads_share_an_endpoint() {
 }
 
 #[test]
-fn peers_read_and_write_memory_and_a_denial_breaks_nothing() {
+fn an_endpoint_keeps_working_after_denied_accesses() {
     let (owner, visitor) = (endpoint(), endpoint());
     let region = owner
         .register(vec![0u8; 1 << 20], Access::REMOTE_WRITE)
@@ -323,7 +323,7 @@ fn peers_read_and_write_memory_and_a_denial_breaks_nothing() {
 
 /// The endpoint's own local key covers all memory of the process: programs cannot use it.
 #[test]
-fn the_local_keys_of_an_endpoint_are_refused_elsewhere() {
+fn the_internal_local_key_of_an_endpoint_cannot_be_used_by_programs() {
     let device = device();
     let endpoint = device.endpoint().unwrap();
     let mine = endpoint.register(vec![7u8; 8], Access::empty()).unwrap();
@@ -362,7 +362,7 @@ fn a_peer_that_closes_its_endpoint_is_reported() {
 }
 
 #[test]
-fn an_address_without_an_endpoint_is_an_error() {
+fn sending_to_an_address_without_an_endpoint_is_an_error() {
     let left = endpoint();
     // Listeners get free ports only from 49152, so no other program gets this one while the endpoint searches.
     let to: Address = "127.0.0.1:1".parse().unwrap();
@@ -401,7 +401,7 @@ fn an_address_belongs_to_one_endpoint() {
 }
 
 #[test]
-fn types_are_send_and_sync_where_they_should_be() {
+fn public_types_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Endpoint>();
     shared::<Sending>();

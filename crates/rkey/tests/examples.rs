@@ -36,37 +36,37 @@ fn run(name: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn two_process_write() {
+fn the_two_process_write_example_works() {
     let text = run("two_process_write", &[]);
     assert!(text.contains("hello from the other process"), "{text}");
     assert!(text.contains("at most 7 B fit there"), "{text}");
 }
 
 #[test]
-fn shared_counter() {
+fn the_shared_counter_example_works() {
     assert!(run("shared_counter", &["3", "300"]).contains("the counter says 900"));
 }
 
 #[test]
-fn kv_store() {
+fn the_kv_store_example_works() {
     let text = run("kv_store", &[]);
     assert!(text.contains("both clients are done"), "{text}");
     assert!(text.contains("remote write"), "{text}");
 }
 
 #[test]
-fn send_file() {
+fn the_send_file_example_works() {
     assert!(run("send_file", &[]).contains("the copy matches the file"));
 }
 
 #[test]
-fn task_farm() {
+fn the_task_farm_example_works() {
     let text = run("task_farm", &["3", "100000"]);
     assert!(text.contains("9592 primes below 100000"), "{text}");
 }
 
 #[test]
-fn c_peer() {
+fn the_c_peer_example_works() {
     let text = run("c_peer", &[]);
     assert!(
         text.contains("the owner's memory: hello from Rust"),

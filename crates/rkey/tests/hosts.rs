@@ -68,7 +68,7 @@ fn address() -> Option<String> {
 
 /// This is not a separate test but the server of [`programs_on_two_hosts_connect_through_the_connection_manager`].
 #[test]
-fn cm_server() {
+fn cm_server_on_one_host() {
     let Some(address) = address() else { return };
     let device = device();
     let domain = device.domain().unwrap();
@@ -90,7 +90,7 @@ fn cm_server() {
 
 /// This is not a separate test but the client of [`programs_on_two_hosts_connect_through_the_connection_manager`].
 #[test]
-fn cm_client() {
+fn cm_client_on_the_other_host() {
     let Some(address) = address() else { return };
     let device = device();
     let local = device
@@ -127,13 +127,13 @@ fn cm_client() {
 #[test]
 fn programs_on_two_hosts_connect_through_the_connection_manager() {
     for mtu in [1500, 4400] {
-        run("cm_server", "cm_client", mtu);
+        run("cm_server_on_one_host", "cm_client_on_the_other_host", mtu);
     }
 }
 
 /// This is not a separate test but the server of [`programs_on_two_hosts_connect`].
 #[test]
-fn server() {
+fn server_on_one_host() {
     let Some(address) = address() else { return };
     let device = device();
     let region = device
@@ -162,7 +162,7 @@ fn server() {
 
 /// This is not a separate test but the client of [`programs_on_two_hosts_connect`].
 #[test]
-fn client() {
+fn client_on_the_other_host() {
     let Some(address) = address() else { return };
     let device = device();
     let local = device
@@ -197,7 +197,7 @@ fn client() {
 
 #[test]
 fn programs_on_two_hosts_connect() {
-    run("server", "client", 1500);
+    run("server_on_one_host", "client_on_the_other_host", 1500);
 }
 
 /// This is not a separate test but the client of [`strangers_do_not_keep_a_client_from_a_listener`].
@@ -233,7 +233,7 @@ fn client_among_strangers() {
     let mut stream = stranger();
     stream.write_all(&request(1 << 24)).unwrap();
     assert!(!matches!(stream.read(&mut [0]), Ok(1..)), "it is dropped");
-    client();
+    client_on_the_other_host();
     drop((silent, attackers, requests));
 }
 
@@ -261,12 +261,12 @@ fn request(qpn: u32) -> Vec<u8> {
 
 #[test]
 fn strangers_do_not_keep_a_client_from_a_listener() {
-    run("server", "client_among_strangers", 1500);
+    run("server_on_one_host", "client_among_strangers", 1500);
 }
 
 /// This is not a separate test but the client of [`only_a_program_with_a_wire_listens_for_other_hosts`].
 #[test]
-fn client_of_nobody() {
+fn client_without_a_listener() {
     let Some(address) = address() else { return };
     let device = Device::builder().timeout(Duration::from_millis(300));
     let error = device
@@ -284,20 +284,20 @@ fn only_a_program_with_a_wire_listens_for_other_hosts() {
         return;
     };
     let address = format!("{}:7471", ADDRESSES[0][0]);
-    let mut server = start_server(&hosts, "server", &address, "off");
-    let client = start(&hosts, 1, "client_of_nobody", &address, "auto");
+    let mut server = start_server(&hosts, "server_on_one_host", &address, "off");
+    let client = start(&hosts, 1, "client_without_a_listener", &address, "auto");
     let client = client.wait_with_output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(client.status.success(), "{client:?}");
 }
 
-/// How many connections [`the_last_message_counts_although_its_receiver_exits`] makes.
+/// How many connections [`sending_the_last_message_succeeds_although_its_receiver_exits`] makes.
 const LAST_MESSAGES: usize = 40;
 
-/// This is not a separate test but the server of [`the_last_message_counts_although_its_receiver_exits`].
+/// This is not a separate test but the server of [`sending_the_last_message_succeeds_although_its_receiver_exits`].
 #[test]
-fn server_that_leaves() {
+fn server_that_exits() {
     let Some(address) = address() else { return };
     let device = device();
     let listener = device.listen(address.as_str()).unwrap();
@@ -309,9 +309,9 @@ fn server_that_leaves() {
     }
 }
 
-/// This is not a separate test but the client of [`the_last_message_counts_although_its_receiver_exits`].
+/// This is not a separate test but the client of [`sending_the_last_message_succeeds_although_its_receiver_exits`].
 #[test]
-fn client_of_a_server_that_leaves() {
+fn client_of_a_server_that_exits() {
     let Some(address) = address() else { return };
     let device = device();
     for number in 0..LAST_MESSAGES {
@@ -324,6 +324,6 @@ fn client_of_a_server_that_leaves() {
 }
 
 #[test]
-fn the_last_message_counts_although_its_receiver_exits() {
-    run("server_that_leaves", "client_of_a_server_that_leaves", 1500);
+fn sending_the_last_message_succeeds_although_its_receiver_exits() {
+    run("server_that_exits", "client_of_a_server_that_exits", 1500);
 }

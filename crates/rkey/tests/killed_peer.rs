@@ -17,7 +17,7 @@ const LEN: usize = 4 << 20;
 
 /// This is not a separate test but the other process of the tests below.
 #[test]
-fn victim() {
+fn peer_that_is_killed() {
     let Ok(address) = std::env::var(ADDRESS) else {
         return;
     };
@@ -39,7 +39,7 @@ fn victim() {
 
 /// This is not a separate test but the other process of the test about endpoints.
 #[test]
-fn endpoint_victim() {
+fn endpoint_that_is_killed() {
     let Ok(address) = std::env::var(ENDPOINT) else {
         return;
     };
@@ -53,12 +53,12 @@ fn endpoint_victim() {
 }
 
 #[test]
-fn a_killed_endpoint_fails_its_operations_and_others_continue() {
+fn operations_with_a_killed_endpoint_fail_and_others_continue() {
     let endpoint = device().endpoint().unwrap();
     let address = endpoint.address().to_string();
     for round in 0..2u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "endpoint_victim", "--quiet"])
+            .args(["--exact", "endpoint_that_is_killed", "--quiet"])
             .env(ENDPOINT, &address)
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -97,7 +97,7 @@ fn a_killed_endpoint_fails_its_operations_and_others_continue() {
 fn start(device: &Device) -> (Child, rkey::Connection) {
     let listener = device.listen("127.0.0.1:0").unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim", "--quiet"])
+        .args(["--exact", "peer_that_is_killed", "--quiet"])
         .env(ADDRESS, listener.address().to_string())
         .stdout(std::process::Stdio::null())
         .spawn()
@@ -110,7 +110,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn the_survivor_soon_gets_an_error_and_leaks_nothing() {
+fn the_survivor_of_a_killed_peer_gets_an_error_and_leaks_nothing() {
     let device = device();
     let domain = device.domain().unwrap();
     let ours = domain.register(vec![0u8; LEN], ALL).unwrap();
@@ -214,7 +214,7 @@ fn a_mapping_of_a_dead_owner_returns_an_error() {
 
 /// This is not a separate test but the other process of the test below.
 #[test]
-fn sleeper() {
+fn peer_that_sleeps() {
     let Ok(address) = std::env::var("RKEY_TEST_SLEEPER_OF") else {
         return;
     };
@@ -243,7 +243,7 @@ fn no_peer_writes_after_a_queue_pair_was_shut_down() {
     let device = device();
     let listener = device.listen("127.0.0.1:0").unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sleeper", "--quiet"])
+        .args(["--exact", "peer_that_sleeps", "--quiet"])
         .env("RKEY_TEST_SLEEPER_OF", listener.address().to_string())
         .env("RKEY_RING_BYTES", "64k")
         .stdout(std::process::Stdio::null())

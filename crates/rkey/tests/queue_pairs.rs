@@ -126,7 +126,7 @@ fn sends_fill_receives_and_writes_can_carry_immediate_data() {
 }
 
 #[test]
-fn windows_of_type_two_belong_to_a_queue_pair_and_are_invalidated_by_either_side() {
+fn a_type_2_window_is_invalidated_by_either_side_of_its_queue_pair() {
     let (one, two) = ends();
     let region = two.domain.register(vec![0u8; 4096], ALL).unwrap();
     let window = two.domain.window_of(WindowKind::Type2B).unwrap();
@@ -189,7 +189,7 @@ fn windows_of_type_two_belong_to_a_queue_pair_and_are_invalidated_by_either_side
 }
 
 #[test]
-fn type_one_binds_can_be_posted_too() {
+fn binds_of_type_1_windows_can_be_posted() {
     let (one, two) = ends();
     let region = two.domain.register(vec![0u8; 64], ALL).unwrap();
     let window = two.domain.window().unwrap();
@@ -206,7 +206,7 @@ fn type_one_binds_can_be_posted_too() {
 }
 
 #[test]
-fn a_stale_local_part_is_refused_when_it_is_used() {
+fn a_posted_write_from_a_deregistered_region_is_refused() {
     let (one, two) = ends();
     let target = two.domain.register(vec![0u8; 64], ALL).unwrap();
     let local = one.domain.register(vec![1u8; 64], Access::empty()).unwrap();
@@ -284,7 +284,7 @@ fn a_queue_pair_grants_only_the_rights_it_was_built_with() {
 }
 
 #[test]
-fn refusals_can_be_survived_if_both_ends_opt_in() {
+fn queue_pairs_survive_refusals_if_both_ends_opt_in() {
     let build = |device: &Device| {
         let domain = device.domain().unwrap();
         let queue = domain.completion_queue(64).unwrap();
@@ -322,7 +322,7 @@ fn refusals_can_be_survived_if_both_ends_opt_in() {
 }
 
 #[test]
-fn a_bind_cannot_carry_its_own_rules() {
+fn a_posted_bind_cannot_bypass_the_rules_of_published_memory() {
     use rkey::{SendRequest, Work};
     let (one, _two) = ends();
     let published = one.domain.publish(vec![1u8; 64]).unwrap();

@@ -13,7 +13,7 @@ fn reason(outcome: rkey::Result<()>) -> Reason {
 }
 
 #[test]
-fn the_buffer_is_returned_at_the_same_address_with_the_written_bytes() {
+fn deregistering_returns_the_same_buffer_with_the_written_bytes() {
     let pair = Pair::new();
     let buffer = vec![1u8; 5000];
     let address = buffer.as_ptr();
@@ -138,7 +138,7 @@ fn a_key_can_have_fewer_rights_than_its_region_but_never_more() {
 }
 
 #[test]
-fn ranges_outside_are_refused_before_anything_is_sent() {
+fn ranges_outside_a_region_are_refused_before_anything_is_sent() {
     let pair = Pair::new();
     let (region, key) = pair.region(100, ALL);
     let local = pair.local(50);
@@ -243,7 +243,7 @@ fn published_bytes_never_change() {
 }
 
 #[test]
-fn borrowed_memory_is_ours_again_after_the_scope() {
+fn memory_registered_in_a_scope_is_inaccessible_after_the_scope() {
     let pair = Pair::new();
     let mut bytes = pattern(2, 300);
     let constant = pattern(3, 300);
@@ -363,7 +363,7 @@ fn a_window_is_bound_rebound_and_unbound() {
 }
 
 #[test]
-fn domains_are_isolated() {
+fn a_domain_cannot_access_the_regions_of_another_domain() {
     let pair = Pair::new();
     let other = pair.owner.device().new_domain().unwrap();
     let region = other.register(vec![0u8; 8], ALL).unwrap();
@@ -440,7 +440,7 @@ fn regions_can_be_addressed_from_zero_or_by_a_chosen_address_and_key() {
 }
 
 #[test]
-fn regions_and_windows_of_two_devices_do_not_mix() {
+fn a_window_cannot_be_bound_to_a_region_of_another_device() {
     let pair = Pair::new();
     let (other, mine) = (device(), &pair.owner);
     let elsewhere = other.domain().unwrap();

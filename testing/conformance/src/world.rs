@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "without a grant")]
-    fn the_check_detects_a_change() {
+    fn the_check_detects_a_change_without_a_grant() {
         let world = world();
         world.memory.write(BASE + GUARD * PART + 100, &[9]);
         world.check();

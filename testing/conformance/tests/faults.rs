@@ -435,7 +435,7 @@ fn faults_in_receive_buffers_are_errors_at_both_sides() {
 ///
 /// Proves: FI-064
 #[test]
-fn a_region_follows_its_pages() {
+fn a_region_reaches_pages_that_are_mapped_later_at_its_addresses() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         let memory = Mapped::reserved(LEN);
@@ -489,7 +489,7 @@ impl Drop for Stop<'_> {
 /// Pages vanish and return during large writes and reads: each transfer succeeds or fails, none hangs, no process
 /// gets a signal, and memory next to the region is unchanged.
 #[test]
-fn transfers_survive_vanishing_and_returning_pages() {
+fn transfers_succeed_or_fail_while_pages_vanish_and_return() {
     for direct in ["auto", "off"] {
         let pair = Pair::new(direct);
         let memory = Mapped::new(LEN + 2 * PAGE, None);

@@ -48,67 +48,67 @@ fn soak(name: &str) {
 }
 
 #[test]
-fn slots() {
+fn hostile_ring_slots_do_no_harm() {
     soak("slot");
 }
 
 #[test]
-fn control_messages_of_links() {
+fn hostile_control_messages_of_links_do_no_harm() {
     soak("packet");
 }
 
 #[test]
-fn packets_of_connections() {
+fn hostile_connection_packets_do_no_harm() {
     soak("connect");
 }
 
 #[test]
-fn datagrams_of_other_hosts() {
+fn hostile_datagrams_of_other_hosts_do_no_harm() {
     soak("datagram");
 }
 
 #[test]
-fn denials() {
+fn hostile_denials_do_no_harm() {
     soak("denial");
 }
 
 #[test]
-fn raw_keys() {
+fn hostile_raw_keys_do_no_harm() {
     soak("raw_key");
 }
 
 #[test]
-fn remote_keys() {
+fn hostile_remote_keys_do_no_harm() {
     soak("remote_key");
 }
 
 #[test]
-fn engines() {
+fn hostile_messages_to_an_engine_do_no_harm() {
     soak("engine");
 }
 
 #[test]
-fn messages_of_libfabric() {
+fn hostile_libfabric_messages_do_no_harm() {
     soak("fabric");
 }
 
 #[test]
-fn messages_of_udapl() {
+fn hostile_udapl_messages_do_no_harm() {
     soak("udapl");
 }
 
 #[test]
-fn messages_of_the_connection_manager() {
+fn hostile_connection_manager_messages_do_no_harm() {
     soak("cm");
 }
 
 #[test]
-fn datagrams_of_roce() {
+fn hostile_roce_datagrams_do_no_harm() {
     soak("roce");
 }
 
 #[test]
-fn packets_for_a_queue_pair_of_roce() {
+fn hostile_roce_packets_to_a_queue_pair_do_no_harm() {
     soak("roce_queue_pair");
 }
 

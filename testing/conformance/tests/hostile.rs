@@ -249,10 +249,10 @@ fn a_peer_that_claims_to_copy_forever_delays_only_its_own_regions() {
 
 /// Each of many threads gets only a little processor time, so none of them uses enough to be cleared in time.
 #[test]
-fn a_peer_whose_threads_claim_to_copy_forever_delays_only_its_own_regions() {
+fn a_peer_whose_threads_claim_to_copy_delays_only_its_own_regions() {
     match role() {
         None => is_no_hindrance(
-            "a_peer_whose_threads_claim_to_copy_forever_delays_only_its_own_regions",
+            "a_peer_whose_threads_claim_to_copy_delays_only_its_own_regions",
             "peer",
         ),
         Some(_) => peer_that_never_rests(16),

@@ -119,8 +119,8 @@ fn run_role() -> bool {
 /// Another user finds neither our listener nor our device; if it knows the name anyway, the device closes the
 /// connection. With `RKEY_SHARE=all` at both ends the two can connect.
 #[test]
-fn other_users_are_isolated_unless_shared() {
-    const TEST: &str = "other_users_are_isolated_unless_shared";
+fn other_users_reach_no_device_unless_both_sides_share() {
+    const TEST: &str = "other_users_reach_no_device_unless_both_sides_share";
     if run_role() {
         return;
     }
@@ -161,8 +161,8 @@ fn other_users_are_isolated_unless_shared() {
 /// A peer's identity belongs to its process: a process of any user that knows it can neither make a link with it nor
 /// pose as the device itself. The peer is not disturbed.
 #[test]
-fn identities_belong_to_their_processes() {
-    const TEST: &str = "identities_belong_to_their_processes";
+fn no_process_can_use_the_identity_of_another_process() {
+    const TEST: &str = "no_process_can_use_the_identity_of_another_process";
     if run_role() {
         return;
     }
@@ -237,8 +237,8 @@ fn elsewhere(test: &str, role: &str, place: std::net::SocketAddr) -> Option<std:
 
 /// The same user in another network namespace cannot be reached, even with `RKEY_SHARE=all`.
 #[test]
-fn other_network_namespaces_are_isolated() {
-    const TEST: &str = "other_network_namespaces_are_isolated";
+fn processes_in_other_network_namespaces_cannot_connect() {
+    const TEST: &str = "processes_in_other_network_namespaces_cannot_connect";
     match role().as_deref() {
         Some("shared") => {
             let side = Side::with(shared(), seed_of(13));

@@ -18,7 +18,7 @@ use rkey_device::{Cq, Listener, Qp, Share};
 use rkey_engine::{QpState, RecvRequest, SendRequest, Status, Work};
 use rkey_link::NodeId;
 
-const TEST: &str = "the_survivor_of_a_kill_in_traffic_loses_nothing_else";
+const TEST: &str = "a_peer_killed_during_traffic_leaks_nothing_at_the_survivor";
 /// If resident memory grows by more than this, there is a leak.
 const GROWTH: u64 = 24 << 20;
 /// The number of rounds after which all permanent allocations exist.
@@ -226,7 +226,7 @@ fn check_names(place: SocketAddr, qpn: u32, when: &str) {
 /// mapping, thread, name, file or memory of the victim. Another peer is not affected, the next peer is served, and data
 /// arrives unchanged.
 #[test]
-fn the_survivor_of_a_kill_in_traffic_loses_nothing_else() {
+fn a_peer_killed_during_traffic_leaks_nothing_at_the_survivor() {
     match role().as_deref() {
         Some("bystander") => return bystander(),
         None | Some("alone") => {}
@@ -384,7 +384,7 @@ fn requests_complete_if_the_peer_is_killed_before_the_links_are_up() {
 /// A queue pair that knows the name of its peer's device does not mistake another device, which has since claimed the
 /// same numbers, for that peer: it reports that the peer has ended.
 #[test]
-fn another_device_with_the_same_numbers_is_not_the_peer() {
+fn another_device_with_the_same_numbers_is_not_taken_for_the_peer() {
     let (near, far) = (Side::open(1), Side::open(2));
     let (near_qp, far_qp) = (near.qp(), far.qp());
     let before = NodeId {

@@ -40,8 +40,8 @@ fn is_in_read(pid: u32) -> bool {
 /// even when the initiator sleeps for each completion. Afterwards, with both devices open and connected, neither
 /// process uses any processor time for two seconds.
 #[test]
-fn a_sleeping_target_serves_everything_and_costs_nothing() {
-    const TEST: &str = "a_sleeping_target_serves_everything_and_costs_nothing";
+fn a_sleeping_target_serves_accesses_and_uses_no_cpu_time_when_idle() {
+    const TEST: &str = "a_sleeping_target_serves_accesses_and_uses_no_cpu_time_when_idle";
     match role().as_deref() {
         None | Some("alone") => {}
         Some(_) => return target(),

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_program_is_a_failure() {
+    fn a_program_that_exits_with_an_error_is_a_failure() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 3"]);
         let outcome = run(command, Duration::from_secs(20)).expect("sh starts");

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_ends_where_the_counts_begin() {
+    fn the_list_of_clauses_ends_where_the_counts_begin() {
         let (sections, _) = sample("");
         let ids: Vec<&str> = sections
             .iter()
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_strict_mode_have_their_own_states() {
+    fn partial_and_strict_mode_proofs_have_their_own_states() {
         let tests = "/// Proves in strict mode: VB-001\n/// Proves partly: VB-002 (the error code)\n#[test]\nfn a() {}\n\
             /// Proves partly: VB-001\n#[test]\nfn b() {}\n";
         let below = "/// Proves: VB-002\n#[test]\nfn c() {}\n";
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_in_c_may_show_a_part() {
+    fn a_check_in_c_may_prove_a_part_of_a_clause() {
         let check = "CHECK(keys, \"VB-001 partly VB-002\", \"keys differ\") {\n}\n";
         let tree = Tree::of(&[("abi/fabric/tests/clauses/a.c", check)]);
         let table = render::table(&clauses::parse(CLAUSES), &proofs::find(&tree));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_forms_are_parsed() {
+    fn the_three_forms_of_citations_are_parsed() {
         let one = |id: &str, extent, missing: &str| (id.to_owned(), extent, missing.to_owned());
         assert_eq!(
             read("/// Proves: VB-010, FI-098"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_form_is_a_problem() {
+    fn an_unknown_form_of_citation_is_a_problem() {
         let problem = |line| comment(line).and_then(|(_, problem)| problem);
         assert!(problem("/// Proves mostly: FI-192").is_some());
         assert!(problem("/// Proves: everything").is_some());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_above_one_test_are_merged() {
+    fn citations_above_one_test_are_merged() {
         let test = "/// Proves: FI-001\n/// Proves partly: FI-002 (the rest)\n#[test]\nfn a() {}\n";
         let proofs = find(&Tree::of(&[("abi/fabric/tests/a.rs", test)]));
         let extents: Vec<Extent> = proofs[0].cited.iter().map(|c| c.extent).collect();

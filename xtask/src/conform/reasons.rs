@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clause_has_one_reason() {
+    fn no_clause_has_two_reasons() {
         let mut ids: Vec<&str> = NOT_APPLICABLE
             .iter()
             .chain(OPEN)

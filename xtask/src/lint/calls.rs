@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn exported_functions_and_macros_name_themselves() {
+    fn exported_functions_and_macros_need_not_name_their_call() {
         let path = "abi/fabric/src/lib.rs";
         assert_eq!(found(path, "pub extern \"C\" fn fi_prov_ini() {}"), 0);
         assert_eq!(

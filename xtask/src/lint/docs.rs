@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_paragraph_is_found() {
+    fn a_file_without_a_header_comment_is_found() {
         assert_eq!(headers(&Tree::of(&[("a.rs", "fn f() {}")])).len(), 1);
         assert_eq!(
             headers(&Tree::of(&[(
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_manifest_is_found() {
+    fn a_manifest_without_the_required_fields_is_found() {
         assert_eq!(
             manifests(&Tree::of(&[(
                 "crates/a/Cargo.toml",

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn table_and_workspace_name_the_same_crates() {
+    fn the_layer_table_and_the_workspace_must_name_the_same_crates() {
         let bad = [
             krate("a-base", &[], &[]),
             krate("a-new", &[], &[]),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_crate_is_not_re_exported() {
+    fn re_exporting_a_whole_crate_is_refused() {
         let found = |line: &str| reexports(&Tree::of(&[("crates/a/src/lib.rs", line)])).len();
         for bad in [
             "pub use rkey_core as core;",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_module_names_a_kind_of_link() {
+    fn only_one_module_may_name_a_kind_of_link() {
         let text = "use rkey_link::shm::Step; // rkey_link::shm";
         let found = |path| named_once(&Tree::of(&[(path, text)])).len();
         assert_eq!(found("crates/device/src/shared.rs"), 1);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_without_marks_is_an_error() {
+    fn a_layer_document_without_marks_is_an_error() {
         assert!(parse("no marks").is_err());
     }
 }

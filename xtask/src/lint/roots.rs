@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_turns_the_lints_on() {
+    fn a_library_must_turn_the_lints_on() {
         let good = "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n\
             #![cfg_attr(not(test), warn(clippy::unwrap_used))]";
         assert_eq!(found("abi/a/src/lib.rs", good), Vec::<String>::new());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn sans_io_crates_turn_more_lints_on() {
+    fn sans_io_crates_must_turn_more_lints_on() {
         assert_eq!(found("crates/core/src/lib.rs", SANS_IO_ROOT).len(), 0);
         let (_, unsafe_root) = SANS_IO_ROOT.split_once('\n').expect("three attributes");
         assert_eq!(found("crates/core/src/lib.rs", unsafe_root).len(), 1);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_listed_and_listed_ones_exist() {
+    fn exceptions_must_be_listed_and_listed_exceptions_must_exist() {
         let off =
             "#[expect(\n    clippy::disallowed_methods,\n    reason = \"a clock\"\n)]\nfn f() {}";
         assert_eq!(found("abi/fabric/src/wait.rs", off).len(), 0);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_without_words_is_found() {
+    fn a_safety_comment_without_words_is_found() {
         let block = "fn f() {\n    // SAFETY: ?\n    unsafe { g() };\n}";
         assert_eq!(found(block), 1);
         assert_eq!(
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn opting_in_needs_a_reason() {
+    fn allowing_unsafe_code_needs_a_reason() {
         assert_eq!(found("#![allow(unsafe_code)]\n\nfn f() {}"), 1);
         let above = "// UNSAFETY: maps memory.\n#![allow(unsafe_code)]\n";
         assert_eq!(found(above), 0);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn more_instructions_than_the_tolerance_fail() {
+    fn an_instruction_count_above_the_tolerance_fails() {
         let recorded = [count("a", 1000.0), count("b", 1000.0), count("c", 1000.0)];
         let found = [count("a", 1019.0), count("b", 1021.0), count("c", 500.0)];
         let failures = judge(&recorded, &found);

@@ -138,7 +138,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored";
     }
 
     #[test]
-    fn the_end_of_a_long_text_is_kept() {
+    fn the_end_of_long_output_is_kept() {
         let text = "line\n".repeat(100) + "error: last";
         let kept = of_program("cargo clippy", &text);
         assert_eq!(kept.lines().count(), 1 + LINES);

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_few_and_in_a_fixed_order() {
+    fn seeds_are_sorted_and_limited_in_their_total_size() {
         let text = lines(vec![
             vec![0xab; 3],
             vec![2],

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_both_runners_are_parsed() {
+    fn test_counts_of_cargo_and_nextest_are_parsed() {
         let cargo = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured\n\
                      test result: FAILED. 3 passed; 2 failed; 0 ignored";
         assert_eq!(passed(cargo), 15);

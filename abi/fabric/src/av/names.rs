@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trailing_numbers_count_up() {
+    fn the_number_at_the_end_of_a_name_is_counted_up() {
         assert_eq!(counted_up("node07", 3), "node10");
         assert_eq!(counted_up("10.0.0.1", 2), "10.0.0.3");
         assert_eq!(counted_up("localhost", 2), "localhost");

@@ -30,7 +30,7 @@ mod tests {
     use crate::sys::*;
 
     #[test]
-    fn numbers_are_those_of_the_headers() {
+    fn data_types_and_operations_have_the_numbers_of_the_headers() {
         let types = [
             FI_INT8,
             FI_UINT8,

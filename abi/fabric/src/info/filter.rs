@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_for_more_than_the_offer_do_not_match() {
+    fn hints_with_unsupported_capabilities_do_not_match() {
         assert!(ask(FI_EP_RDM, FI_MSG | FI_MULTICAST).is_err());
         assert!(ask(FI_EP_MSG, FI_MSG | FI_NAMED_RX_CTX).is_err());
         assert!(ask(FI_EP_DGRAM, FI_RMA).is_err());
@@ -412,14 +412,14 @@ mod tests {
 
     /// Proves: FI-I25
     #[test]
-    fn rma_events_need_a_remote_side() {
+    fn rma_events_need_a_capability_for_remote_access() {
         assert!(ask(FI_EP_RDM, FI_RMA | FI_WRITE | FI_RMA_EVENT).is_err());
         assert!(ask(FI_EP_RDM, FI_RMA | FI_REMOTE_WRITE | FI_RMA_EVENT).is_ok());
         assert!(ask(FI_EP_RDM, FI_RMA | FI_RMA_EVENT).is_ok());
     }
 
     #[test]
-    fn a_transfer_without_sides_means_both() {
+    fn a_capability_without_directions_means_both_directions() {
         let offer = ask(FI_EP_RDM, FI_MSG).unwrap();
         assert_eq!(offer.caps, FI_MSG | SIDES_MSG | COMM);
         let offer = ask(FI_EP_RDM, FI_RMA | FI_READ).unwrap();

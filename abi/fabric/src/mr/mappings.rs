@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_query_and_the_list_agree() {
+    fn the_mapping_query_and_proc_self_maps_agree() {
         const PAGE: usize = 4096;
         assert_eq!(size_of::<Query>(), 104);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_and_file_systems_in_memory_are_not_storage() {
+    fn a_device_and_a_missing_file_are_not_storage() {
         assert!(!is_stored("/dev/null") && !is_stored("/there/is/no/such/file"));
     }
 

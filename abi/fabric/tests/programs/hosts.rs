@@ -50,7 +50,7 @@ fn run(hosts: &Hosts, words: &[&str], faults: &str) {
 }
 
 #[test]
-fn ping_pong_over_connections_between_hosts() {
+fn fi_pingpong_runs_over_connections_between_hosts() {
     let (Some(_), Some(hosts)) = (program("fi_pingpong"), Hosts::new(1500, &ADDRESSES)) else {
         return;
     };
@@ -66,7 +66,7 @@ fn ping_pong_over_connections_between_hosts() {
 /// Endpoints for reliable datagrams reach other hosts through libfabric's layer over our connections. Without the layer, the program
 /// is told that it needs the layer.
 #[test]
-fn ping_pong_over_ofi_rxm_between_hosts() {
+fn fi_pingpong_runs_over_ofi_rxm_between_hosts() {
     let (Some(_), Some(hosts)) = (program("fi_pingpong"), Hosts::new(4400, &ADDRESSES)) else {
         return;
     };

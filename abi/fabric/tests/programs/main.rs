@@ -90,7 +90,7 @@ fn libfabric_can_layer_ofi_rxm_over_the_provider() {
 ///
 /// Proves: FI-I16, FI-039
 #[test]
-fn the_environment_sets_required_modes() {
+fn the_environment_sets_the_required_mode_bits() {
     let Some(mut command) = program("fi_info") else {
         return;
     };
@@ -196,19 +196,19 @@ fn pingpong_under(profile: &str, words: &[&str]) {
 }
 
 #[test]
-fn ping_pong_over_reliable_datagrams() {
+fn fi_pingpong_runs_over_reliable_datagrams() {
     pingpong(&["-e", "rdm"]);
     pingpong(&["-e", "rdm", "-m", "tagged"]);
 }
 
 #[test]
-fn ping_pong_over_connections() {
+fn fi_pingpong_runs_over_connections() {
     pingpong(&["-e", "msg"]);
 }
 
 /// libfabric's layer of reliable datagrams over our connections.
 #[test]
-fn ping_pong_over_ofi_rxm() {
+fn fi_pingpong_runs_over_ofi_rxm() {
     for more in [&["-m", "msg"][..], &["-m", "tagged"]] {
         let mut words = vec!["-p", "rkey;ofi_rxm", "-e", "rdm"];
         words.extend(more);
@@ -220,7 +220,7 @@ fn ping_pong_over_ofi_rxm() {
 
 /// A connected program that only waits for a message notices that its peer has exited.
 #[test]
-fn the_end_of_a_connected_peer_ends_the_wait() {
+fn a_waiting_program_exits_when_its_connected_peer_is_killed() {
     let words = ["-p", "rkey", "-e", "msg", "-I", "100000000", "-S", "64"];
     let configure = |command: &mut Command| {
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -242,7 +242,7 @@ fn the_end_of_a_connected_peer_ends_the_wait() {
 }
 
 #[test]
-fn ping_pong_over_datagrams() {
+fn fi_pingpong_runs_over_datagrams() {
     pingpong(&["-e", "dgram"]);
 }
 
@@ -290,7 +290,7 @@ fn group_of_four(words: &[&str], environment: &[(&str, &str)]) -> Option<Guard> 
 
 /// The example program of the README, also under the rules of other hardware.
 #[test]
-fn the_example_writes_and_is_refused() {
+fn the_readme_example_runs_in_several_modes() {
     let source = include_str!("../../examples/write.c");
     for environment in [
         &[][..],
@@ -309,7 +309,7 @@ fn the_example_writes_and_is_refused() {
 /// A program that compares the contents of a request with those of `fi_getinfo`, and checks the names of both
 /// sides.
 #[test]
-fn requests_and_names_are_complete() {
+fn connection_requests_and_endpoint_names_are_complete() {
     let source = include_str!("../connections/sides.c");
     for environment in [
         &[][..],
@@ -342,7 +342,7 @@ fn two_processes_use_all_pairs_of_contexts() {
 
 /// Proves: FI-087, FI-088
 #[test]
-fn four_processes_have_collective_operations() {
+fn collective_operations_work_between_four_processes() {
     for environment in [&[][..], &[("FI_RKEY_MR_MODE", "COLLECTIVE")]] {
         if let Some(mut group) = group_of_four(&[], environment) {
             assert!(group.wait(), "{environment:?}: a member failed");
@@ -351,7 +351,7 @@ fn four_processes_have_collective_operations() {
 }
 
 #[test]
-fn a_killed_member_ends_the_operations_of_the_others() {
+fn killing_a_member_ends_the_operations_of_its_group() {
     if let Some(mut group) = group_of_four(&["killed"], &[]) {
         assert!(group.wait(), "a member failed");
     }

@@ -58,7 +58,7 @@ fn an_unknown_key_gives_an_error_and_changes_nothing() {
 
 /// Proves: FI-156, FI-158, FI-159, FI-160, FI-I10
 #[test]
-fn a_closed_region_gives_an_error_only_at_the_peer() {
+fn only_the_initiator_gets_an_error_for_a_closed_region() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![5u8; 16];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -76,7 +76,7 @@ fn a_closed_region_gives_an_error_only_at_the_peer() {
 ///
 /// Proves: FI-I10
 #[test]
-fn on_a_connection_a_closed_region_gives_an_error_only_at_the_peer() {
+fn on_a_connection_only_the_initiator_gets_an_error_for_a_closed_region() {
     let wish = Wish {
         ep_type: FI_EP_MSG,
         ..Wish::default()

@@ -110,8 +110,8 @@ fn port(name: &[u8]) -> u16 {
 /// The endpoint owns the address from `fi_setname` on, before anything listens or connects there, until the endpoint is
 /// closed.
 #[test]
-fn a_name_is_reserved_when_it_is_set() {
-    if !is_alone("addresses::a_name_is_reserved_when_it_is_set") {
+fn fi_setname_reserves_the_address() {
+    if !is_alone("addresses::fi_setname_reserves_the_address") {
         return;
     }
     let wish = Wish::default();
@@ -268,8 +268,8 @@ fn an_endpoint_takes_over_the_address_of_a_passive_one() {
 
 /// The address in a `fi_info` is also reserved, by a passive endpoint at once.
 #[test]
-fn the_address_of_an_info_is_reserved() {
-    if !is_alone("addresses::the_address_of_an_info_is_reserved") {
+fn a_passive_endpoint_reserves_the_source_address_of_its_info() {
+    if !is_alone("addresses::a_passive_endpoint_reserves_the_source_address_of_its_info") {
         return;
     }
     let (fabric, domain) = open_domain(wish().version, wish().info());

@@ -214,7 +214,7 @@ fn programs_that_sleep_are_woken_for_every_message() {
 /// The receiver's queue is full when the message arrives. It reads the entries of its queue, which is all that it waits
 /// for, and then does something else. The sender still completes.
 #[test]
-fn senders_complete_when_the_last_entry_is_read() {
+fn a_send_completes_once_the_receiver_reads_its_last_completion() {
     let small = Wish {
         queue: 1,
         ..Wish::default()
@@ -288,7 +288,7 @@ fn senders_complete_when_the_last_entry_is_read() {
 /// A receiver owes more responses than its connection takes requests at a time. When it reads its last completion and then stops
 /// polling, all of them have been sent.
 #[test]
-fn senders_of_many_messages_complete_when_all_are_read_at_once() {
+fn all_sends_complete_when_the_receiver_reads_and_then_stops_polling() {
     const MANY: usize = 2000;
     const SHORT: usize = 16384;
     let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));

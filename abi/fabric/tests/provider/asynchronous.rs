@@ -136,7 +136,7 @@ fn a_refused_registration_reports_no_event() {
 
 /// Proves: FI-116, FI-200, FI-I01
 #[test]
-fn without_the_flag_registration_stays_synchronous() {
+fn without_fi_reg_mr_registration_is_synchronous() {
     let mut b = Side::open(&Wish::default());
     assert_eq!(b.bind_eq(0), 0);
     let mut buffer = [0u8; 8];

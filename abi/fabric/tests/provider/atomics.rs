@@ -123,7 +123,7 @@ fn a_compare_and_swap_succeeds_only_on_equality() {
 }
 
 #[test]
-fn sixteen_byte_numbers_are_supported() {
+fn atomics_support_sixteen_byte_numbers() {
     let (a, b, peer) = pair(&Wish::default());
     let mut memory = vec![0u8; 32];
     memory[..16].copy_from_slice(&(u128::from(u64::MAX)).to_ne_bytes());

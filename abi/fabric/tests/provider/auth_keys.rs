@@ -178,7 +178,7 @@ fn a_region_serves_the_endpoints_of_every_key_in_its_vector() {
 
 /// Proves: FI-121, FI-122, FI-207, FI-208
 #[test]
-fn regions_with_keys_need_regattr_and_an_address_vector() {
+fn regions_with_authorization_keys_need_regattr_and_an_address_vector() {
     let keyed = Keyed::open(0);
     let (av, _) = keyed.av(&[b"key"]);
     let mut buffer = [0u8; 16];
@@ -217,7 +217,7 @@ fn regions_with_keys_need_regattr_and_an_address_vector() {
 
 /// Proves: FI-150
 #[test]
-fn a_region_can_be_limited_to_one_key() {
+fn a_region_can_be_limited_to_one_authorization_key() {
     let keyed = Keyed::open(0);
     let (first, _) = keyed.av(&[b"one"]);
     let (second, _) = keyed.av(&[b"two"]);
@@ -316,7 +316,7 @@ fn a_region_can_be_limited_to_one_address() {
 
 /// Proves: FI-275
 #[test]
-fn without_directed_receives_an_address_limits_nothing() {
+fn without_fi_directed_recv_an_address_does_not_limit_a_region() {
     for caps in [FI_RMA, FI_RMA | FI_DIRECTED_RECV] {
         let keyed = Keyed::of(&Wish { caps, ..modern(0) });
         let (av, _) = keyed.av(&[b"key"]);
@@ -341,7 +341,7 @@ fn without_directed_receives_an_address_limits_nothing() {
 
 /// Proves: FI-I21
 #[test]
-fn a_region_takes_the_keys_present_when_it_is_enabled() {
+fn a_region_gets_the_authorization_keys_present_when_it_is_enabled() {
     for mr_mode in [0, FI_MR_RMA_EVENT] {
         let keyed = Keyed::open(mr_mode);
         let (first, _) = keyed.av(&[b"one"]);
@@ -374,7 +374,7 @@ fn a_region_takes_the_keys_present_when_it_is_enabled() {
 
 /// Proves: FI-210
 #[test]
-fn a_region_and_its_endpoint_need_the_same_vector() {
+fn a_region_and_its_endpoint_need_the_same_address_vector() {
     let keyed = Keyed::open(FI_MR_ENDPOINT);
     let (av, _) = keyed.av(&[b"key"]);
     let (other, _) = keyed.av(&[b"key"]);
@@ -394,7 +394,7 @@ fn a_region_and_its_endpoint_need_the_same_vector() {
 
 /// Proves: FI-I22
 #[test]
-fn numbers_of_keys_are_not_accepted_as_numbers_of_addresses() {
+fn the_number_of_an_authorization_key_is_not_accepted_as_an_address() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
     assert_eq!(insert_key(av, b"key"), Ok(numbers[0]), "a known key");
@@ -444,7 +444,7 @@ fn numbers_of_keys_are_not_accepted_as_numbers_of_addresses() {
 
 /// Proves: FI-I23
 #[test]
-fn a_key_of_an_enabled_endpoint_cannot_be_removed() {
+fn an_authorization_key_of_an_enabled_endpoint_cannot_be_removed() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
     let end = keyed.endpoint(av);
@@ -511,7 +511,7 @@ fn hints_request_authorization_keys_by_size_only() {
 }
 
 #[test]
-fn a_descriptor_serves_endpoints_of_every_key() {
+fn a_region_with_an_authorization_key_works_as_a_local_buffer() {
     let keyed = Keyed::open(FI_MR_LOCAL);
     let (av, _) = keyed.av(&[b"key"]);
     let end = keyed.endpoint(av);
@@ -546,7 +546,7 @@ fn a_descriptor_serves_endpoints_of_every_key() {
 }
 
 #[test]
-fn a_receive_can_be_limited_to_the_peers_of_a_key() {
+fn a_receive_can_be_limited_to_peers_with_an_authorization_key() {
     let keyed = Keyed::open(0);
     let (av, numbers) = keyed.av(&[b"key"]);
     let end = keyed.endpoint(av);

@@ -79,7 +79,7 @@ fn a_peer_of_another_protocol_version_is_refused_with_our_version() {
 ///
 /// Proves: FI-119
 #[test]
-fn a_members_proof_is_useless_to_others() {
+fn a_stranger_cannot_reuse_the_proof_of_a_member() {
     let (a, b) = (Side::open(&KEYED), Side::open(&KEYED));
     let outsider = Outsider::open();
     let number = a.insert(&outsider.name());

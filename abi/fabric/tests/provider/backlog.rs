@@ -66,8 +66,8 @@ fn is_answered(client: &OwnedFd) -> bool {
 }
 
 #[test]
-fn unanswered_requests_are_bounded() {
-    let test = "backlog::unanswered_requests_are_bounded";
+fn unanswered_connection_requests_are_bounded() {
+    let test = "backlog::unanswered_connection_requests_are_bounded";
     if !is_peer() {
         // The test counts descriptors, so it needs its own process.
         return Peer::start(test, &[]).finish();

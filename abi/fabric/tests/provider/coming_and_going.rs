@@ -28,8 +28,8 @@ fn send(ep: *mut FidEp, peer: u64, bytes: &[u8]) -> isize {
 }
 
 #[test]
-fn an_endpoint_outlives_any_number_of_peers() {
-    let test = "coming_and_going::an_endpoint_outlives_any_number_of_peers";
+fn an_endpoint_serves_any_number_of_peers_in_succession() {
+    let test = "coming_and_going::an_endpoint_serves_any_number_of_peers_in_succession";
     with_little_room(test, || {
         let wish = Wish::default();
         let (stays, others) = (Side::open(&wish), Side::open(&wish));

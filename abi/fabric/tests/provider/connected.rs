@@ -162,7 +162,7 @@ pub(crate) fn take(eq: *mut FidEq) -> EqCmEntry {
 /// A client closes as soon as it is connected. The server reads the connection event first, then its end, and gets its
 /// receives back, both those posted before the end and those posted after it.
 #[test]
-fn the_end_of_a_connection_is_reported_after_its_beginning() {
+fn a_shutdown_is_reported_after_the_connection() {
     let (fabric, _) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
     let pep = listen(fabric, eq);
@@ -221,7 +221,7 @@ fn assert_flushed(flushed: Result<CqTaggedEntry, CqErrEntry>, context: usize) ->
 
 /// Without requests in progress, only polling the queue detects the end.
 #[test]
-fn the_end_of_a_process_is_noticed_by_a_peer_that_only_polls() {
+fn a_program_that_only_polls_notices_that_its_peer_was_killed() {
     if is_peer() {
         let hex = hear().unwrap();
         let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -232,7 +232,7 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_polls() {
         while hear().is_some() {}
         return;
     }
-    let test = "connected::the_end_of_a_process_is_noticed_by_a_peer_that_only_polls";
+    let test = "connected::a_program_that_only_polls_notices_that_its_peer_was_killed";
     let mut peer = Peer::start(test, &[]);
     let (fabric, _) = open_domain(wish().version, wish().info());
     let eq = event_queue(fabric);
@@ -261,7 +261,7 @@ fn the_end_of_a_process_is_noticed_by_a_peer_that_only_polls() {
 /// Events that a program writes into its queue are only bytes, even if they look like connection requests: later requests are
 /// still reported, and those of clients that have exited are removed.
 #[test]
-fn a_programs_own_events_are_not_requests() {
+fn events_written_by_the_program_are_not_taken_for_requests() {
     let (fabric, _) = open_domain(wish().version, wish().info());
     let mut eq: *mut FidEq = null_mut();
     // SAFETY: the handle is live, the attributes are our own, and there is room for a handle.

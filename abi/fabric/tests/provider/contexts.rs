@@ -146,7 +146,7 @@ fn endpoints_share_the_capacity_of_their_transmit_context() {
 }
 
 #[test]
-fn a_transmit_context_is_only_for_endpoints_that_asked_for_it() {
+fn a_shared_transmit_context_refuses_endpoints_that_do_not_match_it() {
     let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
     let stx = stx_of(a.domain, 0);
     let info = Wish::default().info();
@@ -213,7 +213,7 @@ fn set_flags(ep: *mut FidEp, mut flags: u64) -> c_int {
 
 /// An alias differs in its flags: its sends complete in the queue, but those of the endpoint do not.
 #[test]
-fn an_alias_has_flags_of_its_own() {
+fn an_alias_has_its_own_operation_flags() {
     let a = waitable_with(&Wish::default(), FI_SELECTIVE_COMPLETION, |_| {});
     let b = Side::open(&Wish::default());
     let to_b = a.peer(&b);
@@ -287,7 +287,7 @@ fn an_alias_may_be_made_before_the_endpoint_is_enabled() {
 /// Some bits of a number name a receive context: the first context of an ordinary endpoint is the endpoint itself, and it
 /// has no other.
 #[test]
-fn numbers_may_name_a_receive_context() {
+fn an_address_number_can_name_a_receive_context() {
     const BITS: c_int = 8;
     let wish = Wish {
         caps: FI_MSG | FI_NAMED_RX_CTX,

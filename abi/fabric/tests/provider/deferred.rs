@@ -362,7 +362,7 @@ fn deferred_receives_count_and_complete_if_requested() {
 }
 
 #[test]
-fn writes_of_peers_and_other_work_start_deferred_work() {
+fn deferred_work_is_started_by_peers_writes_and_by_other_work() {
     let (a, b, to_b) = pair(&Wish::default());
     let to_a = b.peer(&a);
     let (mut inbox, mut back) = ([0u8; 4], [0u8; 4]);
@@ -414,7 +414,7 @@ fn writes_of_peers_and_other_work_start_deferred_work() {
 }
 
 #[test]
-fn deferred_work_can_be_cancelled_flushed_refused_or_fail() {
+fn deferred_work_can_be_cancelled_or_flushed_and_can_fail() {
     let (a, _, peer) = pair(&Wish::default());
     let [go, other, done, foreign] = [
         a.domain,

@@ -150,7 +150,7 @@ fn waiting_endpoints_are_shown_with_their_peers() {
 
 /// A receiver stores only a limited amount of unexpected messages of one peer.
 #[test]
-fn a_peer_out_of_credit_is_shown_as_such() {
+fn an_endpoint_without_credit_for_a_peer_is_shown() {
     let wish = Wish::default();
     let (a, b) = (Side::open(&wish), Side::open(&wish));
     let (to, here) = (a.peer(&b), address_of(&name_of(a.ep)));

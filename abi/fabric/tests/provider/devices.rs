@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 /// Proves: FI-I29
 #[test]
-fn copies_of_device_memory_cannot_be_overridden() {
+fn the_copy_functions_for_device_memory_cannot_be_overridden() {
     let wish = Wish {
         caps: FI_MSG | FI_RMA | FI_HMEM,
         ..Wish::default()

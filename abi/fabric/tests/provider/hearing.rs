@@ -259,22 +259,22 @@ fn every_method_reports_it(test: &str, end: impl FnOnce(&mut Peer)) {
 }
 
 #[test]
-fn a_closed_endpoint_is_noticed() {
+fn a_peer_notices_a_closed_endpoint() {
     if is_peer() {
         return end_connections();
     }
-    every_method_reports_it("hearing::a_closed_endpoint_is_noticed", |peer| {
+    every_method_reports_it("hearing::a_peer_notices_a_closed_endpoint", |peer| {
         peer.tell("close");
         assert_eq!(peer.heard(), "done");
     });
 }
 
 #[test]
-fn a_connection_that_was_shut_down_is_noticed() {
+fn a_peer_notices_a_shut_down_connection() {
     if is_peer() {
         return end_connections();
     }
-    let test = "hearing::a_connection_that_was_shut_down_is_noticed";
+    let test = "hearing::a_peer_notices_a_shut_down_connection";
     every_method_reports_it(test, |peer| {
         peer.tell("shut down");
         assert_eq!(peer.heard(), "done");
@@ -282,11 +282,11 @@ fn a_connection_that_was_shut_down_is_noticed() {
 }
 
 #[test]
-fn a_killed_peer_is_noticed() {
+fn a_peer_notices_a_killed_process() {
     if is_peer() {
         return end_connections();
     }
-    every_method_reports_it("hearing::a_killed_peer_is_noticed", |peer| {
+    every_method_reports_it("hearing::a_peer_notices_a_killed_process", |peer| {
         peer.signal(libc::SIGKILL);
     });
 }

@@ -165,7 +165,7 @@ fn buffers_are_registered_once_under_every_monitor() {
 
 /// Proves in strict mode: FI-039
 #[test]
-fn in_strict_mode_the_bit_is_required() {
+fn in_strict_mode_fi_mr_local_is_required() {
     if is_peer() {
         let provider = rkey_fi::fi_prov_ini();
         let mut info = null_mut();
@@ -185,7 +185,7 @@ fn in_strict_mode_the_bit_is_required() {
         }
         return;
     }
-    let test = "hidden::in_strict_mode_the_bit_is_required";
+    let test = "hidden::in_strict_mode_fi_mr_local_is_required";
     run(test, &[LOCAL, ("FI_RKEY_STRICT", "0")]);
     let log = run(test, &[LOCAL, ("FI_RKEY_STRICT", "1")]);
     assert!(log.contains("requires FI_MR_LOCAL"), "{log}");
@@ -224,7 +224,7 @@ fn a_monitor_named_in_the_environment_removes_entries() {
 
 /// Proves: FI-234, FI-236
 #[test]
-fn limits_hold_except_for_buffers_in_use() {
+fn cache_limits_hold_except_for_buffers_in_use() {
     if is_peer() {
         let sides = pair(&Wish::default());
         let mut buffers = vec![vec![0u8; 8192]; 6];
@@ -248,14 +248,14 @@ fn limits_hold_except_for_buffers_in_use() {
         assert!(caches().iter().all(largest), "{:?}", caches());
         return;
     }
-    let test = "hidden::limits_hold_except_for_buffers_in_use";
+    let test = "hidden::cache_limits_hold_except_for_buffers_in_use";
     run(test, &[LOCAL, ("FI_MR_CACHE_MAX_COUNT", "2")]);
     run(test, &[LOCAL, ("FI_MR_CACHE_MAX_SIZE", "24576")]);
 }
 
 /// Proves: FI-235, FI-237, FI-I46
 #[test]
-fn by_default_there_are_at_most_1024_entries_of_any_size() {
+fn by_default_the_cache_has_at_most_1024_entries_of_any_size() {
     if is_peer() {
         let (a, b, peer) = pair(&Wish::default());
         let mut target = vec![0u8; 8];
@@ -270,7 +270,7 @@ fn by_default_there_are_at_most_1024_entries_of_any_size() {
         return;
     }
     run(
-        "hidden::by_default_there_are_at_most_1024_entries_of_any_size",
+        "hidden::by_default_the_cache_has_at_most_1024_entries_of_any_size",
         &[LOCAL],
     );
 }
@@ -308,7 +308,7 @@ fn forbid_userfaultfd() {
 
 /// Proves: FI-I47
 #[test]
-fn a_monitor_that_does_not_start_means_no_cache() {
+fn a_monitor_that_does_not_start_turns_the_cache_off() {
     if is_peer() {
         forbid_userfaultfd();
         transfers();
@@ -322,7 +322,7 @@ fn a_monitor_that_does_not_start_means_no_cache() {
         assert!(all.iter().all(|it| it.monitor_reason.is_some()), "{all:?}");
         return;
     }
-    let test = "hidden::a_monitor_that_does_not_start_means_no_cache";
+    let test = "hidden::a_monitor_that_does_not_start_turns_the_cache_off";
     let log = run(test, &[LOCAL, (MONITOR, "userfaultfd")]);
     let said = "FI_MR_CACHE_MONITOR=userfaultfd cannot be used, so registrations are not cached: ";
     assert_eq!(log.matches(said).count(), 1, "{log}");

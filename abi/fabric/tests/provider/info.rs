@@ -85,7 +85,7 @@ fn basic_and_scalable_are_granted_without_other_bits() {
 
 /// Proves: FI-050, FI-I19
 #[test]
-fn the_old_mode_bit_changes_nothing_for_newer_programs() {
+fn fi_local_mr_changes_nothing_for_newer_programs() {
     assert_eq!(
         ask(V1_17, FI_MR_LOCAL, FI_LOCAL_MR, 0),
         ask(V1_17, FI_MR_LOCAL, 0, 0)
@@ -97,7 +97,7 @@ fn the_old_mode_bit_changes_nothing_for_newer_programs() {
 ///
 /// Proves: FI-I15
 #[test]
-fn the_reported_number_of_regions_is_not_a_limit() {
+fn mr_cnt_does_not_limit_the_number_of_regions() {
     for mr_cnt in [0, 1, usize::MAX] {
         let answer = ask_with(V1_22, 0, 0, |domain| domain.mr_cnt = mr_cnt);
         assert_eq!(answer, Ok((0, 0)), "{mr_cnt}");
@@ -117,7 +117,7 @@ fn the_reported_number_of_regions_is_not_a_limit() {
 
 /// Proves: FI-250
 #[test]
-fn basic_behaves_as_its_three_bits() {
+fn basic_mode_behaves_as_its_three_bits() {
     let (a, b, peer) = crate::registration::pair(&Wish::mode(FI_MR_BASIC));
     let mut buffer = vec![0u8; 16];
     let start = buffer.as_ptr() as u64;
@@ -223,7 +223,7 @@ fn capabilities_of_contexts_can_be_requested_one_by_one() {
 
 /// The handle of the hints is that of the results (fi_getinfo(3)), for every kind of endpoint.
 #[test]
-fn handles_of_hints_are_returned() {
+fn getinfo_returns_the_handle_of_the_hints() {
     let mut handle = 0u64;
     let mut info = null_mut();
     // SAFETY: the entry point's structure; complete hints. The handle is ignored.

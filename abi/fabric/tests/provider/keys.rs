@@ -40,7 +40,7 @@ fn a_key_is_in_use_while_its_region_lives() {
 ///
 /// Proves: FI-I14
 #[test]
-fn a_key_may_be_as_long_as_the_domain_says() {
+fn every_64_bit_key_except_the_reserved_one_can_be_requested() {
     let wish = Wish::default();
     // SAFETY: the provider's `fi_info`.
     assert_eq!(unsafe { (*(*wish.info()).domain_attr).mr_key_size }, 8);
@@ -59,7 +59,7 @@ fn a_key_may_be_as_long_as_the_domain_says() {
 ///
 /// Proves: FI-105
 #[test]
-fn a_stranger_cannot_guess_the_keys_of_the_provider() {
+fn counting_does_not_find_keys_that_the_provider_chose() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_PROV_KEY));
     let mut buffers = vec![[0u8; 8]; 8];
     let regions: Vec<Mr> = buffers
@@ -79,7 +79,7 @@ fn a_stranger_cannot_guess_the_keys_of_the_provider() {
 
 /// Proves: FI-226, FI-I33
 #[test]
-fn the_key_that_means_no_key_is_rejected() {
+fn fi_key_notavail_is_rejected_as_a_requested_key() {
     let b = Side::open(&Wish::default());
     assert_eq!(
         b.reg(&mut [0u8; 8], REMOTE, u64::MAX, 0).err(),
@@ -106,7 +106,7 @@ fn a_region_for_local_use_has_a_descriptor_and_no_key() {
 
 /// Proves: FI-008, FI-009, FI-010, FI-052, FI-164, FI-165, FI-172, FI-215
 #[test]
-fn with_raw_keys_a_key_must_be_mapped() {
+fn with_fi_mr_raw_a_key_must_be_mapped_before_use() {
     for other in [
         0,
         FI_MR_VIRT_ADDR,
@@ -141,7 +141,7 @@ fn with_raw_keys_a_key_must_be_mapped() {
 
 /// Proves: FI-168, FI-173, FI-216
 #[test]
-fn raw_keys_work_without_the_mode_too() {
+fn raw_keys_also_work_without_fi_mr_raw() {
     for mode in [0, FI_MR_PROV_KEY] {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut buffer = vec![0u8; 8];
@@ -177,7 +177,7 @@ fn a_raw_key_that_does_not_fit_reports_its_length() {
 
 /// Proves: FI-174, FI-175
 #[test]
-fn mappings_are_counted() {
+fn each_mapping_of_a_raw_key_is_unmapped_separately() {
     for mode in [0, FI_MR_RAW] {
         let wish = Wish::mode(mode);
         let b = Side::open(&wish);

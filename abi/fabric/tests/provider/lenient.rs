@@ -118,7 +118,7 @@ fn odd_requests(b: &Side, buffer: &mut [u8]) -> Vec<Result<Mr, c_int>> {
 
 /// Unknown rights allow nothing, and an offset has no effect.
 #[test]
-fn other_bits_of_access_and_an_offset_are_ignored() {
+fn unknown_access_bits_and_an_offset_are_ignored() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![5u8; 16];
     for (mr, key) in odd_requests(&b, &mut buffer)
@@ -140,8 +140,8 @@ fn other_bits_of_access_and_an_offset_are_ignored() {
 
 /// Proves in strict mode: FI-016, FI-089, FI-112
 #[test]
-fn in_strict_mode_other_bits_of_access_and_an_offset_are_refused() {
-    let test = "lenient::in_strict_mode_other_bits_of_access_and_an_offset_are_refused";
+fn in_strict_mode_unknown_access_bits_and_an_offset_are_refused() {
+    let test = "lenient::in_strict_mode_unknown_access_bits_and_an_offset_are_refused";
     strictly(test, || {
         let b = Side::open(&Wish::default());
         let mut buffer = vec![0u8; 16];
@@ -169,8 +169,8 @@ fn waiting_for_a_counter_without_a_wait_object_polls() {
 }
 
 #[test]
-fn in_strict_mode_a_counter_without_a_wait_object_is_not_waited_for() {
-    let test = "lenient::in_strict_mode_a_counter_without_a_wait_object_is_not_waited_for";
+fn in_strict_mode_waiting_for_a_counter_without_a_wait_object_fails() {
+    let test = "lenient::in_strict_mode_waiting_for_a_counter_without_a_wait_object_fails";
     strictly(test, || {
         let b = Side::open(&Wish::default());
         let counted = unwaitable(b.domain);
@@ -302,8 +302,8 @@ fn an_unknown_page_size_is_ignored() {
 
 /// Proves in strict mode: FI-138, FI-I43
 #[test]
-fn in_strict_mode_page_sizes_are_those_of_the_system() {
-    let test = "lenient::in_strict_mode_page_sizes_are_those_of_the_system";
+fn in_strict_mode_an_unknown_page_size_is_refused() {
+    let test = "lenient::in_strict_mode_an_unknown_page_size_is_refused";
     strictly(test, || {
         assert_eq!(with_odd_pages(V1_17).unwrap().close(), 0, "not evaluated");
         assert_eq!(with_odd_pages(V1_22).err(), Some(-libc::EINVAL));

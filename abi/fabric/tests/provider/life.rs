@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 /// Proves: FI-011, FI-142, FI-177, FI-179, FI-180
 #[test]
-fn a_counter_counts_what_peers_write() {
+fn a_regions_counter_counts_writes_but_not_reads_of_peers() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![0u8; 16];
     let mr = b.reg(&mut buffer, REMOTE, 1, FI_RMA_EVENT).unwrap();
@@ -37,7 +37,7 @@ fn a_counter_counts_what_peers_write() {
 /// Proves: FI-183, FI-227
 /// Proves partly: FI-181 (an endpoint without the capability in a domain that has it is counted as well)
 #[test]
-fn without_the_capability_nothing_is_counted() {
+fn without_fi_rma_event_a_counter_cannot_be_bound_to_a_region() {
     let (a, b, peer) = pair(&Wish {
         caps: FI_MSG | FI_RMA,
         ..Wish::default()
@@ -69,7 +69,7 @@ fn a_region_takes_one_counter_of_the_same_domain() {
 
 /// Proves: FI-013, FI-070, FI-071, FI-072, FI-073, FI-074, FI-075, FI-197, FI-198, FI-199, FI-I35, FI-163, FI-167
 #[test]
-fn with_rma_events_a_region_is_bound_and_then_enabled() {
+fn with_fi_mr_rma_event_a_region_is_usable_once_enabled() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_RMA_EVENT));
     let (mut plain, mut buffer) = (vec![0u8; 8], vec![0u8; 8]);
     let counted = counter(b.domain);
@@ -96,7 +96,7 @@ fn with_rma_events_a_region_is_bound_and_then_enabled() {
 
 /// Proves: FI-076, FI-077, FI-078, FI-178, FI-182
 #[test]
-fn with_endpoints_a_region_serves_the_one_that_it_is_bound_to() {
+fn with_fi_mr_endpoint_a_region_serves_only_its_endpoint() {
     let wish = Wish::mode(FI_MR_ENDPOINT);
     let (a, b, peer) = pair(&wish);
     let (second, _, _) = open_ep(b.domain, wish.info());
@@ -309,7 +309,7 @@ fn counters_of_an_endpoint_count_accesses_by_peers() {
 
 /// An endpoint that fails to be enabled, because a queue accepts no more descriptors, is unchanged.
 #[test]
-fn an_endpoint_that_cannot_be_enabled_can_be_enabled_later() {
+fn an_endpoint_that_failed_to_be_enabled_can_be_enabled_later() {
     let wish = Wish::default();
     let a = Side::open(&wish);
     let info = wish.info();

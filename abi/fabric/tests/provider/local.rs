@@ -62,7 +62,7 @@ fn with_local_registration_every_buffer_needs_its_descriptor() {
 
 /// Proves: FI-090, FI-091, FI-092, FI-093, FI-094, FI-095
 #[test]
-fn each_local_use_needs_its_right() {
+fn each_kind_of_local_access_needs_its_own_right() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
     let mut target = vec![3u8; 8];
     let remote = b.reg(&mut target, REMOTE, 1, 0).unwrap();
@@ -122,7 +122,7 @@ fn without_local_registration_a_descriptor_is_optional() {
 
 /// Proves: FI-044, FI-045, FI-256
 #[test]
-fn invalid_descriptors_were_ignored_before_1_22() {
+fn before_1_22_invalid_descriptors_are_ignored() {
     for (version, code) in [(V1_17, 0), (V1_22, -libc::EINVAL)] {
         let (a, b, peer) = pair(&Wish {
             version,

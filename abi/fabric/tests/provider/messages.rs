@@ -56,7 +56,7 @@ fn look(side: &Side, tag: u64, flags: u64, context: usize, into: &mut [u8]) -> i
 }
 
 #[test]
-fn messages_of_all_lengths_arrive_expected_or_not() {
+fn messages_of_all_lengths_arrive_whether_expected_or_not() {
     let (a, b, peer) = pair(&Wish::default());
     for len in [0, 1, 300, 480, 481, 4096, 8192, 8193, 100_000, 3_000_000] {
         let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
@@ -91,7 +91,7 @@ fn messages_of_all_lengths_arrive_expected_or_not() {
 }
 
 #[test]
-fn tags_select_messages_and_order_is_kept() {
+fn receives_match_messages_by_tag_and_in_order() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffers = [[0u8; 4]; 3];
     for (index, buffer) in buffers.iter_mut().enumerate() {
@@ -156,7 +156,7 @@ fn set_user_id(av: *mut FidAv, number: u64, id: u64, flags: u64) -> c_int {
 }
 
 #[test]
-fn completions_name_senders_by_the_programs_identifiers() {
+fn completions_name_senders_by_their_user_ids() {
     let wish = Wish {
         caps: FI_TAGGED | FI_SOURCE | FI_AV_USER_ID,
         ..Wish::default()
@@ -202,7 +202,7 @@ fn insert_with_id(side: &Side, of: &Side, mut id: u64) -> c_int {
 }
 
 #[test]
-fn an_identifier_may_come_with_the_address() {
+fn a_user_id_can_be_inserted_with_an_address() {
     let wish = Wish {
         caps: FI_TAGGED | FI_SOURCE,
         ..Wish::default()
@@ -218,7 +218,7 @@ fn an_identifier_may_come_with_the_address() {
 }
 
 #[test]
-fn a_receive_may_be_for_one_peer_only() {
+fn a_receive_can_be_limited_to_one_peer() {
     let wish = Wish {
         caps: FI_TAGGED | FI_DIRECTED_RECV | FI_SOURCE,
         ..Wish::default()
@@ -355,7 +355,7 @@ fn a_message_to_an_impossible_buffer_completes_with_an_error() {
 }
 
 #[test]
-fn one_buffer_takes_many_messages() {
+fn a_multi_receive_buffer_takes_many_messages() {
     let (a, b, peer) = pair(&Wish::default());
     let mut into = vec![0u8; 256];
     let iov = [iovec(&mut into)];

@@ -144,7 +144,7 @@ fn modes() -> impl Iterator<Item = c_int> {
 
 /// Proves: FI-026, FI-040, FI-041, FI-055, FI-059
 #[test]
-fn the_steps_that_the_mode_bits_require_are_enough() {
+fn a_program_that_follows_the_mode_bits_succeeds_in_every_mode() {
     for mode in modes() {
         program(V1_22, mode, Keys::Plain);
     }
@@ -152,14 +152,14 @@ fn the_steps_that_the_mode_bits_require_are_enough() {
 
 /// Proves: FI-217
 #[test]
-fn raw_calls_work_in_every_mode() {
+fn raw_keys_work_in_every_mode() {
     for mode in modes() {
         program(V1_22, mode, Keys::Raw);
     }
 }
 
 #[test]
-fn modes_mean_the_same_in_every_version() {
+fn each_mode_bit_means_the_same_in_every_version() {
     for version in [version(1, 5), V1_17, version(2, 0), version(2, 5)] {
         for mode in [0].into_iter().chain(BITS) {
             program(version, mode, Keys::Plain);

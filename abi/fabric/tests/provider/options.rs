@@ -37,7 +37,7 @@ fn set<T>(ep: *mut FidEp, option: c_int, value: T) -> c_int {
 
 /// Each option of fi_endpoint(3).
 #[test]
-fn every_option_behaves_as_the_page_says() {
+fn every_endpoint_option_behaves_as_documented() {
     let side = Side::open(&Wish::default());
     let ep = side.ep;
     assert!(get(ep, FI_OPT_MIN_MULTI_RECV).is_ok());
@@ -86,7 +86,7 @@ fn every_option_behaves_as_the_page_says() {
 }
 
 #[test]
-fn the_length_of_a_value_is_checked() {
+fn the_length_of_an_option_value_is_checked() {
     let side = Side::open(&Wish::default());
     let ep: *mut Fid = side.ep.cast();
     // SAFETY: the handle is live; lengths that fit or are refused.

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// Proves: FI-030, FI-031, FI-064, FI-065, FI-066
 #[test]
-fn a_region_follows_its_pages() {
+fn a_region_follows_changes_of_its_mapping() {
     let (a, b, peer) = pair(&Wish::default());
     let at = map_at(0, PAGE, libc::PROT_NONE);
     let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
@@ -35,7 +35,7 @@ fn a_region_follows_its_pages() {
 
 /// Proves: FI-061, FI-257
 #[test]
-fn with_allocated_memory_must_be_mapped_at_registration() {
+fn with_fi_mr_allocated_memory_must_be_mapped_at_registration() {
     let b = Side::open(&Wish::mode(FI_MR_ALLOCATED));
     let at = map_at(0, 2 * PAGE, RW);
     unmap(at + PAGE, PAGE);
@@ -62,7 +62,7 @@ fn with_allocated_memory_must_be_mapped_at_registration() {
 ///
 /// Proves: FI-062, FI-259
 #[test]
-fn with_allocated_replaced_pages_are_used_anyway() {
+fn with_fi_mr_allocated_replaced_pages_are_still_used() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_ALLOCATED));
     let at = map_at(0, PAGE, RW);
     let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
@@ -108,7 +108,7 @@ fn with_notification_unbacked_memory_waits_for_a_refresh() {
 ///
 /// Proves: FI-069, FI-191
 #[test]
-fn with_notification_bound_regions_wait_for_a_refresh_as_well() {
+fn with_notification_bound_regions_also_wait_for_a_refresh() {
     for (mode, bound) in [
         (0, [true, false]),
         (0, [false, true]),
@@ -144,7 +144,7 @@ fn with_notification_bound_regions_wait_for_a_refresh_as_well() {
 ///
 /// Proves: FI-187
 #[test]
-fn with_notification_each_change_of_pages_is_announced() {
+fn with_notification_a_region_is_refreshed_after_each_change() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
     let at = map_at(0, PAGE, RW);
     let mr = b.reg_at(at, PAGE, REMOTE, 1, 0).unwrap();
@@ -171,7 +171,7 @@ fn with_notification_each_change_of_pages_is_announced() {
 ///
 /// Proves: FI-186
 #[test]
-fn a_refresh_of_a_part_updates_that_part() {
+fn refreshing_a_part_of_a_region_updates_only_that_part() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_MMU_NOTIFY));
     let at = map_at(0, 2 * PAGE, libc::PROT_NONE);
     let mr = b.reg_at(at, 2 * PAGE, REMOTE, 1, 0).unwrap();
@@ -361,7 +361,7 @@ fn the_actual_page_size_does_not_matter() {
 
 /// Proves: FI-148, FI-151, FI-152, FI-153, FI-154, FI-155, FI-056
 #[test]
-fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
+fn peers_access_a_dma_buf_that_the_program_has_not_mapped() {
     is_reached(|| {
         // SAFETY: a name; a new descriptor.
         let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"buffer".as_ptr(), 0)) };
@@ -373,7 +373,7 @@ fn a_dma_buf_is_reached_without_a_mapping_of_the_program() {
 
 /// Runs only where the kernel has a driver that makes DMA-bufs; elsewhere the suite's output says that the test was skipped.
 #[test]
-fn a_dma_buf_of_the_kernel_is_reached() {
+fn peers_access_a_dma_buf_of_the_kernel() {
     is_reached(|| rkey_fakes::dma_buf(3 * PAGE));
 }
 
@@ -475,8 +475,8 @@ fn absurd_buffers(b: &Side, memfd: c_int) {
 
 /// Proves: FI-123, FI-124, FI-130, FI-146
 #[test]
-fn interfaces_matter_only_with_hmem() {
-    let test = "pages::interfaces_matter_only_with_hmem";
+fn the_memory_interface_is_ignored_without_fi_hmem() {
+    let test = "pages::the_memory_interface_is_ignored_without_fi_hmem";
     // In a process of its own, because other tests load fake runtimes.
     apart(test, ("FI_HMEM_DISABLE_P2P", "0"), refused_without_runtimes);
 }

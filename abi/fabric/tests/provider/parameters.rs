@@ -55,7 +55,7 @@ const UNKNOWN: [u64; 3] = [1, FI_RMA_EVENT, 1 << 63];
 
 /// Proves: FI-276, FI-277
 #[test]
-fn raw_keys_are_read_and_mapped_without_flags() {
+fn reading_and_mapping_raw_keys_accept_no_flags() {
     for mode in [0, FI_MR_RAW] {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut buffer = [0u8; 8];
@@ -102,7 +102,7 @@ fn raw_keys_are_read_and_mapped_without_flags() {
 
 /// Proves: FI-278
 #[test]
-fn a_refresh_has_no_flags() {
+fn a_refresh_accepts_no_flags() {
     for mode in [0, FI_MR_MMU_NOTIFY] {
         let (a, b, peer) = pair(&Wish::mode(mode));
         let mut buffer = [0u8; 8];
@@ -125,7 +125,7 @@ fn a_refresh_has_no_flags() {
 
 /// Proves: FI-279
 #[test]
-fn with_both_modes_system_memory_is_registered_as_well() {
+fn with_fi_mr_local_and_fi_mr_hmem_system_memory_needs_registration() {
     let (a, b, peer) = pair(&Wish {
         caps: FI_MSG | FI_RMA | FI_HMEM,
         ..Wish::mode(FI_MR_LOCAL | FI_MR_HMEM)

@@ -184,7 +184,7 @@ fn only_regions_registered_as_persistent_are_committed() {
 
 /// Proves: FI-143
 #[test]
-fn memory_that_ends_with_the_process_is_not_persistent() {
+fn volatile_memory_cannot_be_registered_as_persistent() {
     let b = Side::open(&Wish::default());
     let private = Mapped::new("private", 1, libc::MAP_PRIVATE);
     let shared = Mapped::new("shared", 3, libc::MAP_SHARED);

@@ -140,7 +140,7 @@ fn unread_completions_are_bounded_and_all_arrive() {
 
 /// A program's own completions also need room in its queue.
 #[test]
-fn a_full_queue_accepts_no_operations() {
+fn a_full_completion_queue_accepts_no_operations() {
     let (a, b, peer) = open(64);
     let mut buffer = [0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();
@@ -160,7 +160,7 @@ fn a_full_queue_accepts_no_operations() {
 
 /// `fi_tx_size_left` falls with every operation in progress, and recovers.
 #[test]
-fn operations_in_progress_leave_less_room() {
+fn tx_size_left_falls_with_each_operation_in_progress() {
     let (a, b, peer) = open(0);
     let mut buffer = [0u8; 8];
     let mr = b.reg(&mut buffer, REMOTE, 1, 0).unwrap();

@@ -65,7 +65,7 @@ fn several_buffers_make_one_region() {
 ///
 /// Proves: FI-I38
 #[test]
-fn several_buffers_by_virtual_address_have_gaps() {
+fn a_transfer_by_virtual_address_stays_within_one_buffer() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_VIRT_ADDR));
     let mut memory = [0u8; 64];
     let start = memory.as_ptr() as u64;
@@ -85,7 +85,7 @@ fn several_buffers_by_virtual_address_have_gaps() {
 
 /// Proves: FI-003, FI-004, FI-019, FI-108
 #[test]
-fn the_three_calls_make_equivalent_regions() {
+fn reg_regv_and_regattr_make_equivalent_regions() {
     let (a, b, peer) = pair(&Wish::default());
     for access in [FI_REMOTE_READ, FI_REMOTE_WRITE, REMOTE] {
         for call in 0..3 {
@@ -133,7 +133,7 @@ fn the_three_calls_make_equivalent_regions() {
 
 /// Proves: FI-053, FI-054, FI-060, FI-I11
 #[test]
-fn with_virtual_addresses_offsets_are_not_addresses() {
+fn with_virtual_addresses_an_offset_is_refused() {
     let (a, b, peer) = pair(&Wish::mode(FI_MR_VIRT_ADDR));
     let mut buffer = vec![0u8; 64];
     let start = buffer.as_ptr() as u64;
@@ -196,7 +196,7 @@ fn invalid_registrations_are_refused() {
 
 /// Proves: FI-110
 #[test]
-fn a_region_has_as_many_segments_as_the_domain_says() {
+fn a_region_has_at_most_mr_iov_limit_segments() {
     let b = Side::open(&Wish::default());
     // SAFETY: the provider's `fi_info`.
     let limit = unsafe { (*(*Wish::default().info()).domain_attr).mr_iov_limit };
@@ -209,7 +209,7 @@ fn a_region_has_as_many_segments_as_the_domain_says() {
 
 /// Proves: FI-141, FI-145, FI-147, FI-149, FI-150, FI-228
 #[test]
-fn unsupported_flags_are_refused_by_all_calls() {
+fn all_registration_calls_refuse_unsupported_flags() {
     let b = Side::open(&Wish::default());
     let mut buffer = vec![0u8; 16];
     let iov = [iovec(&mut buffer)];
@@ -257,7 +257,7 @@ fn unsupported_flags_are_refused_by_all_calls() {
 
 /// Proves: FI-117, FI-120, FI-I20
 #[test]
-fn regions_and_endpoints_without_a_key_have_the_key_of_the_domain() {
+fn regions_and_endpoints_default_to_the_domains_authorization_key() {
     let wish = Wish {
         domain_key: b"domain",
         ..Wish::default()
@@ -319,7 +319,7 @@ fn a_region_serves_endpoints_with_its_authorization_key() {
 
 /// Proves: FI-I40
 #[test]
-fn regions_over_the_same_bytes_have_rights_of_their_own() {
+fn overlapping_regions_have_separate_rights() {
     let (a, b, peer) = pair(&Wish::default());
     let mut buffer = vec![5u8; 16];
     let at = buffer.as_mut_ptr() as usize;

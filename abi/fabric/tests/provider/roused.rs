@@ -127,7 +127,7 @@ impl Drop for Ends<'_> {
 
 /// The device counts a peer's writes: they wake the sleeping thread when there are enough of them, and not before.
 #[test]
-fn a_peers_write_that_makes_work_due_wakes_the_program() {
+fn a_peers_write_that_makes_deferred_work_due_wakes_the_program() {
     const WRITES: u64 = 3000;
     for by_descriptor in [false, true] {
         let (mut inbox, mut place) = ([0u8; 4], [0u8; 4]);
@@ -164,7 +164,7 @@ fn a_peers_write_that_makes_work_due_wakes_the_program() {
 
 /// Another thread's call takes the message that makes work due, but does not start the work.
 #[test]
-fn a_count_by_one_thread_wakes_another_thread_that_waits() {
+fn a_message_counted_by_one_thread_wakes_another_waiting_thread() {
     const ROUNDS: u64 = 200;
     let (mut hits, mut place) = (null_mut(), [0u8; 4]);
     let mut both = Both::open(&mut place, FI_SELECTIVE_COMPLETION, |side| {
@@ -216,7 +216,7 @@ fn a_count_by_one_thread_wakes_another_thread_that_waits() {
 /// The event that triggers the work happens at an endpoint of another queue, and the work is for that endpoint: no
 /// thread polls it, and no descriptor reports it.
 #[test]
-fn work_of_an_unpolled_endpoint_is_started() {
+fn deferred_work_of_an_unpolled_endpoint_is_started() {
     for by_descriptor in [false, true] {
         let mut place = [0u8; 4];
         let mut both = Both::open(&mut place, 0, |_| {});
@@ -262,7 +262,7 @@ fn work_of_an_unpolled_endpoint_is_started() {
 
 /// Work is due at once, and the queue of its endpoint is full. New room wakes no thread.
 #[test]
-fn work_that_does_not_fit_into_the_queue_is_retried() {
+fn deferred_work_that_finds_its_queue_full_is_retried() {
     let mut place = [0u8; 4];
     let at = &raw const place;
     let both = Both::open(&mut place, 0, |_| {});

@@ -138,7 +138,7 @@ fn a_shared_receive_goes_to_the_endpoint_that_gets_a_message() {
 }
 
 #[test]
-fn waiting_messages_get_later_receives_in_order() {
+fn unexpected_messages_match_later_shared_receives_in_order() {
     let wish = Wish::default();
     let (a, b) = (Side::open(&wish), Sharing::open(&wish));
     let peers = [0, 1].map(|n| a.peer(&b.ends[n]));
@@ -168,7 +168,7 @@ fn waiting_messages_get_later_receives_in_order() {
 }
 
 #[test]
-fn a_message_can_be_claimed_through_the_context() {
+fn a_message_can_be_claimed_through_the_shared_context() {
     let wish = Wish::default();
     let (a, b) = (Side::open(&wish), Sharing::open(&wish));
     let peer = a.peer(&b.ends[1]);

@@ -94,7 +94,7 @@ pub(crate) fn say(words: &[u8], address: SocketAddr) -> OwnedFd {
 }
 
 #[test]
-fn a_silent_client_delays_no_other() {
+fn a_silent_client_does_not_delay_other_clients() {
     let (words, b) = first_words_to(&Side::open(&Wish::default()));
     let address = address_of(&name_of(b.ep));
     let silent: Vec<_> = (0..8).map(|_| say(&words, address)).collect();

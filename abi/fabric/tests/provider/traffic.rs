@@ -268,7 +268,7 @@ fn a_rendezvous_message_whose_region_was_closed_is_not_read() {
 
 /// The first of two buffers may no longer be written; the message does not move to the second one instead.
 #[test]
-fn a_payload_does_not_move_into_the_next_buffer() {
+fn a_payload_for_a_closed_buffer_does_not_go_to_the_next_buffer() {
     const HALF: usize = 32768;
     let (a, b, peer) = pair(&Wish::mode(FI_MR_LOCAL));
     let mut bytes = vec![7u8; 2 * HALF];

@@ -285,7 +285,7 @@ fn every_thread_with_a_call_to_repeat_is_woken() {
 
 /// A thread that waits in a call is woken, whatever another thread does with the descriptor.
 #[test]
-fn a_signal_is_for_a_thread_that_waits_in_a_call() {
+fn fi_cq_signal_wakes_the_thread_that_waits_in_a_call() {
     let a = waitable(&Wish::default());
     let cq = Shared(a.cq);
     for _ in 0..200 {
@@ -326,7 +326,7 @@ fn counter_with(domain: *mut FidDomain, wait_obj: c_int) -> *mut FidCntr {
 
 /// A program waits for peers' writes, which wake no thread, by the descriptor of a counter.
 #[test]
-fn a_counter_is_waited_for_by_its_descriptor() {
+fn a_program_can_wait_for_a_counter_by_its_descriptor() {
     let (a, b) = (Side::open(&Wish::default()), Side::open(&Wish::default()));
     let peer = a.peer(&b);
     let mut buffer = vec![0u8; 8];
@@ -356,7 +356,7 @@ fn a_counter_is_waited_for_by_its_descriptor() {
 
 /// The `fi_control` commands of counters in fi_cntr(3).
 #[test]
-fn counters_support_the_documented_commands() {
+fn counters_support_the_documented_control_commands() {
     let b = Side::open(&Wish::default());
     for (wished, told) in [
         (FI_WAIT_FD, FI_WAIT_FD),

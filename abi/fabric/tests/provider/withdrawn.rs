@@ -101,7 +101,7 @@ fn take_back(end: impl Fn(&Side, &[Work<DeferredRma>], *mut FidCntr) -> bool) {
 }
 
 #[test]
-fn work_of_a_closed_endpoint_is_not_started() {
+fn due_deferred_work_of_a_closed_endpoint_is_not_started() {
     take_back(|side, _, _| {
         assert_eq!(close(side.ep.cast()), 0);
         true
@@ -109,7 +109,7 @@ fn work_of_a_closed_endpoint_is_not_started() {
 }
 
 #[test]
-fn due_work_that_was_not_started_can_be_cancelled() {
+fn due_deferred_work_can_be_cancelled_before_it_starts() {
     take_back(|side, works, _| {
         for work in works {
             assert_eq!(work.command(side.domain, FI_CANCEL_WORK), 0);
@@ -119,7 +119,7 @@ fn due_work_that_was_not_started_can_be_cancelled() {
 }
 
 #[test]
-fn due_work_that_was_not_started_is_flushed() {
+fn due_deferred_work_can_be_flushed_before_it_starts() {
     take_back(|side, _, go| {
         assert_eq!(control(side.domain.cast(), FI_FLUSH_WORK, go.cast()), 0);
         false

@@ -79,13 +79,13 @@ fn a_refusal_is_reported_once_on_each_side_in_libfabrics_terms() {
 
 /// An unknown level does not silence refusals, nor does an empty one.
 #[test]
-fn a_misspelt_level_does_not_silence_refusals() {
+fn an_invalid_log_level_does_not_silence_refusals() {
     if is_peer() {
         let (a, _b, peer) = pair(&Wish::default());
         assert_eq!(a.write(peer, &[6; 4], 0, 2), 266);
         return wait_for_test();
     }
-    let test = "words::a_misspelt_level_does_not_silence_refusals";
+    let test = "words::an_invalid_log_level_does_not_silence_refusals";
     let refusals = |lines: &[String]| {
         let told = lines.iter().filter(|line| line.contains(" denied: "));
         told.count()
@@ -172,7 +172,7 @@ fn at_level_info_the_log_explains_failed_calls() {
 
 /// The advice names the limit that was reached.
 #[test]
-fn the_limit_that_was_reached_is_named() {
+fn the_log_names_the_limit_that_was_reached() {
     if is_peer() {
         let wish = Wish::default();
         let (_fabric, domain) = open_domain(wish.version, wish.info());
@@ -182,7 +182,7 @@ fn the_limit_that_was_reached_is_named() {
         assert_eq!(code, -libc::ENOMEM);
         return;
     }
-    let test = "words::the_limit_that_was_reached_is_named";
+    let test = "words::the_log_names_the_limit_that_was_reached";
     for limit in ["RKEY_MAX_TOTAL_BYTES", "RKEY_MAX_REGION_BYTES"] {
         let [line] = log_with(test, &[("RKEY_LOG", "warn"), (limit, "1")]);
         assert_eq!(line.matches("RKEY_MAX").count(), 1, "{line}");
@@ -311,7 +311,7 @@ fn calls_that_the_mode_forbids_are_reported() {
 
 /// A program that does not offer the required bits finds nothing and gets the reason, once.
 #[test]
-fn missing_mode_bits_are_named() {
+fn the_log_names_the_missing_mode_bits() {
     if is_peer() {
         let provider = rkey_fi::fi_prov_ini();
         for _ in 0..3 {
@@ -329,7 +329,7 @@ fn missing_mode_bits_are_named() {
         }
         return wait_for_test();
     }
-    let test = "words::missing_mode_bits_are_named";
+    let test = "words::the_log_names_the_missing_mode_bits";
     let [line] = log_of(test, "LOCAL,RAW,ENDPOINT,MMU_NOTIFY");
     let why = "requires FI_MR_RAW, FI_MR_MMU_NOTIFY, FI_MR_ENDPOINT;";
     assert!(line.contains(why), "{line}");
@@ -361,7 +361,7 @@ fn an_address_of_another_host_is_reported() {
 
 /// `fi_cq_strerror` explains the data of an error; without data it names the number.
 #[test]
-fn the_queue_explains_its_errors() {
+fn fi_cq_strerror_explains_the_data_of_an_error() {
     let (a, _b, peer) = pair(&Wish::default());
     let bytes = [6u8; 4];
     // SAFETY: the handle is live; the bytes stay valid until the completion.

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_stay_within_limits() {
+    fn sizes_set_by_socket_options_stay_within_limits() {
         assert_eq!(requests(5), Ok(5));
         assert_eq!(requests(1 << 30), Ok(REQUESTS_MAX));
         assert_eq!(requests(0), Err(Errno::INVAL));

@@ -192,7 +192,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn a_new_number_is_larger_than_those_of_dev_null() {
+    fn a_renumbered_descriptor_is_above_those_of_dev_null() {
         let waiting = Waiting::new(false).unwrap();
         let null = File::open("/dev/null").unwrap();
         // Choose a number far above, so that other threads do not take the numbers in between.

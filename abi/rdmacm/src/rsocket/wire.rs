@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_areas_are_rounded_up_to_encodable_ones() {
+    fn iomap_counts_are_rounded_up_to_encodable_counts() {
         for (count, rounded) in [
             (0, 0),
             (1, 1),

@@ -22,7 +22,7 @@ fn connections_begin_and_end_with_the_events_of_the_manual_pages() {
 }
 
 #[test]
-fn groups_xrc_and_user_events_work_as_documented() {
+fn multicast_groups_xrc_and_user_events_work_as_documented() {
     succeeds("groups", include_str!("groups.c"));
 }
 
@@ -48,7 +48,7 @@ fn a_server_serves_more_client_processes_than_it_keeps_links() {
 
 /// The calls exist with their symbol versions, fail with `ENOSYS`, and log a warning.
 #[test]
-fn unsupported_calls_of_later_versions_fail_and_log_it() {
+fn unsupported_calls_of_later_versions_fail_and_log_a_warning() {
     let stage = Stage::new("absent");
     let program = stage.compile("absent", include_str!("absent.c"), &[]);
     let said = stage.start(stage.command(&program), "absent").succeed();

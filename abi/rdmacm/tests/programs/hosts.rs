@@ -152,7 +152,7 @@ fn a_request_to_a_port_without_a_listener_is_refused() {
 
 /// Without `RKEY_WIRE`, addresses of other hosts do not resolve, and the log says what to set.
 #[test]
-fn the_wire_is_off_by_default() {
+fn without_the_wire_addresses_of_other_hosts_do_not_resolve() {
     let stage = Stage::new("off-hosts");
     let Some(hosts) = Hosts::new(1500) else {
         return;

@@ -9,7 +9,7 @@ const TCP: u16 = 0x0106;
 
 /// qperf's tests of reliable connections. It ignores `-cm1` in its other tests.
 #[test]
-fn qperf() {
+fn qperf_runs_over_reliable_connections() {
     let (stage, port) = (Stage::new("qperf"), Port::new());
     let number = port.number.to_string();
     let mut server = stage.command("qperf");
@@ -89,7 +89,7 @@ fn fio_sends_messages() {
 
 /// A program of ours on UCX, whose client connects to the server's socket address.
 #[test]
-fn ucx() {
+fn a_ucx_program_connects_through_librdmacm() {
     let (stage, port) = (Stage::new("ucx"), Port::new());
     let number = port.number.to_string();
     let program = stage.compile("ucp", include_str!("ucp.c"), &["-lucp", "-lucs"]);
@@ -111,7 +111,7 @@ fn ucx() {
 /// libfabric's `verbs` provider: connected endpoints, and reliable datagrams over them. On a host with only loopback addresses, it
 /// finds no address, and must fail.
 #[test]
-fn libfabric() {
+fn fi_pingpong_runs_over_libfabrics_verbs_provider() {
     for (provider, endpoint) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
         let (stage, port) = (Stage::new("libfabric"), Port::new());
         let number = port.number.to_string();
@@ -142,7 +142,7 @@ fn libfabric() {
 
 /// uDAPL's provider that uses librdmacm. On a host with only loopback addresses, it must fail.
 #[test]
-fn dtest() {
+fn dtest_runs_over_udapls_librdmacm_provider() {
     /// The fixed port of `dtest`.
     const PORT: u16 = 15_828;
     let _turn = Turn::take(&PORT.to_string());

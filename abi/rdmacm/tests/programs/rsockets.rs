@@ -35,13 +35,13 @@ fn a_peer_that_breaks_the_protocol_is_refused() {
 }
 
 #[test]
-fn a_closed_listener_does_not_wait_for_its_clients() {
+fn closing_a_listener_does_not_wait_for_its_clients() {
     succeeds("pending", include_str!("pending.c"));
 }
 
 /// All 1000 requests are refused, but only a few lines per second are logged.
 #[test]
-fn complaints_about_peers_are_rate_limited() {
+fn log_lines_about_refused_peers_are_rate_limited() {
     let said = succeeds("complaints", include_str!("complaints.c"));
     let lines = said.matches("the peer is not an rsocket").count();
     assert!((1..900).contains(&lines), "{lines} lines");
@@ -64,7 +64,7 @@ fn pair(program: &str, options: &str) -> [String; 2] {
 
 /// Blocking, non-blocking and with `poll`; with verification; with small and large messages and buffers.
 #[test]
-fn rstream() {
+fn rstream_runs_with_its_options() {
     for options in [
         "-T v -I 10 -C 10 -S 1000",
         "-T b -T v -I 20 -C 10 -S 100000",
@@ -83,7 +83,7 @@ fn rstream() {
 }
 
 #[test]
-fn rstream_without_options() {
+fn rstream_runs_without_options() {
     let [_, client] = pair("rstream", "-T v");
     assert!(
         client.contains("64_lat") && client.contains("1m_bw"),
@@ -93,7 +93,7 @@ fn rstream_without_options() {
 
 /// Copies a file. The server never ends.
 #[test]
-fn rcopy() {
+fn rcopy_copies_a_file() {
     let (stage, port) = (Stage::new("rcopy"), Port::new());
     let number = port.number.to_string();
     let content: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
@@ -117,7 +117,7 @@ const TRIES: usize = 5;
 
 /// Blocking, non-blocking, with `poll`; datagrams in one direction, and there and back. The server never ends.
 #[test]
-fn udpong() {
+fn udpong_exchanges_datagrams() {
     for (server, client, transfers) in [
         ("-T b", "-T b -C 100 -S 64", "100"),
         ("", "-C 100 -S 1000", "100"),

@@ -18,7 +18,7 @@ fn pair(program: &str, server: &str, client: &str) -> [String; 2] {
 }
 
 #[test]
-fn rping() {
+fn rping_runs() {
     let [server, client] = pair(
         "rping",
         "-s -a 127.0.0.1 -C 5 -v -V",
@@ -34,7 +34,7 @@ fn rping() {
 
 /// The program creates its queue pairs itself, and gets their attributes from `rdma_init_qp_attr`.
 #[test]
-fn rping_with_its_own_queue_pairs() {
+fn rping_runs_with_its_own_queue_pairs() {
     let [_, client] = pair(
         "rping",
         "-s -a 127.0.0.1 -C 5 -v -q",
@@ -50,7 +50,7 @@ fn rping_with_its_own_queue_pairs() {
 /// A server that never exits, with a thread for each client. `rping` loses one of two simultaneous requests, so the clients run one
 /// after the other.
 #[test]
-fn rping_persistent() {
+fn a_persistent_rping_server_serves_several_clients() {
     let (stage, port) = (Stage::new("rping-P"), Port::new());
     let number = port.number.to_string();
     let words = ["-s", "-P", "-a", "0.0.0.0", "-p", &number];
@@ -64,7 +64,7 @@ fn rping_persistent() {
 }
 
 #[test]
-fn ucmatose() {
+fn ucmatose_runs() {
     for options in ["-c 20", "-c 20 -m", "-c 1 -t 8 -a 17"] {
         let client = format!("-s 127.0.0.1 {options}");
         for said in pair("ucmatose", &format!("-b 127.0.0.1 {options}"), &client) {
@@ -75,7 +75,7 @@ fn ucmatose() {
 }
 
 #[test]
-fn rdma_server_and_rdma_client() {
+fn rdma_server_and_rdma_client_run() {
     let (stage, port) = (Stage::new("endpoints"), Port::new());
     let number = port.number.to_string();
     let server = ["-s", "127.0.0.1", "-p", &number];
@@ -87,7 +87,7 @@ fn rdma_server_and_rdma_client() {
 
 /// `udaddy` has a fixed port, so concurrent test runs take turns.
 #[test]
-fn udaddy() {
+fn udaddy_runs() {
     const PORT: u16 = 7174;
     let user = rustix::process::geteuid().as_raw();
     let _turn = Turn::take(&format!("udaddy/{user}"));
@@ -101,7 +101,7 @@ fn udaddy() {
 
 /// `r` is a reliable connection; `x` is an extended one, whose receiving half has a shared receive queue.
 #[test]
-fn rdma_xserver_and_rdma_xclient() {
+fn rdma_xserver_and_rdma_xclient_run() {
     for (kind, space) in [("r", TCP), ("x", IB)] {
         let (stage, port) = (Stage::new("xserver"), Port::new());
         let number = port.number.to_string();
@@ -117,7 +117,7 @@ fn rdma_xserver_and_rdma_xclient() {
 /// A receiver and a sender, which share only the group's address. The sender waits for three seconds before it sends, and starts
 /// after the receiver has joined.
 #[test]
-fn mckey() {
+fn mckey_sends_to_a_multicast_group() {
     // Concurrent test runs take turns, as they use the same groups.
     let user = rustix::process::geteuid().as_raw();
     let _turn = Turn::take(&format!("mckey/{user}"));
@@ -145,7 +145,7 @@ fn mckey() {
 
 /// A thousand simultaneous connections. The server never exits.
 #[test]
-fn cmtime() {
+fn cmtime_makes_a_thousand_connections() {
     let (stage, port) = (Stage::new("cmtime"), Port::new());
     let number = port.number.to_string();
     let _server = stage.server("cmtime", &["-p", &number], TCP, port.number);
@@ -162,7 +162,7 @@ fn cmtime() {
 
 /// perftest's programs with `-R`, which connects through librdmacm, over RC and UD. perftest itself refuses UC and XRC with `-R`.
 #[test]
-fn perftest() {
+fn perftest_connects_through_librdmacm() {
     for (program, options) in [
         ("ib_write_bw", "-F -R -n 100"),
         ("ib_read_bw", "-F -R -n 100"),
@@ -184,7 +184,7 @@ fn perftest() {
 
 /// If a program is killed, its peer exits too. A client without a server is refused.
 #[test]
-fn killing_one_side_ends_the_other() {
+fn killing_one_side_of_rping_ends_the_other() {
     let (stage, port) = (Stage::new("killed"), Port::new());
     let number = port.number.to_string();
     let words = ["-s", "-a", "127.0.0.1", "-v", "-p", &number];

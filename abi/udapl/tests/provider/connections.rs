@@ -103,7 +103,7 @@ fn a_request_without_a_listener_is_rejected_by_the_provider() {
 }
 
 #[test]
-fn an_unanswered_request_times_out_and_its_cr_fails() {
+fn an_unanswered_request_times_out_and_accepting_its_cr_fails() {
     // Long enough for the request to arrive, even on a busy machine.
     const TIMEOUT: Timeout = 3_000_000;
     let (one, two) = (World::open(), World::open());
@@ -204,7 +204,7 @@ fn eps_reconnect_after_a_reset_many_times() {
 }
 
 #[test]
-fn a_second_ep_connects_like_the_first() {
+fn dup_connect_sends_the_same_request_as_another_ep() {
     let (one, two) = (World::open(), World::open());
     let (active, like, passive) = (one.end(), one.end(), two.end());
     let (_, evd, conn_qual) = two.psp();
@@ -260,7 +260,7 @@ fn an_rsp_serves_one_request_for_its_ep() {
 }
 
 #[test]
-fn a_psp_can_make_the_ep() {
+fn a_psp_can_create_the_ep_for_a_request() {
     let (one, two) = (World::open(), World::open());
     let active = one.end();
     let evd = two.evd(8, EVD_CR_FLAG);
@@ -337,7 +337,7 @@ fn a_hand_off_that_fails_leaves_the_request_with_its_cr() {
 }
 
 #[test]
-fn qualifiers_of_48_bits_do_not_collide() {
+fn qualifiers_that_differ_only_in_high_bits_do_not_collide() {
     let (one, two) = (World::open(), World::open());
     let (active, passive) = (one.end(), two.end());
     let evd = two.evd(8, EVD_CR_FLAG);
@@ -368,7 +368,7 @@ fn qualifiers_of_48_bits_do_not_collide() {
 }
 
 #[test]
-fn a_closed_ia_breaks_its_connections_and_a_graceful_close_needs_it_empty() {
+fn an_abrupt_close_of_an_ia_disconnects_and_a_graceful_one_is_refused() {
     let (one, active, two, passive) = pair();
     let close = |world: &World| kind(dat!(ia_close_func(world.ia, CLOSE_GRACEFUL_FLAG)));
     assert_eq!(close(&two), INVALID_STATE);
@@ -384,7 +384,7 @@ fn a_closed_ia_breaks_its_connections_and_a_graceful_close_needs_it_empty() {
 }
 
 #[test]
-fn an_ep_can_be_made_from_the_defaults() {
+fn an_ep_can_be_created_with_default_attributes() {
     let world = World::open();
     let mut ep = null_mut();
     let none = null_mut();
@@ -495,7 +495,7 @@ fn a_withdrawn_request_leaves_no_resources() {
 }
 
 #[test]
-fn an_ep_that_a_psp_made_ends_with_its_rejected_request() {
+fn an_ep_that_a_psp_created_is_freed_when_its_request_is_rejected() {
     let (one, two) = (World::open(), World::open());
     let (active, other) = (one.end(), two.end());
     let evd = two.evd(8, EVD_CR_FLAG);

@@ -101,7 +101,7 @@ fn a_waiter_waits_for_its_threshold_of_events() {
 }
 
 #[test]
-fn one_thread_waits_and_an_unwaitable_evd_releases_it() {
+fn an_evd_has_one_waiter_which_set_unwaitable_releases() {
     let world = World::open();
     let evd = Shared(world.evd(8, EVD_SOFTWARE_FLAG));
     let ending = AtomicBool::new(false);

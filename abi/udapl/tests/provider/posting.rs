@@ -71,7 +71,7 @@ fn lengths_are_checked_before_anything_is_posted() {
 }
 
 #[test]
-fn suppressed_requests_complete_without_events_forever() {
+fn suppressed_requests_complete_without_events() {
     let pair = pair();
     let remote = pair.theirs.remote(0, 8);
     for number in 0..10_000 {
@@ -94,7 +94,7 @@ fn suppressed_requests_complete_without_events_forever() {
 }
 
 #[test]
-fn an_ep_without_evds_works_and_breaks_like_others() {
+fn an_ep_without_completion_evds_transfers_and_breaks_normally() {
     let (one, two) = (World::open(), World::open());
     let mut mute = one.end();
     let connect = mute.connect;
@@ -127,7 +127,7 @@ fn an_ep_without_evds_works_and_breaks_like_others() {
 
 /// Proves: DA-018, DA-I07
 #[test]
-fn a_query_returns_the_last_bind_even_a_suppressed_one() {
+fn an_rmr_query_returns_the_last_bind_even_if_suppressed() {
     let pair = pair();
     let mut rmr = null_mut();
     ok!(rmr_create_func(pair.one.pz, &raw mut rmr));
@@ -288,7 +288,7 @@ fn end_with_srq(world: &World, parts: &End, srq: SrqHandle) -> End {
 }
 
 #[test]
-fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
+fn receives_of_an_srq_fit_even_if_their_events_are_not_taken() {
     const MANY: u64 = 1_000;
     // First with an SRQ that grows, then with one that the program refills.
     for grown in [true, false] {
@@ -333,7 +333,7 @@ fn receives_of_an_srq_fit_whether_or_not_the_program_takes_their_events() {
 }
 
 #[test]
-fn a_query_returns_the_last_bind_of_several_eps() {
+fn an_rmr_query_returns_the_last_of_binds_through_several_eps() {
     let (one, two) = (World::open(), World::open());
     let ends = [1, 2].map(|_| {
         let (active, passive) = (one.end(), two.end());
@@ -392,7 +392,7 @@ fn a_query_returns_the_last_bind_of_several_eps() {
 }
 
 #[test]
-fn used_objects_cannot_be_freed() {
+fn evds_and_pzs_in_use_cannot_be_freed() {
     let pair = pair();
     let free_pz = || kind(dat!(pz_free_func(pair.two.pz)));
     assert_eq!(free_pz(), INVALID_STATE);

@@ -87,7 +87,7 @@ impl Stranger {
 }
 
 #[test]
-fn malformed_requests_are_refused_and_others_are_served() {
+fn malformed_requests_are_refused_and_valid_ones_are_served() {
     let (world, stranger) = (World::open(), Stranger::new());
     let (_, evd, conn_qual) = world.psp();
     let (first, second) = (stranger.qp(), stranger.qp());
@@ -192,7 +192,7 @@ fn a_denied_access_breaks_the_connection_on_both_sides() {
 
 /// A queue pair of the device (as verbs and the Rust API use) and an EP use each other's keys.
 #[test]
-fn a_peer_of_another_api_uses_contexts_and_provides_keys() {
+fn an_ep_and_a_queue_pair_of_another_api_use_each_others_keys() {
     let (world, peer) = (World::open(), Stranger::new());
     let (end, qp) = (world.end(), peer.qp());
     peer.connect_properly(&world, &end, &qp);
@@ -336,11 +336,11 @@ fn a_connection_that_breaks_before_confirmation_is_reported_broken() {
     assert!(empty(end.connect));
 }
 
-const WHO_LISTENS: &str = "strangers::the_owner_of_a_control_listener_is_checked_among_users";
+const WHO_LISTENS: &str = "strangers::with_several_users_a_control_listeners_owner_is_checked";
 
 /// With several users, a peer cannot make us send disconnect messages to a process that is not its own.
 #[test]
-fn the_owner_of_a_control_listener_is_checked_among_users() {
+fn with_several_users_a_control_listeners_owner_is_checked() {
     if std::env::var("RKEY_SHARE").as_deref() != Ok("all") {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
         again.args([WHO_LISTENS, "--exact", "--nocapture"]);

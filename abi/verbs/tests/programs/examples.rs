@@ -41,7 +41,7 @@ fn ping_pong(service: &str, options: &[&[&str]]) {
 }
 
 #[test]
-fn rc_ping_pong() {
+fn ibv_rc_pingpong_runs() {
     // The runs poll, sleep on events, and check every byte.
     ping_pong(
         "rc",
@@ -55,22 +55,22 @@ fn rc_ping_pong() {
 }
 
 #[test]
-fn uc_ping_pong() {
+fn ibv_uc_pingpong_runs() {
     ping_pong("uc", &[&[], &["-e"], &["-c"]]);
 }
 
 #[test]
-fn ud_ping_pong() {
+fn ibv_ud_pingpong_runs() {
     ping_pong("ud", &[&[], &["-e"], &["-c"]]);
 }
 
 #[test]
-fn srq_ping_pong() {
+fn ibv_srq_pingpong_runs() {
     ping_pong("srq", &[&[], &["-e"], &["-c"]]);
 }
 
 #[test]
-fn xsrq_ping_pong() {
+fn ibv_xsrq_pingpong_runs() {
     let stage = Stage::new("xsrq");
     for more in [&[][..], &["-e"]] {
         let words = [&["-g", "0"], more].concat();

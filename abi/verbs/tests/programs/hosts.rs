@@ -99,7 +99,7 @@ fn on_two_hosts(test: &str, mtu: u32, lines: &[&str], check: impl Fn(&str, &str)
 }
 
 #[test]
-fn ping_pongs_between_two_hosts() {
+fn ibv_pingpong_programs_run_between_two_hosts() {
     let lines = [
         "ibv_rc_pingpong",
         "ibv_rc_pingpong -c -e -s 100000 -n 200",
@@ -114,7 +114,7 @@ fn ping_pongs_between_two_hosts() {
 }
 
 #[test]
-fn perftest_between_two_hosts() {
+fn perftest_runs_between_two_hosts() {
     let lines = [
         "ib_write_bw -F -n 200 -q 2",
         "ib_write_bw -F -n 100 -b -c UC -s 8000",

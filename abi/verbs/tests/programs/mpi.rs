@@ -23,7 +23,7 @@ fn four_ranks(name: &str, compiler: &str, launcher: &[&str]) {
 }
 
 #[test]
-fn open_mpi() {
+fn open_mpi_runs_four_ranks() {
     let options = [
         "--allow-run-as-root",
         "--oversubscribe",
@@ -39,6 +39,6 @@ fn open_mpi() {
 }
 
 #[test]
-fn mpich() {
+fn mpich_runs_four_ranks() {
     four_ranks("mpich", "mpicc.mpich", &["mpirun.mpich", "-np", "4"]);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Every test of qperf that uses verbs without the connection manager. Those for datagrams create address handles
 /// without a global route, which `RKEY_LOCAL_ROUTES` allows.
 #[test]
-fn qperf() {
+fn qperf_runs_without_the_connection_manager() {
     let tests = [
         "rc_bw",
         "rc_lat",
@@ -61,7 +61,7 @@ fn qperf() {
 
 /// Debian's test program for uDAPL, over its verbs provider with connections by sockets.
 #[test]
-fn dtest_of_the_verbs_provider() {
+fn dtest_runs_over_udapls_verbs_provider() {
     let _alone = Turn::new(DTEST_PORT);
     let stage = Stage::new("dtest");
     let registry = stage.file("dat.conf");

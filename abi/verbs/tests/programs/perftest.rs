@@ -18,7 +18,7 @@ fn perftest(program: &str, options: &[&str]) {
 }
 
 #[test]
-fn ib_write_bw() {
+fn ib_write_bw_runs() {
     let options = [
         "-n 100 -q 4",
         "-n 100 -b",
@@ -30,24 +30,24 @@ fn ib_write_bw() {
 }
 
 #[test]
-fn ib_write_lat() {
+fn ib_write_lat_runs() {
     let options = ["-n 20", "-n 20 -I 64", "-n 20 -c UC", "-n 5 -a"];
     perftest("ib_write_lat", &options);
 }
 
 #[test]
-fn ib_read_bw() {
+fn ib_read_bw_runs() {
     let options = ["-n 100 -q 4", "-n 100 -b", "-n 100 -e", "-n 5 -a"];
     perftest("ib_read_bw", &options);
 }
 
 #[test]
-fn ib_read_lat() {
+fn ib_read_lat_runs() {
     perftest("ib_read_lat", &["-n 20", "-n 20 -e"]);
 }
 
 #[test]
-fn ib_send_bw() {
+fn ib_send_bw_runs() {
     let options = [
         "-n 100 -q 4",
         "-n 100 -b -e",
@@ -60,7 +60,7 @@ fn ib_send_bw() {
 }
 
 #[test]
-fn ib_send_lat() {
+fn ib_send_lat_runs() {
     let options = [
         "-n 20 -e",
         "-n 20 -I 64",
@@ -72,7 +72,7 @@ fn ib_send_lat() {
 }
 
 #[test]
-fn ib_atomic_bw() {
+fn ib_atomic_bw_runs() {
     perftest(
         "ib_atomic_bw",
         &[
@@ -84,7 +84,7 @@ fn ib_atomic_bw() {
 }
 
 #[test]
-fn ib_atomic_lat() {
+fn ib_atomic_lat_runs() {
     perftest(
         "ib_atomic_lat",
         &["-n 20 -A CMP_AND_SWAP", "-n 20 -A FETCH_AND_ADD"],
@@ -94,7 +94,7 @@ fn ib_atomic_lat() {
 /// Extended reliable connections: both halves get all attributes of a reliable connection, and each uses its
 /// own.
 #[test]
-fn extended_reliable_connections() {
+fn perftest_runs_over_extended_reliable_connections() {
     /// perftest leaves these files behind, which another user could not open.
     struct Domains;
     impl Drop for Domains {
@@ -123,7 +123,7 @@ fn extended_reliable_connections() {
 
 /// Sends more datagrams to a group than fit into the link to its member, which has posted enough receives for them.
 #[test]
-fn multicast() {
+fn ib_send_bw_sends_to_a_multicast_group() {
     perftest(
         "ib_send_bw",
         &["-n 500 -c UD -g -x 0", "-n 500 -c UD -g -x 0 -s 1024"],
@@ -132,7 +132,7 @@ fn multicast() {
 
 /// Shared receive queues, and the older posting calls.
 #[test]
-fn other_posting_calls() {
+fn ib_send_bw_uses_shared_receive_queues_and_old_posting_calls() {
     perftest(
         "ib_send_bw",
         &["-n 100 -r 100 --use-srq -q 2", "-n 100 --use_old_post_send"],

@@ -19,7 +19,7 @@ fn compile(stage: &Stage, name: &str, source: &str, libraries: &[&str]) -> std::
 }
 
 #[test]
-fn a_program_that_loads_symbols_by_version() {
+fn a_program_can_load_symbols_by_version() {
     let stage = Stage::new("nccl");
     let program = compile(&stage, "nccl", include_str!("nccl.c"), &["-ldl"]);
     for library in ["libibverbs.so", "libibverbs.so.1"] {
@@ -35,7 +35,7 @@ fn a_program_that_loads_symbols_by_version() {
 
 /// Loads the public symbols of rdma-core 65, and calls those added since Debian's version.
 #[test]
-fn a_program_for_a_newer_rdma_core() {
+fn a_program_for_a_newer_rdma_core_runs() {
     let stage = Stage::new("versions");
     let source = include_str!("versions.c");
     let program = compile(&stage, "versions", source, &["-libverbs", "-ldl"]);
@@ -49,7 +49,7 @@ fn a_program_for_a_newer_rdma_core() {
 
 /// The example program of the README.
 #[test]
-fn the_example_writes_and_is_refused() {
+fn the_readme_example_writes_once_and_is_then_refused() {
     let stage = Stage::new("write");
     let source = include_str!("../../examples/write.c");
     let program = compile(&stage, "write", source, &["-libverbs"]);
@@ -107,7 +107,7 @@ fn options_that_this_device_lacks_are_refused_by_name() {
 }
 
 #[test]
-fn python_finds_the_device() {
+fn pyverbs_finds_the_device() {
     let stage = Stage::new("python");
     let code = "import pyverbs.device as d; print([x.name.decode() for x in d.get_device_list()])";
     let text = stage.run("/usr/bin/python3", &["-c", code]);

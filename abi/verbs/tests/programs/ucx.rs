@@ -46,11 +46,11 @@ fn perftest(name: &str, transports: &str, shown: &str) {
 }
 
 #[test]
-fn ucx_over_reliable_connections() {
+fn ucx_perftest_runs_over_reliable_connections() {
     perftest("ucx-rc", "rc", "rc_verbs");
 }
 
 #[test]
-fn ucx_over_datagrams() {
+fn ucx_perftest_runs_over_datagrams() {
     perftest("ucx-ud", "ud_verbs", "ud_verbs");
 }

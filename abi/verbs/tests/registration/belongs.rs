@@ -75,7 +75,7 @@ fn objects_of_another_context_are_refused() {
 
 /// A protection domain in use remains, and no other domain gets its slot.
 #[test]
-fn an_imported_domain_with_users_stays() {
+fn unimport_pd_keeps_a_domain_that_is_in_use() {
     let world = World::new();
     // SAFETY: the objects are live.
     unsafe {
@@ -205,7 +205,7 @@ fn advice_applies_to_the_memory_of_the_region() {
 
 /// A queue cannot shrink below the sends in progress, however long they take.
 #[test]
-fn a_queue_does_not_shrink_below_the_outstanding_sends() {
+fn a_completion_queue_does_not_shrink_below_the_outstanding_sends() {
     let world = World::new();
     let [a, b] = world.pair(QPT_RC);
     let region = world.register(0, LEN, ALL);

@@ -92,7 +92,7 @@ fn shared_queue(world: &World) -> *mut Srq {
 
 /// A completion queue that overruns fails, and its queue pairs with it.
 #[test]
-fn an_overrun_fails_the_queue_and_its_queue_pairs() {
+fn an_overrun_fails_the_completion_queue_and_its_queue_pairs() {
     overrun(&World::new(), 0);
 }
 
@@ -118,7 +118,7 @@ fn overrun(world: &World, events: u32) -> *mut Cq {
 
 /// A completion queue is not destroyed until the event that a thread is fetching is acknowledged.
 #[test]
-fn a_completion_queue_waits_for_events_in_delivery() {
+fn destroying_a_completion_queue_waits_for_unacknowledged_events() {
     const ROUNDS: usize = 300;
     let world = World::new();
     // SAFETY: the context is live.
@@ -181,7 +181,7 @@ fn counters_of_acknowledged_events_wrap() {
 
 /// Proves: VB-I21
 #[test]
-fn a_refusal_fails_both_queue_pairs() {
+fn a_refused_access_fails_both_queue_pairs() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     let [a, b] = world.pair(QPT_RC);

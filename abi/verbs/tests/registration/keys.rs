@@ -55,7 +55,7 @@ fn posting_needs_the_local_key() {
 
 /// Proves: VB-005
 #[test]
-fn shared_receives_need_the_local_key_too() {
+fn receives_of_a_shared_queue_also_need_the_local_key() {
     let mut world = World::new();
     let region = world.register(0, 128, ACCESS_LOCAL_WRITE);
     // SAFETY: every object is live while it is used.
@@ -88,7 +88,7 @@ fn shared_receives_need_the_local_key_too() {
 
 /// Proves: VB-006, VB-007, VB-I04
 #[test]
-fn a_request_carries_the_remote_key() {
+fn a_remote_request_needs_a_valid_key_and_range() {
     let world = World::new();
     let (near, far) = (world.register(0, 64, ALL), world.register(4096, 64, ALL));
     // SAFETY: the regions are live.
@@ -139,7 +139,7 @@ fn deregistration_invalidates_both_keys() {
 
 /// Proves: VB-I02, VB-I03
 #[test]
-fn newer_flags_and_registration_calls_work() {
+fn optional_flags_zero_based_regions_and_reg_mr_iova_work() {
     let mut world = World::new();
     let [a, _] = world.pair(QPT_RC);
     world.set(0, 5);
@@ -174,7 +174,7 @@ fn newer_flags_and_registration_calls_work() {
 
 /// Proves partly: VB-I02 (`ibv_reg_dmabuf_mr`)
 #[test]
-fn a_dma_buf_and_any_other_file_can_be_registered() {
+fn a_memfd_can_be_registered_as_a_dma_buf() {
     let file = memfd();
     can_be_registered(file.try_clone().unwrap().into(), &file);
 }

@@ -33,7 +33,7 @@ fn with_entries(mut wr: SendWr, entries: &mut [Sge]) -> SendWr {
 }
 
 #[test]
-fn reads_give_zeros_and_writes_are_dropped() {
+fn a_null_region_reads_as_zeros_and_drops_writes() {
     let mut world = World::new();
     let (region, null) = (world.register(0, LEN, ALL), null_region(&world));
     // SAFETY: the region is live.
@@ -63,7 +63,7 @@ fn reads_give_zeros_and_writes_are_dropped() {
 }
 
 #[test]
-fn a_receive_can_skip_bytes() {
+fn a_receive_can_skip_bytes_with_a_null_region() {
     for qp_type in [QPT_RC, QPT_UC] {
         let mut world = World::new();
         let (region, null) = (world.register(0, LEN, ALL), null_region(&world));
@@ -88,7 +88,7 @@ fn a_receive_can_skip_bytes() {
 
 /// The transfers take every path between two devices: inside a slot, through the ring and as remote iovecs.
 #[test]
-fn transfers_of_every_size_use_the_null_region() {
+fn a_null_region_works_for_transfers_of_every_size() {
     const BIG: usize = (3 << 20) + 5;
     let (here, there) = (World::new(), World::new());
     let (a, b) = (here.qp(QPT_RC), there.qp(QPT_RC));

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 /// Proves: VB-I07
 #[test]
-fn each_service_has_its_operations() {
+fn each_service_type_accepts_only_its_operations() {
     let world = World::new();
     let region = world.register(0, 64, ALL);
     // SAFETY: the region is live.
@@ -81,7 +81,7 @@ fn posting_stops_at_the_first_bad_request() {
 
 /// libiscsi has its lists in packed structures.
 #[test]
-fn a_list_may_be_unaligned() {
+fn a_scatter_gather_list_may_be_unaligned() {
     #[repr(C, packed)]
     struct Packed {
         before: [u8; 3],
@@ -145,7 +145,7 @@ impl Drop for LastElement {
 
 /// A list of an impossible length is never read.
 #[test]
-fn a_list_longer_than_the_queue_takes_is_refused_unread() {
+fn an_overlong_scatter_gather_list_is_refused_unread() {
     let world = World::new();
     let last = LastElement::new();
     let [a, _] = world.pair(QPT_RC);
@@ -215,7 +215,7 @@ fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
 }
 
 #[test]
-fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
+fn an_overlong_list_in_the_extended_interface_is_refused_unread() {
     let world = World::new();
     let last = LastElement::new();
     let pair = extended(&world);
@@ -244,7 +244,7 @@ fn a_list_longer_than_the_extended_queue_pair_takes_is_refused_unread() {
 
 /// The extended interface posts either all requests of a list or none.
 #[test]
-fn a_bad_request_stops_the_whole_list() {
+fn in_the_extended_interface_a_bad_request_stops_the_whole_list() {
     let mut world = World::new();
     let region = world.register(0, 256, ALL);
     // SAFETY: the region is live.

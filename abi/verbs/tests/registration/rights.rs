@@ -199,7 +199,7 @@ fn keys_work_only_on_queue_pairs_of_their_domain() {
 
 /// Proves: VB-I06
 #[test]
-fn the_targets_queue_pair_must_allow_the_access_too() {
+fn the_targets_queue_pair_must_also_allow_the_access() {
     let mut world = World::new();
     let (good, region) = (world.register(0, 64, ALL), world.register(TRIED, 64, ALL));
     let remote = [

@@ -71,12 +71,12 @@ fn starve(pid: u32, count: usize) -> Spinners {
 }
 
 #[test]
-fn requests_wait_for_a_peer_without_a_processor() {
+fn requests_do_not_time_out_while_the_peer_gets_no_processor_time() {
     if std::env::var_os(PEER).is_some() {
         return peer();
     }
     let (mut other, mut hear) =
-        Peer::start("starved::requests_wait_for_a_peer_without_a_processor");
+        Peer::start("starved::requests_do_not_time_out_while_the_peer_gets_no_processor_time");
     let [number, addr, rkey] = Peer::offered(&hear("offer"));
     let world = World::new();
     let (memory, region) = register(&world, 0);

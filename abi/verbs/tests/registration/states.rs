@@ -395,7 +395,7 @@ fn every_transition_takes_exactly_its_attributes() {
 type Case = (&'static str, &'static str, bool, fn(&mut QpAttr));
 
 #[test]
-fn meaningless_values_are_refused() {
+fn invalid_attribute_values_are_refused() {
     let maker = Maker::new();
     let cases: &[Case] = &[
         ("reset", "init", false, |attr| attr.port_num = 0),
@@ -456,7 +456,7 @@ fn meaningless_values_are_refused() {
 }
 
 #[test]
-fn invalid_states_are_refused() {
+fn invalid_queue_pair_states_are_refused() {
     let maker = Maker::new();
     let pair = maker.in_state(SERVICES[0], "rts");
     let mut attr = maker.values(pair, 0);

@@ -79,7 +79,7 @@ fn a_completion_is_stamped_when_it_completes() {
 
 /// A queue with timestamps works like any other.
 #[test]
-fn a_queue_with_timestamps_works_like_any_other() {
+fn a_completion_queue_with_timestamps_works_like_any_other() {
     for flags in [0, TIMES, WC_EX_WITH_COMPLETION_TIMESTAMP] {
         let (world, queue, channel) = world(flags);
         (1..=3).for_each(|id| complete(&world, channel, id));

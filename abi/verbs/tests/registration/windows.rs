@@ -122,7 +122,7 @@ fn invalid_binds_are_refused_at_once() {
 
 /// Proves: VB-I13, VB-I15
 #[test]
-fn binds_that_break_a_rule_fail() {
+fn binds_that_lack_a_right_or_exceed_the_region_fail() {
     let world = World::new();
     for (access, addr, len) in [
         (ACCESS_LOCAL_WRITE, 0, 8),

@@ -110,7 +110,7 @@ fn an_unmapped_source_is_a_fault() {
 }
 
 #[test]
-fn a_short_source_is_a_fault() {
+fn a_partly_unmapped_source_is_a_fault() {
     guarded(|copy| {
         let island = Island::new();
         let mut target = vec![0u8; 3 * page_size()];
@@ -135,7 +135,7 @@ fn a_short_source_is_a_fault() {
 }
 
 #[test]
-fn a_short_target_is_a_fault() {
+fn a_partly_unmapped_target_is_a_fault() {
     guarded(|copy| {
         let island = Island::new();
         let source = vec![1u8; 3 * page_size()];
@@ -168,7 +168,7 @@ fn a_read_only_target_is_a_fault() {
 }
 
 #[test]
-fn a_truncated_file_is_a_fault() {
+fn a_page_past_the_end_of_its_file_is_a_fault() {
     guarded(|copy| {
         let page = page_size();
         let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -244,7 +244,7 @@ fn impossible_addresses_are_faults() {
 }
 
 #[test]
-fn atomics_work_and_fault() {
+fn atomics_return_the_old_value_or_a_fault() {
     install().unwrap();
     let island = Island::new();
     let word = island.shore().cast::<u64>();
@@ -302,7 +302,7 @@ fn atomics_are_indivisible() {
 /// Every copy carries one number in all its words. A reader that finds a number in the last word must find no older one
 /// elsewhere.
 #[test]
-fn the_last_word_becomes_visible_last() {
+fn the_last_word_of_a_copy_becomes_visible_last() {
     install().unwrap();
     for words in [2, 3, 4, 8, 17, 25, 128, 700, 1500] {
         let target: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -330,7 +330,7 @@ fn the_last_word_becomes_visible_last() {
 }
 
 #[test]
-fn the_kernel_can_copy_instead_of_the_routine() {
+fn a_copy_by_the_kernel_is_exact() {
     assert!(kernel::works());
     let source: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
     let mut target = vec![0u8; 100_000];
@@ -343,12 +343,12 @@ fn the_kernel_can_copy_instead_of_the_routine() {
 
 const CASE: &str = "RKEY_BASE_TEST_CASE";
 
-/// Runs a case of `in_a_child` in its own process.
+/// Runs a case of `code_of_the_child_process` in its own process.
 fn child(case: &str) -> ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "copy::tests::in_a_child",
+            "copy::tests::code_of_the_child_process",
             "--nocapture",
             "--test-threads=1",
         ])
@@ -415,8 +415,9 @@ fn set_handler(handler: usize, flags: libc::c_int) -> usize {
     }
 }
 
+/// Runs one case in the child process; does nothing when the suite runs it as a test.
 #[test]
-fn in_a_child() {
+fn code_of_the_child_process() {
     let Ok(case) = std::env::var(CASE) else {
         return;
     };
@@ -531,19 +532,19 @@ fn handler_of_another_copy() -> usize {
 }
 
 #[test]
-fn faults_elsewhere_still_end_the_process() {
+fn faults_outside_a_copy_still_end_the_process() {
     for case in ["elsewhere", "sent", "default before", "ignored before"] {
         assert_eq!(child(case).signal(), Some(libc::SIGSEGV), "{case}");
     }
 }
 
 #[test]
-fn a_handler_installed_before_still_runs() {
+fn a_handler_installed_before_ours_still_runs() {
     assert_eq!(child("before").code(), Some(42));
 }
 
 #[test]
-fn a_handler_installed_later_is_called_for_faults_elsewhere() {
+fn a_handler_installed_after_ours_gets_faults_outside_copies() {
     assert_eq!(child("displaced").code(), Some(43));
     assert_eq!(
         child("displaced by one that hands on").signal(),
@@ -552,7 +553,7 @@ fn a_handler_installed_later_is_called_for_faults_elsewhere() {
 }
 
 #[test]
-fn a_program_that_insists_on_its_handler_keeps_it() {
+fn a_handler_that_the_program_installs_again_is_kept() {
     assert_eq!(child("displaced twice").code(), Some(43));
 }
 
@@ -562,7 +563,7 @@ fn a_handler_of_another_copy_of_the_library_is_kept() {
 }
 
 #[test]
-fn a_prepared_thread_has_the_signals_unblocked() {
+fn preparing_a_thread_unblocks_the_fault_signals() {
     assert_eq!(child("blocked").code(), Some(46));
 }
 

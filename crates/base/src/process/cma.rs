@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_right_side() {
+    fn a_fault_names_the_side_that_caused_it() {
         let page = page_size();
         let bad = two_pages_of_which_one_is_there();
         let edge = bad as u64 + page as u64;
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_is_an_error() {
+    fn copying_from_a_dead_process_is_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_forever() {
+    fn code_of_a_process_that_copies_forever() {
         let source = vec![1u8; 1 << 20];
         let mut target = vec![0u8; 1 << 20];
         let from = source.as_ptr().expose_provenance() as u64;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_threads_forever() {
+    fn code_of_a_process_that_starts_threads_forever() {
         busy(|| {
             let threads = std::array::from_fn::<_, 4, _>(|_| std::thread::spawn(|| {}));
             for thread in threads {
@@ -161,8 +161,8 @@ mod tests {
 
     /// A thread that ends while the list is read is not an error: the process exists.
     #[test]
-    fn ending_threads_are_not_errors() {
-        let busy = Busy::start("starts_threads_forever");
+    fn a_thread_that_ends_during_the_check_is_not_an_error() {
+        let busy = Busy::start("code_of_a_process_that_starts_threads_forever");
         for _ in 0..5000 {
             no_thread_copies(busy.pid()).unwrap();
         }
@@ -174,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_process_continues() {
+    fn a_stopped_process_is_seen_not_to_copy() {
         assert!(!no_thread_copies(std::process::id()).unwrap());
-        let mut busy = Busy::start("copies_forever");
+        let mut busy = Busy::start("code_of_a_process_that_copies_forever");
         let pid = busy.pid();
         let signal = |signal| {
             let id = rustix::process::Pid::from_raw(pid as i32).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
     /// Frozen by a control group, as containers are when they are paused.
     #[test]
-    fn a_frozen_process_continues() {
+    fn a_frozen_process_is_seen_not_to_copy() {
         let name = format!("rkey-test-{}", std::process::id());
         let groups = [
             ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
@@ -219,7 +219,7 @@ mod tests {
             if !usable || fs::create_dir(&group).is_err() {
                 continue;
             }
-            let busy = Busy::start("copies_forever");
+            let busy = Busy::start("code_of_a_process_that_copies_forever");
             let pid = busy.pid();
             fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
             for _ in 0..5 {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_does_not_copy() {
+    fn a_sleeping_process_is_seen_not_to_copy() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let told = fs::read_to_string(format!("/proc/{pid}/syscall")).is_ok();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn program_names_may_contain_anything() {
+    fn stat_fields_are_found_after_any_program_name() {
         let stat = "12 (a) b (c) T 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18";
         assert_eq!(stat_field(stat, 3), Some("T"));
         assert_eq!(stat_field(stat, 20), Some("17"));

@@ -194,7 +194,7 @@ mod tests {
 
     /// A thread that was once seen outside a copying call stays clear, regardless of its processor time.
     #[test]
-    fn a_thread_that_slept_once_is_clear() {
+    fn a_thread_seen_asleep_once_stays_clear() {
         let (over, tid) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
@@ -222,7 +222,7 @@ mod tests {
 
     /// A file that cannot be read says nothing, unless there is no such file.
     #[test]
-    fn a_thread_is_not_clear_because_its_state_cannot_be_read() {
+    fn a_thread_whose_state_cannot_be_read_is_not_clear() {
         let mut watch = CallWatch::begin();
         // Here a file replaces the thread's directory: the error for `stat` below it does not mean that the thread has
         // ended.

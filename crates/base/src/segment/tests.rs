@@ -46,7 +46,7 @@ fn bare(size: u64, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn a_peer_sees_writes_but_can_change_nothing() {
+fn a_peer_sees_writes_to_a_segment_but_cannot_change_it() {
     let mut own = OwnSegment::create("rkey-test", 5000).unwrap();
     assert_eq!(own.len(), 2 * page_size());
     let fd = own.fd().try_clone_to_owned().unwrap();
@@ -244,7 +244,7 @@ fn a_hostile_reader_of_the_same_user_cannot_write() {
 }
 
 #[test]
-fn detached_pages_are_ours_alone() {
+fn a_peer_no_longer_shares_detached_pages() {
     let page = page_size();
     for sharing in [Sharing::ReadWrite, Sharing::ReadOnly] {
         let arena = Arena::create("rkey-test", 4 * page, sharing).unwrap();
@@ -393,7 +393,7 @@ fn a_permit_lasts_until_it_is_revoked() {
 }
 
 #[test]
-fn a_forked_child_has_no_mapping_and_its_drop_is_harmless() {
+fn a_forked_child_lacks_the_segment_and_can_drop_it_safely() {
     let own = OwnSegment::create("rkey-test", 1).unwrap();
     own.word_u32(0).store(1, Ordering::Relaxed);
     let at = own.as_ptr().expose_provenance() as u64;

@@ -68,7 +68,7 @@ fn a_pin_fails_or_delays_the_drain() {
 
 /// Of two threads that retire a slot, one succeeds.
 #[test]
-fn one_of_two_threads_retires_a_slot() {
+fn only_one_of_two_threads_retires_a_slot() {
     loom::model(|| {
         let slab = live_slab();
         let other = {
@@ -131,7 +131,7 @@ fn two_threads_claim_different_slots() {
 
 /// A slot released to the caller's list to be reused last is claimed last, and only once it is drained.
 #[test]
-fn a_pin_races_with_a_release_to_a_list_of_the_caller() {
+fn a_slot_released_last_is_claimed_last_and_only_when_drained() {
     loom::model(|| {
         let slab = Arc::new(Slab::<Value>::new(2));
         let list = Arc::new(SpinLock::new(FreeList::new()));

@@ -14,7 +14,7 @@ fn publish(slab: &Slab<Value>, value: u64) -> (u32, u32) {
 }
 
 #[test]
-fn a_slot_is_one_cache_line_with_56_bytes_in_it() {
+fn a_slot_with_56_bytes_of_data_is_one_cache_line() {
     assert_eq!(size_of::<Slot<[u64; 7]>>(), 64);
 }
 
@@ -68,7 +68,7 @@ fn dropping_a_claim_frees_the_slot() {
 }
 
 #[test]
-fn a_retired_slot_that_was_left_behind_can_be_resumed_once() {
+fn a_dropped_retirement_can_be_resumed_once() {
     let slab = Slab::<Value>::new(1);
     let (index, generation) = publish(&slab, 1);
     let pin = slab.pin(index, generation).unwrap();
@@ -86,7 +86,7 @@ fn a_retired_slot_that_was_left_behind_can_be_resumed_once() {
 }
 
 #[test]
-fn slots_are_reused_lifo_with_those_released_last_at_the_end() {
+fn slots_are_reused_in_lifo_order_except_those_released_last() {
     let slab = Slab::<Value>::new(5);
     for value in 0..4 {
         publish(&slab, value);

@@ -125,7 +125,7 @@ fn texts_neither_overlap_nor_leave_the_plot() {
 
 /// Overlapping texts, and texts that leave the plot, are found: the test above can fail.
 #[test]
-fn overlaps_are_found() {
+fn overlapping_texts_and_texts_outside_the_plot_are_found() {
     let mut svg = Svg::new(100.0, 50.0);
     svg.text((0.0, 20.0), 10.0, Anchor::Start, "one text");
     svg.text((40.0, 22.0), 10.0, Anchor::Middle, "another");
@@ -134,7 +134,7 @@ fn overlaps_are_found() {
 }
 
 #[test]
-fn sizes_ranges_and_registration_are_shown() {
+fn the_plot_shows_sizes_ranges_and_registration() {
     let svg = draw(&figures(&[8, 4096, 1 << 20], true), HEADING);
     let shown: Vec<String> = texts(&svg).into_iter().map(|placed| placed.text).collect();
     for words in [

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_entries_have_no_page_without_a_byte_of_the_buffer() {
+    fn rounding_beyond_pages_is_refused_for_pinned_entries() {
         let large = Rounding::Multiples(1 << 21);
         assert!(large.validate(Follows::Addresses).is_ok());
         let error = large.validate(Follows::Pages).unwrap_err();

@@ -255,7 +255,7 @@ fn a_registration_during_a_change_does_not_become_an_entry() {
 /// The model finds the mistake.
 #[test]
 #[should_panic(expected = "stale")]
-fn a_registration_must_not_begin_during_a_change() {
+fn the_model_finds_a_registration_that_begins_during_a_change() {
     registration_against_change(false);
 }
 
@@ -267,6 +267,6 @@ fn a_hit_after_a_visible_unmapping_is_refused() {
 /// The model finds the mistake in the wrong order.
 #[test]
 #[should_panic(expected = "stale")]
-fn the_steps_of_a_hit_cannot_be_exchanged() {
+fn the_model_finds_a_hit_with_exchanged_steps() {
     hit_against_munmap(false);
 }

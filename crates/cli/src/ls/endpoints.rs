@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_show_what_they_wait_for_and_what_is_omitted() {
+    fn the_endpoint_list_shows_pending_work_and_counts_omitted_entries() {
         let mut device = rkey::Device::open().unwrap().inspect().unwrap();
         assert_eq!(text(&device, false), "Endpoints: 0\n\n");
         let peer = |number: u64| PeerView {

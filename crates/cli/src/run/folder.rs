@@ -112,7 +112,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn only_our_own_directory_is_used() {
+    fn only_a_private_directory_of_this_user_is_used() {
         let base = std::env::temp_dir().join(format!("rkey-folder-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
         let good = base.join("good");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_get_a_different_directory() {
+    fn the_directory_name_depends_on_the_paths_of_the_libraries() {
         let [a, b] = ["/a/libibverbs.so", "/b/libibverbs.so"].map(PathBuf::from);
         assert_ne!(name([&a].into_iter()), name([&b].into_iter()));
         assert_eq!(name([&a].into_iter()), name([&a].into_iter()));

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read() {
+    fn elf_and_script_headers_are_read() {
         let shell = find(OsStr::new("sh")).unwrap();
         let Ok(Head::Elf(elf)) = Head::of(&shell) else {
             panic!("{} is not an ELF file", shell.display());
@@ -236,7 +236,7 @@ mod tests {
 
     /// Damaged headers do not cause a panic.
     #[test]
-    fn damaged_headers_do_not_panic() {
+    fn damaged_elf_headers_cause_no_panic() {
         let good = fs::read("/proc/self/exe").unwrap();
         let good = &good[..good.len().min(1 << 12)];
         for at in 0..200.min(good.len()) {

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_is_found_in_both_kinds_of_directories() {
+    fn librspreload_is_found_in_plain_and_multiarch_directories() {
         let base = std::env::temp_dir().join(format!("rkey-sockets-{}", std::process::id()));
         let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
         let place = base.to_str().unwrap();

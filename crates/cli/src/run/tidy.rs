@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_removed_with_the_libraries() {
+    fn run_directories_are_removed_when_their_libraries_are_gone() {
         let base = empty("folders");
         let libraries = base.join("libraries");
         let make = |name: &str, libraries: &Path| {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_removed_with_their_watchers() {
+    fn reports_are_removed_after_their_watcher_has_ended() {
         let base = empty("reports");
         let make = |name: &str, age: Duration| {
             let path = base.join(name);

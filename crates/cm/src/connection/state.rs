@@ -497,7 +497,7 @@ mod tests {
 
     /// A snapshot of the whole table, so that changing a rule takes two edits.
     #[test]
-    fn the_table_matches_its_snapshot() {
+    fn the_state_table_matches_its_snapshot() {
         let recorded = include_str!("state.snapshot.txt");
         assert_eq!(
             table_text(),
@@ -509,7 +509,7 @@ mod tests {
 
     /// Every timer that is started can end its state, and every state that a timer ends starts one when it is entered.
     #[test]
-    fn every_started_timer_is_handled_and_ends() {
+    fn every_timer_that_is_started_can_end_its_state() {
         for state in State::ALL {
             for step in Input::ALL.into_iter().filter_map(|input| state.step(input)) {
                 let timer = step.actions.iter().find_map(|action| match action {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_padded_with_zeros_and_refused_if_too_long() {
+    fn private_data_is_zero_padded_and_refused_if_too_long() {
         let data = PrivateData::<4>::new(b"ab").unwrap();
         assert_eq!(data.as_bytes(), b"ab\0\0");
         assert_eq!(format!("{data:?}"), "[97, 98]");

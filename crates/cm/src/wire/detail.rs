@@ -79,7 +79,7 @@ mod tests {
     use crate::wire::{About, Mad, Message};
 
     #[test]
-    fn a_detail_round_trips_and_other_bytes_are_not_a_detail() {
+    fn the_detail_of_a_rej_round_trips_and_other_bytes_are_ignored() {
         let bare = Rej::bare(1, 2, About::Req, RejectReason::CONSUMER);
         assert_eq!(bare.detail(), None);
         for detail in [Detail::QueuePairType, Detail::PeerEnded] {

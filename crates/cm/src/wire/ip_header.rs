@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_round_trips_in_both_ip_versions() {
+    fn the_ip_header_round_trips_in_both_ip_versions() {
         for it in [header("10.77.0.2", "10.77.0.1"), header("fe80::2", "::1")] {
             assert_eq!(IpHeader::decode(&it.encode()), Some(it));
         }

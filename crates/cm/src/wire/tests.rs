@@ -308,7 +308,7 @@ fn the_info_of_a_refusal_never_exceeds_its_field() {
 }
 
 #[test]
-fn reasons_have_descriptions() {
+fn refusal_reasons_have_descriptions() {
     assert_eq!(
         RejectReason::SERVICE_ID.to_string(),
         "nothing listens on this port"

@@ -10,7 +10,7 @@ use rkey_cm::{ConnectionId, State};
 use std::net::IpAddr;
 
 #[test]
-fn ten_thousand_connects_and_disconnects_leave_nothing() {
+fn ten_thousand_connects_and_disconnects_leave_nothing_behind() {
     let count = if cfg!(miri) { 50 } else { 10_000 };
     let mut world = World::new();
     world.listen(B, 1);
@@ -279,7 +279,7 @@ fn one_address_cannot_fill_the_backlog_when_its_share_is_limited() {
 
 /// Processes of one host share its address.
 #[test]
-fn the_requests_of_one_party_do_not_count_against_another_at_the_same_address() {
+fn requests_of_one_party_do_not_count_against_others_at_its_address() {
     const BACKLOG: usize = 1024;
     let template = template();
     let mut world = World::new();
@@ -315,7 +315,7 @@ fn the_requests_of_one_party_do_not_count_against_another_at_the_same_address() 
 }
 
 #[test]
-fn a_flood_that_the_program_accepts_ends_at_the_limit_and_is_forgotten() {
+fn accepted_connections_of_a_flood_are_limited_and_forgotten() {
     let template = template();
     let mut limited = config(B);
     limited.limits.connections = 100;

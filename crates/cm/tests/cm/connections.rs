@@ -47,7 +47,7 @@ fn a_connection_takes_three_messages_and_carries_both_programs_data() {
 }
 
 #[test]
-fn a_disconnect_ends_both_sides_and_leaves_nothing() {
+fn a_disconnect_ends_both_sides_and_leaves_nothing_behind() {
     for first in [A, B] {
         let mut world = World::new();
         let ids = <[_; 2]>::from(world.pair());
@@ -71,7 +71,7 @@ fn a_disconnect_ends_both_sides_and_leaves_nothing() {
 }
 
 #[test]
-fn crossing_disconnects_are_one_disconnect_for_each_program() {
+fn crossing_disconnects_are_reported_once_to_each_program() {
     let mut world = World::new();
     let (a, b) = world.pair();
     world.conditions.delay = SECOND;
@@ -134,7 +134,7 @@ fn a_lost_refusal_is_retransmitted_without_a_second_request() {
 }
 
 #[test]
-fn requests_without_a_listener_are_refused_with_the_same_reason_as_on_linux() {
+fn requests_without_a_listener_get_the_same_refusal_as_on_linux() {
     let mut world = World::new();
     world.connect(A, b"");
     world.run(0);
@@ -214,7 +214,7 @@ fn the_first_data_establishes_the_connection_if_the_rtu_is_lost() {
 }
 
 #[test]
-fn a_retransmitted_request_to_a_slow_program_gets_an_mra_and_then_waits_longer() {
+fn a_request_to_a_slow_program_gets_an_mra_and_waits_longer() {
     let mut world = World::new();
     world.listen(B, 1);
     world.hosts[B].policy = Policy::Keep;
@@ -262,7 +262,7 @@ fn a_retransmitted_rep_to_a_slow_active_program_gets_an_mra() {
 }
 
 #[test]
-fn a_side_that_closes_notifies_the_other_in_every_state() {
+fn a_side_that_closes_notifies_the_other_side_in_every_state() {
     // A closes after this many messages of the exchange, which puts it into each state.
     for kept in 0..4 {
         let mut world = World::new();
@@ -299,7 +299,7 @@ fn a_side_that_closes_notifies_the_other_in_every_state() {
 }
 
 #[test]
-fn a_passive_side_that_closes_notifies_the_other_even_if_its_first_message_is_lost() {
+fn closing_notifies_the_active_side_even_if_the_rej_is_lost() {
     let mut world = World::new();
     world.listen(B, 1);
     world.drop_if = Some(|mad| matches!(kind(mad), "RTU" | "REJ"));
@@ -348,7 +348,7 @@ fn a_dreq_that_overtakes_the_rep_ends_both_sides() {
 
 /// The REP never arrives: the retransmitted REQ is refused.
 #[test]
-fn a_request_whose_answer_was_lost_is_refused_after_the_passive_side_has_closed() {
+fn a_retransmitted_req_is_refused_after_the_passive_side_closed() {
     let mut world = World::new();
     world.listen(B, 1);
     world.drop_if = Some(|mad| matches!(kind(mad), "REP" | "REJ"));
@@ -369,7 +369,7 @@ fn a_request_whose_answer_was_lost_is_refused_after_the_passive_side_has_closed(
 
 /// After a crash: a new manager with the same GUID uses the same queue pair number.
 #[test]
-fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
+fn a_restarted_peer_can_reuse_the_queue_pair_of_a_stale_connection() {
     let mut world = World::new();
     let (_, old) = world.pair();
     let Message::Req(first) = world.sent[0].1.message else {
@@ -394,7 +394,7 @@ fn a_restarted_peer_connects_with_the_queue_pair_of_a_forgotten_connection() {
 }
 
 #[test]
-fn every_transport_connects_and_xrc_queue_pair_numbers_are_where_linux_expects_them() {
+fn every_transport_connects_with_queue_pair_numbers_as_on_linux() {
     for transport in [Transport::Rc, Transport::Uc, Transport::Xrc] {
         let mut world = World::new();
         world.listen_with(B, 1, Kind::Connected(transport));
@@ -518,7 +518,7 @@ fn listeners_on_different_addresses_can_share_a_port() {
 }
 
 #[test]
-fn ending_a_listener_refuses_the_requests_not_taken() {
+fn ending_a_listener_refuses_its_untaken_requests() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Ignore;
     let listener = world.listen(B, 8);

@@ -47,7 +47,7 @@ fn world() -> World {
 }
 
 #[test]
-fn a_resolution_returns_the_queue_pair_and_q_key_and_carries_both_programs_data() {
+fn a_resolution_carries_the_queue_pair_q_key_and_private_data() {
     let mut world = world();
     let a = ask(&mut world);
     world.run(0);

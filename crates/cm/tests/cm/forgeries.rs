@@ -87,7 +87,7 @@ fn only_the_peer_can_end_a_connection() {
 }
 
 #[test]
-fn a_message_with_a_wrong_number_is_ignored() {
+fn a_message_with_a_wrong_id_or_queue_pair_number_is_ignored() {
     let established = Some(State::Established);
     let mut it = known();
     let [dreq, rej] = endings(&it, it.tid);
@@ -119,7 +119,7 @@ fn a_message_with_a_wrong_number_is_ignored() {
 }
 
 #[test]
-fn an_unknown_disconnect_is_answered_and_an_unknown_rtu_is_not() {
+fn a_dreq_for_an_unknown_connection_is_answered_but_an_rtu_is_not() {
     let mut it = known();
     let data = PrivateData::default();
     let dreq = Dreq {
@@ -364,7 +364,7 @@ fn equal_ids_from_two_devices_make_two_connections() {
 proptest! {
     /// Real messages with modified bytes, from the peer and from a third party, in any order, at various times.
     #[test]
-    fn modified_messages_get_at_most_one_answer_each_and_leave_nothing(
+    fn modified_messages_get_at_most_one_answer_and_leave_nothing_behind(
         script in proptest::collection::vec(
             (any::<u8>(), any::<bool>(), proptest::collection::vec((16_usize..200, any::<u8>()), 0..4), 0..9_u64),
             1..60,

@@ -79,7 +79,7 @@ fn both_sides_report_that_the_queue_pair_types_differ() {
 }
 
 #[test]
-fn the_passive_side_reports_a_full_backlog_and_the_active_side_gets_no_answer() {
+fn a_full_backlog_is_reported_on_the_passive_side_only() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Ignore;
     world.listen(B, 1);
@@ -94,7 +94,7 @@ fn the_passive_side_reports_a_full_backlog_and_the_active_side_gets_no_answer() 
 }
 
 #[test]
-fn a_peer_that_has_ended_is_distinguished_from_one_that_refuses() {
+fn the_active_side_can_tell_an_ended_peer_from_a_refusal() {
     let mut world = World::new();
     world.hosts[B].policy = Policy::Keep;
     world.listen(B, 1);

@@ -43,7 +43,7 @@ fn a_missing_right_is_named_by_its_flag() {
 
 /// Proves partly: DA-025 (the words)
 #[test]
-fn a_dat_program_reads_dats_terms() {
+fn a_denial_to_a_udapl_program_uses_udapl_terms() {
     let mut it = Fixture::new();
     it.table = Protection::new(Limits::default(), Secrets([11, 22, 33, 44])).for_api(Api::Udapl);
     it.domain = it.table.create_domain().unwrap();

@@ -109,7 +109,7 @@ fn a_remote_key_in_a_local_request_is_refused() {
 
 /// Proves: VB-002, FI-054
 #[test]
-fn requests_across_an_end_of_the_region_are_refused() {
+fn requests_outside_the_region_are_refused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let denial = it.write(region.key.0, 0x7ff8, 16);
@@ -159,7 +159,7 @@ fn a_denial_names_the_missing_right() {
 }
 
 #[test]
-fn a_window_is_called_a_window() {
+fn a_denial_through_a_window_names_the_window_not_the_region() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     let window = it
@@ -271,7 +271,7 @@ fn the_old_key_of_a_rebound_type_2_window_is_stale() {
 
 /// Proves: FI-053
 #[test]
-fn offsets_and_addresses_used_for_each_other_are_recognised() {
+fn a_mix_up_of_offset_and_address_is_recognised() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     says(
@@ -296,7 +296,7 @@ fn offsets_and_addresses_used_for_each_other_are_recognised() {
 }
 
 #[test]
-fn a_region_that_is_not_enabled_is_refused() {
+fn access_to_a_region_that_is_not_enabled_is_refused() {
     let it = Fixture::new();
     let ranges = [VaRange::new(0x7000, 0x1000).unwrap()];
     let spec = RegionSpec {
@@ -316,7 +316,7 @@ fn a_region_that_is_not_enabled_is_refused() {
 }
 
 #[test]
-fn the_engine_describes_its_own_denials() {
+fn queue_pair_denials_and_page_faults_are_explained() {
     let who = Accessor {
         domain: DomainId(1),
         qp: QP,
@@ -353,7 +353,7 @@ fn the_engine_describes_its_own_denials() {
 }
 
 #[test]
-fn advice_about_local_memory_is_for_the_poster() {
+fn advice_about_local_memory_is_for_the_program_that_posted() {
     let it = Fixture::new();
     let key = LocalKey(0x42);
     let unknown = it
@@ -430,7 +430,7 @@ fn the_advice_names_no_offset_for_an_unrelated_address() {
 
 /// A denial of a stale key discloses nothing about the new object in its slot.
 #[test]
-fn a_stale_key_reveals_nothing_about_its_successor() {
+fn the_denial_of_a_stale_key_reveals_nothing_about_the_next_region() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
     it.table.deregister(region.id).unwrap().finish().unwrap();

@@ -20,7 +20,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn the_table_agrees_with_the_model() {
+fn the_protection_table_agrees_with_the_model() {
     let sequences = setting("RKEY_MODEL_SEQUENCES", if cfg!(miri) { 5 } else { 20_000 });
     let first = setting("RKEY_MODEL_SEED", 1);
     let mut seen: HashMap<_, u64> = HashMap::new();

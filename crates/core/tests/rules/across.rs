@@ -48,7 +48,7 @@ impl World {
 
 /// By default, a domain is as separate from those of other APIs as from those of its own; the refusal names both APIs.
 #[test]
-fn memory_of_another_api_is_in_another_domain() {
+fn memory_of_another_api_is_refused_by_default() {
     let it = World::new(false);
     for &(from, _) in &it.sides {
         for &(owner, region) in &it.sides {
@@ -73,7 +73,7 @@ fn memory_of_another_api_is_in_another_domain() {
 /// A requested key can equal a key that the device chose for another API. The device then looks in the request's own domain
 /// first.
 #[test]
-fn a_peer_may_use_another_apis_key_as_a_64_bit_key() {
+fn a_requested_key_can_name_a_region_of_another_api() {
     for across in [false, true] {
         let it = World::new(across);
         let (fabric, _) = it.sides[1];

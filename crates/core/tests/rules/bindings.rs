@@ -43,7 +43,7 @@ fn a_disabled_region_is_bound_then_enabled() {
 
 /// Proves: FI-076, FI-077
 #[test]
-fn a_region_of_one_endpoint_serves_no_other() {
+fn a_region_bound_to_an_endpoint_serves_no_other_endpoint() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {
@@ -75,7 +75,7 @@ fn a_region_of_one_endpoint_serves_no_other() {
 
 /// A window does not bypass the endpoint of its region.
 #[test]
-fn a_window_on_a_region_of_one_endpoint_serves_no_other() {
+fn a_window_serves_only_the_endpoint_of_its_region() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {
@@ -111,7 +111,7 @@ fn a_window_on_a_region_of_one_endpoint_serves_no_other() {
 
 /// Proves: FI-212
 #[test]
-fn a_region_of_one_peer_serves_no_other() {
+fn a_region_for_one_peer_serves_no_other_peer() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec {

@@ -30,7 +30,7 @@ fn deregistering_waits_for_the_grant() {
 }
 
 #[test]
-fn checks_in_a_section_delay_nothing() {
+fn grants_of_a_section_do_not_delay_deregistration() {
     let (table, domain) = table();
     let table = Arc::new(table);
     let mut section = table.section().unwrap();
@@ -140,7 +140,7 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_wrap() {
 }
 
 #[test]
-fn a_dropped_deregistration_finishes_later() {
+fn a_dropped_deregistration_finishes_when_the_grant_ends() {
     let limits = Limits {
         key_slots: 1,
         ..Limits::default()
@@ -161,7 +161,7 @@ fn a_dropped_deregistration_finishes_later() {
 }
 
 #[test]
-fn a_reregistration_changes_keys_or_nothing() {
+fn a_reregistration_gives_new_keys_or_changes_nothing() {
     let (table, domain) = table();
     let other = table.create_domain().unwrap();
     let ranges = [range(0x1000, 64)];
@@ -266,7 +266,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
 
 /// The handles of a free slot's next generations have not been issued yet.
 #[test]
-fn a_future_handle_names_nothing() {
+fn a_handle_of_a_future_generation_is_unknown() {
     let it = Fixture::new();
     let id = it.region.id.to_bits();
     it.close().unwrap();

@@ -4,7 +4,7 @@ use crate::table::{ALL, range, table};
 use rkey_core::*;
 
 #[test]
-fn a_domain_with_children_cannot_be_closed() {
+fn a_domain_that_is_in_use_cannot_be_closed() {
     let (table, domain) = table();
     let ranges = [range(0x1000, 64)];
     let region = table
@@ -38,7 +38,7 @@ fn a_domain_with_children_cannot_be_closed() {
 
 /// A front end's own regions do not count as the program's, even after they are changed.
 #[test]
-fn the_regions_of_the_program_are_counted() {
+fn internal_regions_do_not_count_as_regions_of_the_program() {
     let (table, domain) = table();
     let other = table.create_domain().unwrap();
     let ranges = [range(0x1000, 64)];

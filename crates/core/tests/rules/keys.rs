@@ -55,7 +55,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
 /// A stale key stays stale even when the generations of its slot have wrapped (four slots with 2,048 generations each).
 #[test]
 #[cfg_attr(miri, ignore = "thousands of registrations")]
-fn remote_keys_do_not_repeat_with_their_slot() {
+fn remote_keys_do_not_repeat_when_generations_wrap() {
     let limits = Limits {
         key_slots: 4,
         ..Limits::default()

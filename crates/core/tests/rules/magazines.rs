@@ -37,7 +37,7 @@ fn reason(table: &Protection, domain: DomainId, key: WireKey) -> Option<Reason> 
 }
 
 #[test]
-fn inspection_omits_prepaid_slots() {
+fn a_snapshot_omits_prepaid_slots() {
     let (table, domain) = table(Limits::default());
     let magazine = table.magazine();
     let shown = || {
@@ -59,7 +59,7 @@ fn inspection_omits_prepaid_slots() {
 
 /// Another magazine, or a thread without one, can use the slots and bytes that a magazine has prepaid.
 #[test]
-fn limits_count_what_is_registered() {
+fn prepaid_slots_of_a_magazine_do_not_count_against_limits() {
     let limits = Limits {
         max_regions: 3,
         max_total_bytes: 60,
@@ -98,7 +98,7 @@ fn limits_count_what_is_registered() {
 }
 
 #[test]
-fn a_domain_closes_even_if_a_magazine_has_slots_in_it() {
+fn a_domain_closes_while_a_magazine_holds_slots_for_it() {
     let (table, domain) = table(Limits::default());
     let (magazine, other) = (table.magazine(), table.create_domain().unwrap());
     let region = register(&table, &magazine, domain, range(0x1000, 8)).unwrap();
@@ -145,7 +145,7 @@ fn a_dropped_magazine_returns_its_slots() {
 }
 
 #[test]
-fn a_region_with_bindings_does_not_end_into_a_magazine() {
+fn a_region_with_bindings_is_not_deregistered_into_a_magazine() {
     let (table, domain) = table(Limits::default());
     let magazine = table.magazine();
     let region = register(&table, &magazine, domain, range(0x1000, 64)).unwrap();

@@ -54,7 +54,7 @@ fn reads_return_zeros_and_writes_go_to_the_sink() {
 }
 
 #[test]
-fn any_address_works_up_to_the_last() {
+fn a_null_region_accepts_every_address_that_does_not_wrap() {
     let (table, domain, region) = null();
     let check = |addr, len| {
         let answer = table.check_local(domain, region.local_key, addr, len, LocalUse::Send);

@@ -92,7 +92,7 @@ fn rules_of_one_api_do_not_bind_another() {
 
 /// Proves: FI-033, FI-053, FI-054, FI-060, VB-002, VB-I03, VB-I04
 #[test]
-fn first_and_last_byte_are_accessible_in_each_addressing() {
+fn the_first_and_last_byte_are_accessible_in_each_addressing_mode() {
     let (table, domain) = table();
     let ranges = [range(0x5003, 100)];
     let bases = [
@@ -121,7 +121,7 @@ fn first_and_last_byte_are_accessible_in_each_addressing() {
 
 /// No sum of an address and a length wraps around.
 #[test]
-fn sums_of_address_and_length_do_not_wrap() {
+fn requests_whose_end_wraps_around_are_refused() {
     let (table, domain) = table();
     let top = u64::MAX - 8;
     let ranges = [range(top, 8)];

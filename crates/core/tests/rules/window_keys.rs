@@ -183,7 +183,7 @@ fn type_2_keys_are_chosen_by_the_consumer_and_tied_to_a_queue_pair() {
 }
 
 #[test]
-fn type_2_binds_name_a_key_of_the_window_and_a_queue_pair() {
+fn a_type_2_bind_must_name_the_windows_key_and_a_queue_pair() {
     let it = Fixture::new();
     let (window, other) = (it.window(WindowKind::Type2B), it.window(WindowKind::Type2B));
     let request = it.request(window.id);
@@ -212,7 +212,7 @@ fn type_2_binds_name_a_key_of_the_window_and_a_queue_pair() {
 }
 
 #[test]
-fn only_type_2_windows_are_invalidated() {
+fn only_type_2_windows_can_be_invalidated() {
     let it = Fixture::new();
     let who = over(it.domain, 1);
     let why = |key| it.table.invalidate(key, &who, true).unwrap_err().reason;

@@ -116,7 +116,7 @@ fn windows_work_on_scatter_lists_and_zero_based_regions() {
 
 /// Proves: VB-013, DA-027, DA-029, DA-030, DA-032, DA-I18
 #[test]
-fn a_bind_requires_rights_and_room_of_the_region() {
+fn a_bind_must_stay_within_the_rights_and_range_of_the_region() {
     let it = Fixture::new();
     let window = it.window(WindowKind::Type1);
     let bind = |access: Access, wanted: Access, rules| {
@@ -304,7 +304,7 @@ fn revoking_a_region_unbinds_its_windows() {
 
 /// A front end may pass any number as the handle of a region: one that names a window's slot is refused as unknown.
 #[test]
-fn no_handle_of_a_region_names_a_window() {
+fn a_region_handle_never_names_a_window() {
     let it = Fixture::new();
     let window = it.window(WindowKind::Type1);
     it.bind(&it.request(window.id));

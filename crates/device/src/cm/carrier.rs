@@ -550,7 +550,7 @@ mod tests {
 
     /// Any process can cause an unlimited number of such answers.
     #[test]
-    fn an_answer_that_belongs_to_no_connection_ends_none() {
+    fn an_undeliverable_answer_ends_no_connection() {
         let mut carrier = carrier(&Arc::new(Reactor::new().unwrap()));
         let drep = Drep {
             local: 1,

@@ -193,7 +193,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_childs_use_of_a_doorbell_and_a_set_does_not_reach_its_parent() {
+    fn a_child_changes_no_doorbell_or_epoll_set_of_its_parent() {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let doorbell = Arc::new(doorbell);
         let set = Reactor::new().unwrap();
@@ -213,7 +213,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_child_drops_a_connection_manager_that_its_parent_still_uses() {
+    fn a_child_can_drop_a_connection_manager_that_its_parent_uses() {
         let (mut one, other) = (Some(start()), start());
         let set = one.as_ref().unwrap().shared.reactor.descriptor();
         let done = succeeds_in_child(|| {
@@ -232,7 +232,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_child_can_lock_although_threads_of_its_parent_waited_for_the_locks() {
+    fn a_child_can_take_locks_that_threads_of_its_parent_wait_for() {
         let wanted = Arc::new(Mutex::new(Wanted));
         watch(&wanted);
         let stops = AtomicBool::new(false);
@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_port_is_released_although_a_child_lives() {
+    fn a_port_is_released_although_a_forked_child_still_runs() {
         let (one, other) = (start(), start());
         let at = listen(&one, 16);
         let child = Sleeper::new();
@@ -269,7 +269,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_ends_its_connections_although_a_child_lives() {
+    fn connections_end_with_their_process_although_a_child_still_runs() {
         let (one, other) = (start(), start());
         establish(&one, &other);
         let child = Sleeper::new();

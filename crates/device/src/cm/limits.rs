@@ -55,7 +55,7 @@ mod tests {
     use crate::peers::link_limits::tests::who;
 
     #[test]
-    fn the_limits_depend_on_the_descriptor_limit() {
+    fn the_link_limits_depend_on_the_descriptor_limit() {
         let usual = Limits::of(1024 - 256, 68);
         assert_eq!((usual.links, usual.per_party), (192, 48));
         assert_eq!(usual.files_left, 700);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_party_cannot_use_up_the_links_of_others() {
+    fn a_party_cannot_use_up_the_links_of_other_parties() {
         let limits = Limits {
             links: 10,
             per_party: 3,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_round_trip_and_other_bytes_are_refused() {
+    fn packets_round_trip_and_malformed_packets_are_refused() {
         let packet = Packet {
             from: "10.0.0.1".parse().unwrap(),
             to: "fd00::2".parse().unwrap(),

@@ -339,7 +339,7 @@ mod tests {
 
     /// Runs in the child process: owns a port until it reads a byte, then lives on.
     #[test]
-    fn a_process_that_gives_up_its_port() {
+    fn child_process_that_releases_its_port_and_lives_on() {
         let Ok(name) = std::env::var(NAME) else {
             return;
         };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_neither_its_port_nor_a_link_has_not_ended() {
+    fn a_running_process_that_released_its_port_is_not_taken_for_ended() {
         // A manager that keeps no links.
         let limits = || Limits {
             links: 0,
@@ -367,7 +367,7 @@ mod tests {
         let name = Name::Port(at);
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--nocapture"])
-            .arg("cm::receivers::tests::a_process_that_gives_up_its_port")
+            .arg("cm::receivers::tests::child_process_that_releases_its_port_and_lives_on")
             .env(NAME, name.text(Scope::of(Share::User)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_both_sides_and_both_types() {
+    fn a_refusal_names_both_sides_and_both_queue_pair_types() {
         let mut all = Refusals::default();
         let (asked, offered) = (Kind::Connected(Transport::Uc), Kind::Datagram);
         let refused = refused(NotAccepted::Transport { asked, offered });

@@ -141,7 +141,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn the_last_packet_of_a_peer_that_never_reads_arrives() {
+    fn the_last_packet_of_a_peer_that_closes_without_reading_arrives() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -319,7 +319,7 @@ impl Handler for Panics {
 }
 
 #[test]
-fn no_call_waits_for_a_thread_that_has_panicked() {
+fn no_call_waits_for_a_service_thread_that_has_panicked() {
     let server = Service::start(Settings::default(), Panics).unwrap();
     let at = loop {
         let at = ServiceId::new(PortSpace::Tcp, random().unwrap() as u16 | 1);
@@ -422,7 +422,7 @@ fn a_port_belongs_to_one_process_until_it_ends() {
 }
 
 #[test]
-fn both_sides_may_be_in_one_process() {
+fn both_sides_of_a_connection_may_be_in_one_process() {
     let service = start();
     let [active, passive] = establish(&service, &service);
     service
@@ -524,7 +524,7 @@ fn flood(socket: &OwnedFd, at: ServiceId, count: u32) {
 }
 
 #[test]
-fn a_flood_of_requests_fills_only_its_backlog() {
+fn a_flood_of_requests_fills_only_the_backlog_of_its_listener() {
     const BACKLOG: usize = 8;
     let (client, server) = (start(), start());
     let at = listen(&server, BACKLOG);
@@ -540,7 +540,7 @@ fn a_flood_of_requests_fills_only_its_backlog() {
 }
 
 #[test]
-fn links_without_messages_make_room_for_others() {
+fn the_oldest_silent_links_are_closed_when_there_are_too_many() {
     let (client, server) = (start(), start());
     let name = block_name(&server);
     const EVICTED: usize = 100;

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_names_the_side_that_must_act() {
+    fn the_view_of_a_connection_names_the_side_that_must_act() {
         let view = |state, pid, is_missing| {
             let other = Other { pid, is_missing };
             of_id(&OwnId::default(), Some((&info(state), other)), None).waits_for
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_and_unfetched_events_wait_for_the_program() {
+    fn unfetched_requests_and_events_are_shown_as_waiting_for_the_program() {
         let listener = ListenerInfo {
             service: ServiceId::new(PortSpace::Ib, 9),
             on: ListenOn::AnyV4,

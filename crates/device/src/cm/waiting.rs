@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_become_rarer_and_end_with_the_message() {
+    fn retries_become_rarer_and_end_at_the_deadline_of_the_message() {
         let mut waiting = Waiting::default();
         waiting.push(NAME, pending(500_000_000));
         let mut at = waiting.begin(0, NAME).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_messages_is_limited() {
+    fn the_number_of_waiting_messages_is_limited() {
         let mut waiting = Waiting::default();
         for number in 0..MAX + 10 {
             assert_eq!(waiting.has_room(), number < MAX);

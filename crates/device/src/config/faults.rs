@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_read_and_shown() {
+    fn every_fault_setting_is_parsed_and_displayed() {
         let text = "loss=1%,duplicate=0.5%,reorder=12.0345%,corrupt=100%,delay=1500us,seed=9";
         let faults = Faults::parse(text).unwrap();
         assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_settings_are_refused() {
+    fn invalid_fault_settings_are_refused() {
         for bad in [
             "loss",
             "loss=",

@@ -36,7 +36,7 @@ fn every_variable_accepts_its_default_and_refuses_invalid_values() {
 }
 
 #[test]
-fn the_table_lists_the_defaults() {
+fn the_table_of_variables_lists_the_defaults() {
     let mut config = Config::default();
     for variable in VARIABLES {
         config.set(variable.name, variable.default).unwrap();
@@ -76,7 +76,7 @@ fn an_unknown_variable_is_named() {
 }
 
 #[test]
-fn the_wire_accepts_only_addresses_of_this_host() {
+fn the_wire_setting_accepts_only_unicast_addresses() {
     let set = |value: &str| {
         let mut config = Config::default();
         config

@@ -230,7 +230,7 @@ mod tests {
     use rkey_roce::packet::Mtu;
 
     #[test]
-    fn a_wildcard_listener_includes_the_addresses_of_its_family() {
+    fn only_the_ipv6_wildcard_includes_addresses_of_both_families() {
         for (listener, ip, included) in [
             ("0.0.0.0", "10.0.0.1", true),
             ("0.0.0.0", "fd00::1", false),
@@ -248,7 +248,7 @@ mod tests {
 
     /// Twice as many silent clients of one host as there is room for, then one of another host.
     #[test]
-    fn silent_clients_of_one_host_do_not_keep_out_another() {
+    fn silent_clients_of_one_host_do_not_keep_out_another_host() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let to = listener.local_addr().unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_of_a_host_share_one_limit() {
+    fn ipv6_addresses_with_the_same_64_bit_prefix_share_one_limit() {
         let source = |ip: &str| Source::of_host(ip.parse().unwrap());
         assert_eq!(source("fd00::1"), source("fd00::ffff:1"));
         assert_ne!(source("fd00::1"), source("fd00:0:0:1::1"));

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_lengths_are_refused() {
+    fn frames_with_impossible_lengths_are_refused() {
         for bytes in [[0, 0], (PACKET_MAX as u16 + 1).to_be_bytes()] {
             let mut frames = Frames::default();
             frames.add(&bytes);

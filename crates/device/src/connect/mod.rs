@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_drops_us_before_reading_is_redialled() {
+    fn a_listener_that_closes_before_reading_is_redialled() {
         let (dials, answer) = ask_them(&[DropsAtOnce, DropsUnread, DropsAtOnce, Answers]);
         assert_eq!((dials, answer.unwrap()), (4, Packet::Ready));
         let (dials, answer) = ask_them(&[DropsUnread]);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_distinguished_from_other_bytes() {
+    fn a_packet_of_another_version_is_distinguished_from_garbage() {
         assert_eq!(other_version(b"rkeyCON1whatever"), Some(1));
         for none in [
             &encode(&Packet::Ready)[..],
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_not_a_packet() {
+    fn malformed_bytes_are_not_a_packet() {
         assert_eq!(decode(b""), None);
         assert_eq!(decode(b"GET / HTTP/1.1"), None);
         let mut bytes = encode(&Packet::Ready);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_peer_is_safe_to_print() {
+    fn control_characters_in_the_text_of_a_peer_are_replaced() {
         assert_eq!(printable("no\x1b[2J\nroom"), "no [2J room");
     }
 }

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mechanism_explains_its_result() {
+    fn every_copy_path_explains_its_result() {
         let paths = copy_paths();
         assert_eq!(paths.paths.len(), 4);
         assert!(

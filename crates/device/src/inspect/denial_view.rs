@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_uses_the_terms_of_its_api() {
+    fn the_view_of_a_denial_uses_the_terms_of_its_api() {
         let key = rkey_core::NamedKey::Remote(rkey_core::WireKey::Device(rkey_core::Key(7)));
         let attempt = Attempt::Remote(rkey_core::Operation::Write);
         let node = NodeId::default();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_would_be_inexact_are_strings() {
+    fn numbers_that_would_be_inexact_in_json_are_strings() {
         let json = |number: u64| serde_json::to_string(&Count::from(number)).unwrap();
         assert_eq!(json((1 << 53) - 1), "9007199254740991");
         assert_eq!(json(1 << 53), "\"9007199254740992\"");

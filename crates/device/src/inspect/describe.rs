@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locking_gives_up_in_time() {
+    fn locking_gives_up_at_the_deadline() {
         let lock = Mutex::new(7);
         let held = lock.lock();
         let soon = Instant::now() + Duration::from_millis(1);

@@ -93,7 +93,7 @@ mod tests {
     use crate::inspect::describe::{ENDPOINTS, OBJECTS, ObjectView};
 
     #[test]
-    fn endpoints_are_shown_while_their_description_is_there() {
+    fn endpoints_are_shown_until_their_description_is_dropped() {
         let device = Device::open(Config::default()).unwrap();
         let view = |number| {
             move |_| EndpointView {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_shown_while_their_description_is_there() {
+    fn objects_are_shown_until_their_description_is_dropped() {
         let device = Device::open(Config::default()).unwrap();
         let view = |number: usize| ObjectView {
             kind: "EVD".to_owned(),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_shown_while_its_description_is_there() {
+    fn a_cache_is_shown_until_its_description_is_dropped() {
         let device = Device::open(Config::default()).unwrap();
         let view = |hits| CacheView {
             hits,

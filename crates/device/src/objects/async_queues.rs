@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_opening_gets_the_events_of_its_objects() {
+    fn each_opening_of_a_device_gets_the_events_of_its_own_objects() {
         let queues = AsyncQueues::new().unwrap();
         let second = new_queue().unwrap();
         let (own, other) = (SrqId::from((1, 1)), SrqId::from((2, 1)));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_count_only_while_requested() {
+    fn accesses_of_an_endpoint_are_counted_only_while_requested() {
         let counters = Counters::default();
         counters.count(7, 1, 8, true);
         counters.count_endpoint(1);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_called_until_they_are_dropped() {
+    fn count_listeners_are_called_until_they_are_dropped() {
         let counters = Counters::default();
         let (one, two) = (
             Arc::new(Calls(AtomicU32::new(0))),

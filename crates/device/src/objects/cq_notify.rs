@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_gets_one_event_for_each_request() {
+    fn a_channel_gets_one_event_for_each_notification_request() {
         let channel = Arc::new(EventQueue::new(8).unwrap());
         let table = CqTable::default();
         let notify = table.add(id(1), Some(Arc::clone(&channel)));

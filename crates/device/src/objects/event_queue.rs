@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_wait_end_with_an_event_or_when_the_queue_is_closed() {
+    fn an_interruptible_wait_ends_with_an_event_or_when_the_queue_closes() {
         let queue = EventQueue::<u32>::new(8).unwrap();
         std::thread::scope(|scope| {
             let waiters = [0, 1].map(|_| scope.spawn(|| queue.next_or_signal().unwrap()));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_the_oldest() {
+    fn a_full_queue_drops_its_oldest_event() {
         let queue = EventQueue::new(2).unwrap();
         for n in 0..5 {
             queue.push(n);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn two_waiting_threads_both_get_an_event() {
+    fn each_of_two_waiting_threads_gets_an_event() {
         let queue = EventQueue::new(8).unwrap();
         let got: Vec<u32> = std::thread::scope(|scope| {
             let waiters = [0, 1].map(|_| scope.spawn(|| queue.next(None).unwrap().unwrap()));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_client_of_the_party_with_the_most_is_dropped() {
+    fn the_oldest_client_of_the_party_with_the_most_clients_is_dropped() {
         let processes = |of: &[u32]| {
             let clients: Vec<_> = of.iter().map(|pid| who(*pid, true)).collect();
             greediest(&clients)

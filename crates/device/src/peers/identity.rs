@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_process_owns_a_device_that_the_kernel_does_not_confirm() {
+    fn an_unconfirmed_device_belongs_to_the_first_process_that_claims_it() {
         let known = identities();
         let none = HashSet::new;
         let first = claim(1000, 7, false);
@@ -323,7 +323,7 @@ mod tests {
 
     /// The claims that the kernel's credentials allow.
     #[test]
-    fn a_process_cannot_claim_a_device_of_another_one() {
+    fn a_process_cannot_claim_the_device_of_another_process() {
         let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
         let of = |number| NodeId {
             pid: number,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_leads_to_this_device_itself() {
+    fn no_link_may_use_the_identity_of_this_device() {
         let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
         let own = NodeId { pid, nonce: 9 };
         let identities = Identities::new(own, Explain::User);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_determines_which_peers_learn_the_reason() {
+    fn rkey_explain_determines_which_peers_learn_the_reason() {
         let uid = rustix::process::geteuid().as_raw();
         let told = |explain, uid, pid| {
             let who = Credentials { pid, uid, gid: 0 };
@@ -399,7 +399,7 @@ mod tests {
 
     /// A process that keeps naming new devices costs bounded memory, and few lookups of our own queue pairs.
     #[test]
-    fn a_flood_of_devices_is_bounded() {
+    fn a_flood_of_claimed_devices_uses_bounded_memory() {
         let known = identities();
         let mut looks = 0;
         let flood = claim(1000, 7, true);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_not_needed_are_forgotten() {
+    fn devices_neither_recent_nor_in_use_are_forgotten() {
         let known = identities();
         let process = |n: u64| claim(1, n as u32, true);
         for n in 0..TIDY_AT as u64 {

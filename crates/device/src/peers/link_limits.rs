@@ -184,7 +184,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_limit_of_descriptors_leaves_some_to_the_program() {
+    fn the_link_limits_leave_descriptors_to_the_program() {
         let config = Config::default();
         let usual = LinkLimits::of(&config, 1024 - 256);
         assert_eq!((usual.per_process, usual.per_user), (96, 96));
@@ -197,7 +197,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_limit_names_itself() {
+    fn a_refusal_names_the_link_limit_that_was_reached() {
         let allowance = LinkLimits::of(&Config::default(), 1024 - 256);
         let process = vec![who(7, true); 96];
         let refused = |who, links, opened: &[Credentials]| {

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_contain_scope_and_block() {
+    fn socket_names_contain_the_scope_and_the_block_or_address() {
         assert_eq!(block_name(Scope::User(1000), 0xab), "rkey/1/1000/qp/00ab");
         assert_eq!(block_name(Scope::Any, 0xffff), "rkey/1/any/qp/ffff");
         assert_eq!(
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn group_names_fit_and_are_distinct() {
+    fn group_names_fit_a_socket_address_and_are_distinct() {
         let scope = Scope::User(u32::MAX);
         let group = Group::Gid([0xff; 16]);
         let name = group_name(scope, group, 0xab);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_are_tried_after_the_address() {
+    fn wildcard_listeners_are_tried_after_the_exact_address() {
         let names = candidates(Scope::Any, "127.0.0.1:5".parse().unwrap());
         assert_eq!(
             names,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_names_in_proc_net_unix_count() {
+    fn only_blocks_that_a_socket_claims_are_found_in_proc_net_unix() {
         let text = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0005 01 101 @rkey/1/1000/qp/00ab
@@ -344,7 +344,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn numbers_map_to_blocks() {
+    fn queue_pair_numbers_map_to_blocks() {
         assert_eq!(block_of(0x00ab_cd12), 0xabcd);
         assert_eq!(block_of(0xff), 0);
     }

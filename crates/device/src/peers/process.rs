@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_describes_this_process() {
+    fn the_state_of_a_process_is_read_from_proc() {
         let pid = std::process::id();
         assert!(start_time(pid).is_some_and(|started| started > 0));
         assert_eq!(innermost_pid(pid), Some(pid));

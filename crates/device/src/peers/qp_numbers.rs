@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_unique_and_reused_late() {
+    fn queue_pair_numbers_are_unique_and_not_reused_at_once() {
         let blocks = QpNumbers::new(Scope::of(crate::Share::User));
         let mut claimed = Vec::new();
         let mut add = |number: u16| {

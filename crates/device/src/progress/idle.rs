@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_woken_once_and_then_rarely() {
+    fn idle_polling_wakes_peers_after_50_us_and_then_every_10_ms() {
         let idle = IdleTime::default();
         let mut kicks = Vec::new();
         for now in (1_000..=21_000_000).step_by(1_000) {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn time_counts_from_the_first_empty_poll() {
+    fn idle_time_counts_from_the_first_empty_poll() {
         let idle = IdleTime::default();
         assert_eq!(idle.at(500).ns, 0);
         assert_eq!(idle.at(700).ns, 200);

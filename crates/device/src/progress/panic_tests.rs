@@ -227,7 +227,7 @@ fn a_panic_of_the_engine_in_a_program_thread_wakes_all_waiters() {
 }
 
 #[test]
-fn a_panic_in_the_thread_of_the_wire() {
+fn a_panic_in_the_thread_of_the_wire_wakes_all_waiters() {
     let ip = crate::wire::tests::address();
     let config = Config {
         wire: crate::config::WireSetting::Addresses(vec![ip]).into(),

@@ -188,7 +188,7 @@ mod tests {
 
     /// A thread that was in a check when its process forked does not exist in the child, where its count stays odd.
     #[test]
-    fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+    fn a_forked_child_does_not_wait_for_checks_of_its_parents_threads() {
         assert_eq!(PollSet::default().check(), PollResult::Nothing);
         let check_count = Arc::new(CheckCount::new(AtomicU32::new(1)));
         CHECK_COUNTS.lock().push(Arc::downgrade(&check_count));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_finds_the_counts_unlocked_although_threads_of_its_parent_waited() {
+    fn the_list_of_check_counts_is_unlocked_in_a_forked_child() {
         assert_eq!(PollSet::default().check(), PollResult::Nothing);
         let stops = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -237,7 +237,7 @@ mod tests {
 
     /// Lists change while many threads check them; a sanitizer or Miri would detect a use after free.
     #[test]
-    fn lists_change_while_threads_check_them() {
+    fn a_poll_set_can_be_replaced_while_threads_check_it() {
         barrier::register();
         let poll_set = PollSet::default();
         let stop = AtomicBool::new(false);

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_distinct() {
+    fn tokens_of_blocks_are_distinct_from_other_tokens() {
         assert_eq!(Token::block(0xffff).as_block(), Some(0xffff));
         assert_eq!(Token::block(0).as_block(), Some(0));
         for token in [

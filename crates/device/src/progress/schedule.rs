@@ -178,7 +178,7 @@ mod tests {
     use crate::progress::reactor::{Reactor, Token};
 
     #[test]
-    fn modes_and_timer_follow_the_table() {
+    fn mode_and_timer_follow_the_table_of_transitions() {
         let schedule = Schedule::new(Duration::from_secs(3600)).unwrap();
         let engine = engine();
         let reactor = Reactor::new().unwrap();

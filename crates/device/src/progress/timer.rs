@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_earliest_time_wins_until_a_reset() {
+    fn the_timer_fires_at_the_earliest_time_until_a_reset() {
         let timer = Timer::new().unwrap();
         let reactor = Reactor::new().unwrap();
         reactor.add(&timer, Token::TIMER).unwrap();

@@ -112,7 +112,7 @@ mod tests {
     use crate::wire::tests::address;
 
     #[test]
-    fn a_thread_does_not_send_the_packets_of_others_for_ever() {
+    fn a_thread_sends_only_a_limited_number_of_other_threads_packets() {
         let ip = address();
         let wire = Wire::of_process(&WireSetting::Addresses(vec![ip]).into()).unwrap();
         let transmitter = Transmitter::new(Arc::clone(&wire));

@@ -69,7 +69,7 @@ mod tests {
     use rkey_core::WIRE_LEN;
 
     #[test]
-    fn messages_round_trip_and_other_bytes_do_not_decode() {
+    fn lease_messages_round_trip_and_malformed_ones_are_refused() {
         for message in [
             Message::Ask(LeaseRequest {
                 id: 1,

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_does_not_block_another() {
+    fn a_full_link_does_not_block_the_answers_of_another() {
         let (outbox, full, free) = (
             Outbox::default(),
             Arc::new(Narrow::default()),

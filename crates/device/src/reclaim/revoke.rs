@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_cover_what_a_peer_announces_within_its_lease() {
+    fn revoked_pages_cover_the_bytes_that_a_peer_announces_in_its_lease() {
         let page = page_size() as u64;
         let lease = page + 100..9 * page + 1;
         assert_eq!(pages_of(&lease, &(0..1)), page..2 * page);

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_mtus_match_soft_roce() {
+    fn the_path_mtu_is_chosen_like_that_of_soft_roce() {
         for (bytes, v4, v6) in [
             (1500, Some(Mtu::Bytes1024), Some(Mtu::Bytes1024)),
             (4200, Some(Mtu::Bytes4096), Some(Mtu::Bytes4096)),

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_travel_together_while_there_is_room() {
+    fn datagrams_of_one_block_and_flow_are_bundled_while_there_is_room() {
         let mut bundle = Bundle::default();
         assert!(bundle.add(7, flow(), b"first") && bundle.add(7, flow(), b""));
         assert!(!bundle.add(8, flow(), b"another block"));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_a_message_are_refused() {
+    fn malformed_bundles_are_refused() {
         let mut bundle = Bundle::default();
         assert!(bundle.add(7, flow(), b"datagram"));
         let bytes = bundle.bytes;

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_own_count() {
+    fn each_reason_to_drop_a_packet_has_its_own_count() {
         let counters = Counters::default();
         for (index, why) in Dropped::ALL.into_iter().enumerate() {
             counters.dropped(why, index as u64);

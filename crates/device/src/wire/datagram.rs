@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn other_queue_pairs_receive_packets() {
+    fn datagrams_to_queue_pairs_other_than_1_are_read_as_packets() {
         let datagram = sealed(|headers| headers.destination = 0xab_cd12, &[1, 2, 3]);
         let Ok(Content::Packet(packet)) = arrive(&datagram) else {
             panic!("not a packet");

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_another_user_are_refused() {
+    fn packets_forwarded_by_another_user_are_refused() {
         let mut owner = Owner::new(Forwarding::of_user(other_user()));
         let name = names::wire_name(other_user(), owner.block);
         let us = Scope::of(crate::Share::User);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_links_is_limited() {
+    fn the_number_of_forwarding_links_is_limited() {
         let mut owners: Vec<_> = (0..LINKS + 3)
             .map(|_| Owner::new(Forwarding::new()))
             .collect();
@@ -494,7 +494,7 @@ mod tests {
 
     /// As when no descriptor is left, the socket stays readable and accepting fails.
     #[test]
-    fn a_block_that_cannot_accept_is_paused() {
+    fn accepting_for_a_block_is_paused_after_an_error() {
         let owner = Owner::new(Forwarding::new());
         let reader = {
             let (reader, writer) = rustix::pipe::pipe().unwrap();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_per_second_are_limited() {
+    fn the_number_of_answers_per_second_is_limited() {
         let now = crate::time::now();
         let mut replies = replies(now);
         let mut ask = |now| replies.answer(now, addresses(), &dreq());

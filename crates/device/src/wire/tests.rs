@@ -223,7 +223,7 @@ fn a_wire_whose_thread_panics_leaves_its_packets_to_other_processes() {
 }
 
 #[test]
-fn a_process_whose_wire_has_failed_opens_another() {
+fn a_process_whose_wire_has_failed_opens_a_new_wire() {
     let ip = address();
     let setting = WireSetting::Addresses(vec![ip]).into();
     let failed = Wire::of_process(&setting).unwrap();
@@ -386,7 +386,7 @@ fn the_checksum_detects_injected_damage() {
 }
 
 #[test]
-fn a_wire_that_closes_sends_what_it_has_delayed() {
+fn a_wire_that_closes_sends_the_packets_that_it_delayed() {
     let (sender, from) = faulty("delay=10s,seed=1");
     let ip = address();
     let (_wire, recorder) = process(ip);
@@ -398,7 +398,7 @@ fn a_wire_that_closes_sends_what_it_has_delayed() {
 
 /// Both sides capture: what one sends, the other receives. The packets in the files are packets of RoCEv2 with valid checksums.
 #[test]
-fn captured_packets_are_those_that_travelled() {
+fn captures_contain_the_packets_that_were_sent_and_received() {
     let name = |side| format!("rkey-wire-{side}-{}.pcap", std::process::id());
     let files = ["a", "b"].map(|side| std::env::temp_dir().join(name(side)));
     let open = |file: &std::path::PathBuf| {
@@ -480,7 +480,7 @@ fn unusable_addresses_are_reported() {
 }
 
 #[test]
-fn users_of_one_setting_share_a_wire() {
+fn devices_with_the_same_setting_share_a_wire() {
     assert!(Wire::of_process(&WireConfig::OFF).is_none());
     let ours = address();
     let setting = WireSetting::Addresses(vec![ours]).into();

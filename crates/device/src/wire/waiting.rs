@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_waiting_requests_and_their_time_are_limited() {
+    fn the_number_and_the_waiting_time_of_requests_are_limited() {
         let (mut waiting, now) = (Waiting::default(), crate::time::now());
         let here: IpAddr = [127, 0, 0, 1].into();
         let mut push = |at| waiting.push(at, (here, here), &[7; MAD]);

@@ -364,7 +364,7 @@ mod tests {
 
     /// The snapshot has the whole table, so changing a rule takes two edits.
     #[test]
-    fn the_table_matches_its_snapshot() {
+    fn the_transition_table_matches_its_snapshot() {
         let recorded = include_str!("state.snapshot.txt");
         assert_eq!(
             table_text(),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_accepts_its_own_posts() {
+    fn posts_are_accepted_only_in_their_states() {
         assert!(!Reset.takes_receives() && Init.takes_receives() && Error.takes_receives());
         assert!(!Reset.takes_sends() && !Init.takes_sends() && !Rtr.takes_sends());
         assert!(Rts.takes_sends() && Error.takes_sends());

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_are_addresses() {
+    fn gids_map_to_ip_addresses() {
         let mut route = Route::default();
         (route.source, route.target) = ([0; 16], [0; 16]);
         route.source[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ipv4_header_is_complete() {
+    fn the_ipv4_header_has_a_valid_length_and_checksum() {
         let header = peer("10.0.0.1", "10.0.0.2").header_of_received(100);
         assert_eq!(header[..20], [0; 20]);
         let ip = &header[20..];

@@ -111,7 +111,7 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
 /// A peer that must not be told the reason gets the same bytes for every reason; the owner's report has the reason. A
 /// peer that may be told gets each reason.
 #[test]
-fn bare_refusals_are_the_same_in_every_byte() {
+fn refusals_without_explanation_do_not_differ_by_reason() {
     let (wires, near, far) = answers(false);
     assert_eq!(wires.len(), far.len());
     assert!(wires.iter().all(|wire| *wire == wires[0]), "{wires:#?}");
@@ -126,7 +126,7 @@ fn bare_refusals_are_the_same_in_every_byte() {
 
 /// The same holds for keys that a peer asks to invalidate.
 #[test]
-fn bare_refusals_of_invalidations_are_the_same() {
+fn refused_invalidations_without_explanation_do_not_differ() {
     for explain in [false, true] {
         let mut pair = Pair::new();
         let qps = pair.connect(|_, config| config.survive_remote_error = true);

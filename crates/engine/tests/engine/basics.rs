@@ -136,7 +136,7 @@ fn a_peer_that_cannot_reach_our_memory_gets_fragments() {
 /// When the post returns, the peer has the addresses of the payload that does not fit into the ring, so the program need
 /// not poll to get it sent.
 #[test]
-fn a_long_message_does_not_wait_for_its_program() {
+fn a_long_message_is_sent_even_if_its_program_does_not_poll() {
     let caps = Capabilities {
         remote_iovec: true,
         ..CAPS
@@ -160,7 +160,7 @@ fn a_long_message_does_not_wait_for_its_program() {
 }
 
 #[test]
-fn atomics_work_on_eight_bytes() {
+fn atomics_change_eight_bytes_and_return_the_old_value() {
     let mut pair = Pair::new();
     let [a, _b] = pair.connect(|_, _| {});
     let mine = pair.nodes[0].register(0, 64, ALL);
@@ -423,7 +423,7 @@ fn remote_iovecs_outlive_their_requests() {
 }
 
 #[test]
-fn atomic_writes_are_eight_aligned_bytes() {
+fn an_atomic_write_needs_an_aligned_address() {
     for aligned in [true, false] {
         let mut pair = Pair::new();
         let [a, _] = pair.connect(|_, _| {});

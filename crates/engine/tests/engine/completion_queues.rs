@@ -42,7 +42,7 @@ fn completions_are_removed_with_their_queue_pair() {
 
 /// A completion that finds no room breaks the queue and its queue pairs, with one event.
 #[test]
-fn an_overrun_is_detected() {
+fn an_overrun_fails_the_completion_queue_and_its_queue_pairs() {
     let mut pair = Pair::new();
     let small = pair.nodes[0].engine.create_cq(2).unwrap();
     let [a, _] = pair.connect(|at, config| {
@@ -76,7 +76,7 @@ fn an_overrun_is_detected() {
 }
 
 #[test]
-fn completion_queues_change_their_depth() {
+fn a_completion_queue_can_be_resized_but_loses_no_entry() {
     let mut pair = Pair::new();
     let [a, _] = pair.connect(|_, _| {});
     let node = &mut pair.nodes[0];
@@ -103,7 +103,7 @@ fn completion_queues_change_their_depth() {
 
 /// Each arming raises one event; a queue that is armed for solicited entries ignores others, except errors.
 #[test]
-fn armed_queues_raise_one_event() {
+fn an_armed_completion_queue_raises_one_event() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, _| {});
     let ready = |pair: &mut Pair| {
@@ -143,7 +143,7 @@ fn armed_queues_raise_one_event() {
 
 /// A queue is watched for solicited entries and errors independently of how it is armed.
 #[test]
-fn watched_queues_raise_a_separate_event() {
+fn a_watched_completion_queue_raises_a_separate_event() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, _| {});
     let told = |pair: &mut Pair| {

@@ -5,7 +5,7 @@ use rkey_engine::*;
 
 /// A counter that is bound to a region counts peers' operations on it.
 #[test]
-fn bound_counters_are_notified() {
+fn a_bound_counter_counts_each_operation_of_a_peer_once() {
     let mut pair = Pair::new();
     let [a, _] = pair.connect(|_, _| {});
     let mine = pair.nodes[0].register(0, 1000, ALL);

@@ -289,7 +289,7 @@ fn resources() -> Vec<Situation> {
 }
 
 #[test]
-fn cutting_through_changes_nothing_else() {
+fn cut_through_has_the_same_results_as_the_send_queue() {
     let situations = [queue_pairs(), links(), states(), resources()].concat();
     for (name, scene) in situations {
         let short = scene().play(SendFlags::empty());
@@ -302,7 +302,7 @@ fn cutting_through_changes_nothing_else() {
 
 /// A request does not overtake waiting ones.
 #[test]
-fn no_request_overtakes_waiting_ones() {
+fn no_request_overtakes_a_waiting_request() {
     let mut scene = plain();
     scene.pair.end(0).window = 1;
     let (near, far) = (&scene.pair.nodes[0], &scene.pair.nodes[1]);

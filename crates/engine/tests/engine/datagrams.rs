@@ -113,7 +113,7 @@ fn datagrams_arrive_or_are_lost_silently() {
 }
 
 #[test]
-fn datagrams_wait_only_for_their_link() {
+fn a_datagram_waits_until_its_receiver_is_found_or_unreachable() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, config| config.qp_type = QpType::Ud);
     let theirs = pair.nodes[1].register(0, 64, ALL);

@@ -530,7 +530,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn without_faults(
+    fn requests_are_executed_exactly_once_without_faults(
         mut shape in shape(Just(256)),
         steps in steps(false),
     ) {
@@ -540,13 +540,19 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn with_faults(shape in shape(Just(256)), steps in steps(true)) {
+    fn requests_are_executed_exactly_once_with_faults(
+        shape in shape(Just(256)),
+        steps in steps(true),
+    ) {
         check(shape, &steps);
     }
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn with_small_completion_queues(shape in shape(1..12u32), steps in steps(true)) {
+    fn requests_are_executed_exactly_once_with_small_completion_queues(
+        shape in shape(1..12u32),
+        steps in steps(true),
+    ) {
         check(shape, &steps);
     }
 }

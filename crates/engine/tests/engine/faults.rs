@@ -6,7 +6,7 @@ use rkey_engine::*;
 
 /// Unmapped memory is an error on both sides, and both report the address.
 #[test]
-fn faults_are_errors_on_both_sides() {
+fn unmapped_memory_is_an_error_on_both_sides() {
     for remote_iovec in [false, true] {
         let caps = rkey_link::Capabilities {
             remote_iovec,

@@ -132,7 +132,7 @@ fn outstanding_reads_are_limited() {
 }
 
 #[test]
-fn draining_finishes_started_work_and_starts_no_more() {
+fn draining_a_send_queue_finishes_only_started_requests() {
     let mut pair = Pair::new();
     let ([a, _], [mine, theirs]) = transfer(&mut pair);
     let sge = [pair.nodes[0].sge(&mine, 0, 8192)]; // more than the window, so it stops in the middle
@@ -208,7 +208,7 @@ fn many_messages_arrive_in_order_over_a_narrow_wire() {
 }
 
 #[test]
-fn an_idle_engine_needs_no_attention() {
+fn an_idle_engine_does_nothing_and_has_no_deadline() {
     let mut pair = Pair::new();
     let ([a, b], [mine, theirs]) = transfer(&mut pair);
     let sge = [pair.nodes[0].sge(&mine, 0, 8)];

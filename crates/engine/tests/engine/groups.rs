@@ -142,7 +142,7 @@ fn burst(pair: &mut Pair, count: u64) -> [Qp; 2] {
 }
 
 #[test]
-fn a_copy_waits_for_room_on_its_link() {
+fn a_group_datagram_waits_for_room_on_the_link() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
     // The burst is more than the link holds, which is 16.
@@ -161,7 +161,7 @@ fn a_copy_waits_for_room_on_its_link() {
 /// A member that takes nothing delays the sender once, briefly. Once it has taken something, datagrams wait for it
 /// again.
 #[test]
-fn a_copy_does_not_wait_forever() {
+fn a_full_link_delays_a_group_datagram_only_briefly() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
     // Drives the sender without carrying anything.
@@ -193,7 +193,7 @@ fn a_copy_does_not_wait_forever() {
 
 /// A datagram that waits for room is dropped with its queue pair.
 #[test]
-fn a_copy_that_waits_ends_with_its_queue_pair() {
+fn a_waiting_group_datagram_is_dropped_with_its_queue_pair() {
     let mut pair = Pair::new();
     let [a, b] = burst(&mut pair, 40);
     pair.nodes[0]
@@ -366,7 +366,7 @@ impl Spreading {
 }
 
 #[test]
-fn frames_are_distributed_over_queues() {
+fn frames_are_distributed_over_ready_receive_queues() {
     let mut all = Spreading::new();
     for at in 0..2 {
         (0..16).for_each(|id| all.post(at, id + 100 * at as u64));

@@ -116,7 +116,7 @@ impl Attack {
 /// 64 keys in a burst, then ever more slowly: an hour over one connection allows fewer than 500 keys. Without limits,
 /// at 15,000 a second, it would allow 54 million.
 #[test]
-fn guesses_over_one_connection_become_slow() {
+fn guesses_over_one_connection_are_slowed_down() {
     let mut attack = Attack::new();
     let (qp, _) = attack.link(process(1, 42));
     for _ in 0..ALLOWANCE {
@@ -210,7 +210,7 @@ fn honest_mistakes_are_answered_at_once() {
 /// While a process waits, others run at full speed, whether of the same or another user, over new or old links.
 /// Afterwards, the process that waited runs, too.
 #[test]
-fn other_peers_do_not_wait() {
+fn a_paused_process_does_not_delay_other_processes() {
     for user in [1, 2] {
         let mut attack = Attack::new();
         let (honest, _) = attack.link(process(user, 43));
@@ -243,7 +243,7 @@ fn other_peers_do_not_wait() {
 /// A new process for each guess: the user's shared allowance is used up, and its new processes wait. Another user does
 /// not wait, and neither does a process of the same user that has been connected for a while.
 #[test]
-fn new_processes_of_a_user_share_its_allowance() {
+fn new_processes_of_a_user_share_the_users_allowance() {
     let mut attack = Attack::new();
     let (old, _) = attack.link(process(1, 5));
     attack.post(&old, true);
@@ -276,10 +276,10 @@ fn new_processes_of_a_user_share_its_allowance() {
     assert_eq!(attack.finish(&new), Status::Success);
 }
 
-/// The misses of a guesser: keys that were never issued, stale ones, those of other domains, local ones. All of them
-/// count. A process that exceeds the rights of a valid key does not count.
+/// A key that was never issued, a key of another domain and a local key each count as a guess. A stale key does not, and
+/// neither does an access past the end of a region with its valid key.
 #[test]
-fn every_kind_of_wrong_key_is_counted() {
+fn wrong_keys_count_as_guesses_unless_they_were_once_valid() {
     let mut attack = Attack::new();
     let (qp, _) = attack.link(process(1, 42));
     let node = &mut attack.pair.nodes[1];
@@ -324,7 +324,7 @@ fn every_kind_of_wrong_key_is_counted() {
 
 /// In the long run, a process that paces itself gets one key for each refill and no more.
 #[test]
-fn pacing_allows_one_key_per_refill() {
+fn a_process_that_paces_itself_can_try_one_key_per_refill() {
     let mut attack = Attack::new();
     let (qp, _) = attack.link(process(1, 42));
     let begin = attack.pair.now;

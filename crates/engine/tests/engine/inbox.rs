@@ -69,7 +69,7 @@ fn an_inbox_takes_messages_in_order_and_needs_no_receive() {
 }
 
 #[test]
-fn messages_from_the_first_that_an_inbox_leaves_go_to_receives() {
+fn once_an_inbox_leaves_a_message_later_ones_go_to_receives() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let region = pair.nodes[1].register(0, 4096, ALL);
@@ -109,7 +109,7 @@ fn messages_from_the_first_that_an_inbox_leaves_go_to_receives() {
 }
 
 #[test]
-fn an_inbox_is_for_its_own_queue_and_for_whole_messages() {
+fn an_inbox_gets_only_whole_messages_of_its_queue_pair() {
     let mut pair = Pair::new();
     let own = pair.connect(|_, _| {});
     let other = pair.connect(|_, _| {});
@@ -145,7 +145,7 @@ impl Inbox<Memory> for Placer<'_> {
 }
 
 #[test]
-fn an_inbox_reaches_only_memory_that_keys_allow() {
+fn an_inbox_stores_only_in_memory_that_its_keys_allow() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let region = pair.nodes[1].register(0, 64, ALL);

@@ -158,7 +158,7 @@ fn the_death_of_a_requester_in_the_middle_of_a_message_is_no_error() {
 /// Requests that the peer executed before it ended succeed, even if their acknowledgement is the
 /// last thing that arrived from it.
 #[test]
-fn the_last_acknowledgement_of_a_link_counts() {
+fn requests_acknowledged_before_a_link_breaks_succeed() {
     let mut pair = Pair::new();
     let ([a, _], [mine, theirs]) = transfer(&mut pair);
     let sge = [pair.nodes[0].sge(&mine, 0, 8)];
@@ -194,7 +194,7 @@ fn the_last_acknowledgement_of_a_link_counts() {
 
 /// A message that arrived before its sender ended is received, whichever link between the two is found broken first.
 #[test]
-fn the_last_message_of_a_peer_is_received() {
+fn a_message_that_arrived_before_its_sender_ended_is_received() {
     for first in 0..2 {
         let mut pair = Pair::new();
         let ([a, b], _) = transfer(&mut pair);

@@ -40,7 +40,7 @@ fn posts_in_a_wrong_state_are_refused() {
 }
 
 #[test]
-fn a_transition_needs_its_attributes_and_takes_no_others() {
+fn a_transition_requires_its_attributes_and_refuses_others() {
     let mut node = Node::new(1);
     let qp = node.qp(|_| {});
     let mut modify = |change: &QpAttributes| node.engine.modify_qp(qp.id, change);
@@ -85,7 +85,6 @@ fn a_transition_needs_its_attributes_and_takes_no_others() {
     assert_eq!(node.state(&qp), QpState::Init, "nothing changed");
 }
 
-/// A post that exceeds the queue pair's sizes is refused, and nothing is posted.
 #[test]
 fn work_that_a_queue_pair_type_does_not_support_is_refused() {
     let remote = Target {
@@ -133,6 +132,7 @@ fn work_that_a_queue_pair_type_does_not_support_is_refused() {
     }
 }
 
+/// A post that exceeds the queue pair's sizes is refused, and nothing is posted.
 #[test]
 fn posts_that_are_too_large_are_refused() {
     let mut pair = Pair::new();

@@ -9,7 +9,7 @@ use rkey_engine::*;
 ///
 /// Proves: VB-I21
 #[test]
-fn a_refusal_is_reported_on_both_sides_and_flushes() {
+fn a_refusal_is_reported_on_both_sides_and_flushes_the_queue_pairs() {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});
     let mine = pair.nodes[0].register(0, 4096, ALL);

@@ -4,7 +4,7 @@ use crate::support::*;
 use rkey_engine::*;
 
 #[test]
-fn a_sender_waits_for_the_receiver() {
+fn a_send_waits_until_the_receiver_posts_a_receive() {
     let mut pair = Pair::new();
     let ([a, b], [mine, theirs]) = transfer(&mut pair);
     pair.nodes[0].fill(0, &pattern(1, 2048));
@@ -32,7 +32,7 @@ fn a_sender_waits_for_the_receiver() {
 }
 
 #[test]
-fn receiver_not_ready_retries_are_counted() {
+fn rnr_retries_end_at_their_limit_unless_it_is_seven() {
     for retries in [0u8, 2, 7] {
         let mut pair = Pair::new();
         let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
@@ -97,7 +97,7 @@ fn a_peer_that_is_not_ready_yet_is_retried() {
 
 /// A peer that never comes up costs the transport timeout, and not more or much less.
 #[test]
-fn a_peer_that_is_never_ready_fails_the_request_in_time() {
+fn a_request_to_a_peer_that_is_never_ready_times_out() {
     for exists in [false, true] {
         let mut pair = Pair::new();
         let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
@@ -120,7 +120,7 @@ fn a_peer_that_is_never_ready_fails_the_request_in_time() {
 
 /// A mismatch of the first message numbers never looks like success.
 #[test]
-fn message_numbers_that_do_not_match_fail() {
+fn a_request_with_an_unexpected_message_number_fails() {
     let mut pair = Pair::new();
     let qps = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
     pair.ready(&qps, |at, step| {
@@ -196,7 +196,7 @@ fn the_engine_waits_for_a_peer_that_could_not_respond() {
 /// Requests to a peer that takes them and does nothing fail after the timeout; those to a slow peer do not, as long as
 /// it makes progress.
 #[test]
-fn a_silent_peer_fails_but_a_slow_one_does_not() {
+fn requests_to_a_silent_peer_fail_but_not_to_a_slow_peer() {
     for moves in [false, true] {
         let mut pair = Pair::new();
         let ([a, _], [mine, theirs]) = transfer(&mut pair);

@@ -8,7 +8,7 @@ use rkey_engine::*;
 ///
 /// Proves: VB-010, VB-011, VB-012
 #[test]
-fn rights_of_the_region_decide() {
+fn a_region_grants_only_the_operations_of_its_rights() {
     for granted in 0..8u32 {
         let granted =
             Access::from_bits_retain(granted << Access::REMOTE_READ.bits().trailing_zeros());
@@ -39,7 +39,7 @@ fn rights_of_the_region_decide() {
 /// The data of a read needs a region with the right for read results, or for messages if the
 /// request asks for that.
 #[test]
-fn read_data_may_be_stored_like_a_message() {
+fn a_read_can_require_the_receive_right_instead_of_the_read_right() {
     let flags = [SendFlags::empty(), SendFlags::RECEIVES];
     for (granted, allowed) in [(Access::READ, flags[0]), (Access::RECV, flags[1])] {
         for flag in flags {
@@ -84,7 +84,7 @@ fn read_data_may_be_stored_like_a_message() {
 ///
 /// Proves: VB-I06
 #[test]
-fn the_queue_pair_must_also_grant_the_right() {
+fn the_targets_queue_pair_must_also_grant_the_right() {
     for which in 0..4 {
         for allowed in [true, false] {
             let mut pair = Pair::new();
@@ -116,7 +116,7 @@ fn the_queue_pair_must_also_grant_the_right() {
 ///
 /// Proves: VB-I04
 #[test]
-fn one_byte_outside_is_refused() {
+fn access_to_one_byte_outside_the_region_is_refused() {
     for (offset, len, ok) in [
         (4096, 4096, true),
         (8191, 1, true),
@@ -328,7 +328,7 @@ fn deregistering_stops_a_message_in_progress() {
 /// A denial of our own memory names the whole scatter/gather entry, which is what the program posted, not the fragment that
 /// came too late.
 #[test]
-fn a_denial_inside_an_entry_names_the_whole_entry() {
+fn a_local_denial_names_the_whole_scatter_gather_entry() {
     const LEN: u32 = 1 << 16;
     for (read, at) in [(true, 0), (false, 0), (false, 1)] {
         let mut pair = Pair::new();
@@ -383,7 +383,7 @@ fn inline_data_needs_no_key() {
 
 /// Only requests from the connected queue pair of the connected device are accepted.
 #[test]
-fn requests_from_strangers_are_ignored() {
+fn requests_from_unconnected_queue_pairs_are_ignored() {
     let mut pair = Pair::new();
     let [a, b] = pair.connect(|_, _| {});
     let [c, _d] = pair.connect(|_, _| {});

@@ -88,7 +88,7 @@ fn queue_pairs_share_receives() {
 
 /// Receives in a shared queue use keys of the queue's domain, even if the queue pair has another domain.
 #[test]
-fn shared_receives_have_the_domain_of_their_queue() {
+fn shared_receives_use_the_domain_of_their_queue() {
     let mut pair = Pair::new();
     let node = &mut pair.nodes[1];
     let other = node.protection.create_domain().unwrap();

@@ -65,7 +65,7 @@ fn revoking_rights_of_a_queue_pair_ends_the_message_in_progress() {
 /// memory that the fragment names, and deregistering the region must wait for that.
 #[test]
 #[cfg_attr(miri, ignore)]
-fn addresses_sent_before_a_message_failed_are_not_forgotten() {
+fn addresses_sent_before_a_message_fails_remain_exposed() {
     for survive in [false, true] {
         let mut pair = Pair::large(REMOTE_IOVEC, 64 << 20);
         let [a, _b] = pair.connect(|_, config| config.survive_remote_error = survive);
@@ -96,7 +96,7 @@ fn addresses_sent_before_a_message_failed_are_not_forgotten() {
 /// A request that times out releases its memory, and so do the requests flushed after it: a peer that got the addresses
 /// and continues after all cannot access the memory. A peer that got no addresses keeps its link.
 #[test]
-fn a_timeout_revokes_the_addresses_that_the_peer_was_sent() {
+fn a_timeout_revokes_the_addresses_sent_to_the_peer() {
     for read in [true, false] {
         for remote_iovec in [true, false] {
             let caps = Capabilities {

@@ -56,7 +56,7 @@ fn unreliable_connections_lose_messages_silently() {
 /// Requests that a peer sends before we know its device are not lost, even on services without
 /// retries: they wait until the search ends.
 #[test]
-fn an_unreliable_connection_keeps_what_arrives_before_its_peer_is_found() {
+fn requests_that_arrive_before_the_peer_is_found_are_kept() {
     for found in [true, false] {
         let mut pair = Pair::new();
         let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|config| config.qp_type = QpType::Uc));

@@ -83,7 +83,7 @@ impl Bound {
 ///
 /// Proves: DA-003
 #[test]
-fn a_window_covers_exactly_its_part() {
+fn a_window_grants_access_to_exactly_its_range() {
     for (offset, ok) in [(4096, true), (8184, true), (8185, false), (4095, false)] {
         let mut world = world(WindowKind::Type1);
         let key = world.next_key();
@@ -142,7 +142,7 @@ fn a_key_may_be_sent_right_after_its_bind() {
 ///
 /// Proves: DA-025, VB-I17
 #[test]
-fn a_rebind_ends_the_old_key() {
+fn a_rebind_makes_the_old_key_stale() {
     let mut world = world(WindowKind::Type1);
     let old = world.next_key();
     world.post_b(1, world.bind((0, 4096), RW, Some(old)));
@@ -159,7 +159,7 @@ fn a_rebind_ends_the_old_key() {
 
 /// A bind of no bytes unbinds the window.
 #[test]
-fn a_bind_of_no_bytes_unbinds() {
+fn a_bind_of_no_bytes_unbinds_the_window() {
     let mut world = world(WindowKind::Type1);
     let key = world.next_key();
     world.post_b(1, world.bind((0, 4096), RW, Some(key)));
@@ -214,7 +214,7 @@ fn type_two_windows_are_invalidated_before_they_are_bound_again() {
 
 /// A send can invalidate the key that its sender was given.
 #[test]
-fn a_peer_invalidates_with_a_send() {
+fn a_send_of_the_peer_can_invalidate_a_key() {
     let mut world = world(WindowKind::Type2B);
     let key = world.window.key.with_consumer_bits(9);
     world.post_b(1, world.bind((0, 4096), RW, Some(key)));

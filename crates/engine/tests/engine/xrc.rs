@@ -60,7 +60,7 @@ fn connection() -> (Pair, [Qp; 2]) {
 }
 
 #[test]
-fn each_message_is_for_the_queue_that_it_names() {
+fn each_message_goes_to_the_queue_that_it_names() {
     let (mut pair, [a, b]) = connection();
     let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
     let mine = pair.nodes[0].register(0, 1 << 16, ALL);
@@ -110,7 +110,7 @@ fn each_message_is_for_the_queue_that_it_names() {
 /// A peer that names another queue in the middle of a message gets an error: the receive that the message has taken
 /// completes once, and nothing more is written to it.
 #[test]
-fn a_message_does_not_change_its_queue() {
+fn a_message_that_changes_its_queue_midway_is_refused() {
     let (mut pair, [a, b]) = connection();
     let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
     let mine = pair.nodes[0].register(0, 1 << 16, ALL);
@@ -193,7 +193,7 @@ fn destroying_a_queue_ends_the_message_in_progress() {
 
 /// Every operation uses the protection domain of the queue that the request names.
 #[test]
-fn keys_are_those_of_the_domain_of_the_queue() {
+fn requests_use_the_domain_of_the_queue_that_they_name() {
     for wrong in [false, true] {
         let (mut pair, [a, _]) = connection();
         let queues = [0, 1].map(|_| Behind::new(&mut pair.nodes[1], DOMAIN));
@@ -236,7 +236,7 @@ fn keys_are_those_of_the_domain_of_the_queue() {
 
 /// Requests cannot name a queue that does not exist, serves other connections, or is an ordinary one.
 #[test]
-fn requests_name_only_queues_of_their_own_connection() {
+fn requests_that_name_an_unusable_queue_are_refused() {
     for case in 0..4 {
         let (mut pair, [a, b]) = connection();
         let node = &mut pair.nodes[1];
@@ -275,7 +275,7 @@ fn requests_name_only_queues_of_their_own_connection() {
 }
 
 #[test]
-fn halves_accept_only_their_own_requests() {
+fn each_half_of_an_xrc_connection_refuses_unsupported_posts() {
     let (mut pair, [a, b]) = connection();
     let recv = RecvRequest { id: 1, sges: &[] };
     for (at, qp) in [(0, &a), (1, &b)] {

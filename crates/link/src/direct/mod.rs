@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcements_cover_their_copies() {
+    fn an_announcement_covers_the_chunk_that_is_copied() {
         assert_eq!(announced(0), None);
         for offset in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 1 << 40] {
             let covered = announced(announcement(offset)).unwrap();

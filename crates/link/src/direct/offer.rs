@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_round_trip_and_other_bytes_are_refused() {
+    fn lease_offers_round_trip_and_other_bytes_are_refused() {
         let id = LeaseId {
             index: 255,
             generation: 77,

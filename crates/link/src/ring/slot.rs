@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_enforced() {
+    fn a_slot_that_breaks_a_rule_is_refused_with_the_reason() {
         let none = HeaderFlags::empty();
         let remote_iovec = HeaderFlags::REMOTE_IOVEC;
         let (write, read, swap) = (Op::Write as u8, Op::Read as u8, Op::CompareSwap as u8);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn short_sends_carry_no_other_fields() {
+    fn a_short_send_with_extra_fields_is_refused() {
         let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
         let word = |op, flags, extension, len| slot(op, flags, extension, len);
         let good = read_bytes(
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_iovecs_must_add_up() {
+    fn a_remote_iovec_must_add_up_to_the_length_of_its_fragment() {
         let with = |entries: &[(u64, u64)], extension: usize, len: u32| {
             let mut bytes = slot(
                 Op::Write as u8,
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "long")]
-    fn random_bytes_are_refused_or_valid() {
+    fn random_slots_are_refused_or_have_valid_lengths() {
         let mut random = 0x0123_4567_89ab_cdef_u64;
         let mut next = || {
             random ^= random << 13;

@@ -68,7 +68,7 @@ fn bytes_of(incoming: &ReceivedFragment<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn payloads_of_every_inline_length_and_some_longer_ones_arrive_whole() {
+fn payloads_of_all_inline_lengths_and_longer_ones_arrive_whole() {
     let mut p = pair(NORMAL);
     for len in (0..=300).chain([1000, 4096, 16383, 16384]) {
         let header = Header {
@@ -145,7 +145,7 @@ fn operands_and_remote_iovecs_arrive() {
 }
 
 #[test]
-fn a_faulting_fill_sends_nothing() {
+fn a_fragment_whose_fill_faults_is_not_sent() {
     let mut p = pair(SMALL);
     for len in [8, 1000] {
         let header = Header {
@@ -208,7 +208,7 @@ fn acknowledgements_are_delayed_but_not_lost() {
 }
 
 #[test]
-fn done_without_a_fragment_does_nothing() {
+fn done_has_no_effect_without_a_received_fragment() {
     let mut p = pair(SMALL);
     p.responder.done();
     p.requester
@@ -250,7 +250,7 @@ fn an_ack_waits_for_the_responses_that_precede_it() {
 }
 
 #[test]
-fn an_old_ack_word_is_reached_although_newer_ones_run_ahead() {
+fn an_older_ack_is_still_read_after_newer_ones_were_written() {
     let mut p = pair(NORMAL);
     let ask = Header {
         flags: HeaderFlags::ACK_NOW,
@@ -318,7 +318,7 @@ fn a_long_stream_wraps_every_ring_and_every_counter() {
 }
 
 #[test]
-fn room_means_that_a_whole_fragment_fits() {
+fn a_ring_has_room_only_if_a_whole_fragment_fits() {
     let mut p = pair(SMALL);
     let mut sent = 0;
     while p.responder.has_room() {
@@ -413,7 +413,7 @@ fn impossible_acknowledgements_are_refused() {
 }
 
 #[test]
-fn sleep_epochs_increase() {
+fn each_sleep_and_each_wake_increments_the_epoch_once() {
     let p = pair(SMALL);
     let view = p.responder.poll_view();
     for round in 0..5 {

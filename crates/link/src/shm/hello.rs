@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn introductions_round_trip_and_truncated_ones_are_refused() {
+    fn hello_messages_round_trip_and_truncated_ones_are_refused() {
         let geometry = Geometry {
             slots: 256,
             payload: 1 << 18,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_printable() {
+    fn the_text_of_a_refusal_has_no_control_characters() {
         assert_eq!(refusal_text(b"no\x1b[31m\n\xff"), "no[31m\u{fffd}");
     }
 }

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_keep_their_bounds_and_descriptors() {
+    fn packets_keep_their_boundaries_and_descriptors() {
         let (a, b) = Socket::pair().unwrap();
         a.send(b"one", &[]).unwrap();
         a.send(b"second", &[a.as_fd(), b.as_fd()]).unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn ringing_the_doorbell_never_blocks_and_sizes_are_bounded() {
+    fn the_doorbell_never_blocks_and_packet_sizes_are_limited() {
         let (a, b) = Socket::pair().unwrap();
         for _ in 0..10_000 {
             a.ring_doorbell();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_our_own_process_are_ours() {
+    fn socket_credentials_name_this_process_and_user() {
         let (a, _b) = Socket::pair().unwrap();
         let who = a.credentials().unwrap();
         assert_eq!(who.pid, Some(std::process::id()));

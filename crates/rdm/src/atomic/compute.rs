@@ -236,7 +236,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn long_doubles_work_alone_and_as_complex_numbers() {
+    fn long_double_operations_compute_real_and_complex_results() {
         let one = LongDouble::ONE;
         let (two, none) = (one + one, one - one);
         let of = |value: LongDouble| value.to_ne_bytes();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_compare_the_given_value_with_memory() {
+    fn compare_and_swap_compares_the_given_value_with_memory() {
         for (op, compare, swaps) in [
             (Op::Cswap, 5u32, true),
             (Op::Cswap, 4, false),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_multiply_as_complex_numbers() {
+    fn pairs_of_floats_are_multiplied_and_added_as_complex_numbers() {
         assert_eq!(
             one(Op::Prod, [1.0f32, 2.0], [3.0, 4.0], [0.0; 2]),
             [-5.0, 10.0]

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_and_operations_are_found_by_their_numbers() {
+    fn atomic_types_and_operations_are_found_by_their_numbers() {
         for (number, datatype) in (0..).zip(DataType::ALL) {
             assert_eq!(
                 (datatype as u8, DataType::of(number)),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn undefined_operations_are_refused() {
+    fn undefined_atomic_operations_are_refused() {
         assert!(limits(Kind::Base, DataType::LongDouble, Op::Bxor).is_err());
         assert!(limits(Kind::Base, DataType::Float, Op::Bor).is_err());
         assert!(limits(Kind::Base, DataType::Int8, Op::Read).is_err());

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_applied_to_each_number() {
+    fn an_atomic_sum_is_applied_to_each_element() {
         let asks = asks(DataType::Uint16, Op::Sum, Kind::Fetch, 2);
         let operands = [1u16, 2].map(u16::to_ne_bytes).concat();
         let request = Request::read(&asks, &operands).unwrap();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connections_chunks_are_limited_and_dropped_with_it() {
+    fn early_chunks_are_limited_and_dropped_with_their_connection() {
         let mut early = EarlyChunks::default();
         let mut seq = 0;
         while early.keep(key(1, seq), chunk(0, 0, 8192)) {

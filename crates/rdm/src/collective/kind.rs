@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_have_the_numbers_of_the_headers() {
+    fn collective_operations_have_the_numbers_of_libfabric() {
         assert_eq!(Kind::of(0), Some(Kind::Barrier));
         assert_eq!(Kind::of(8), Some(Kind::Gather));
         assert_eq!((Kind::of(9), Kind::of(-1)), (None, None));

@@ -53,7 +53,7 @@ mod tests {
 
     /// Other builds compute the same values.
     #[test]
-    fn names_never_change() {
+    fn group_names_and_signatures_never_change() {
         let (v4, v6) = (address("127.0.0.1:7471"), address("[::1]:7472"));
         assert_eq!(members([v4, v6].into_iter()), 0xf78e_7513_7283_93ab);
         assert_eq!(signature(Kind::Barrier, 0, 0, None), 0xf46b_160a);

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_member_gets_its_own_result() {
+    fn every_collective_gives_each_member_the_right_result() {
         for n in 1..=19 {
             for root in 0..n {
                 assert!(run(Kind::Barrier, n, root).iter().all(Vec::is_empty));

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_lost_once() {
+    fn the_loss_of_a_connection_is_reported_only_once() {
         let mut state = after(&[Event::Made]);
         assert!(state.is_open() && !state.is_connecting());
         let change = state.apply(Event::Lost);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_disconnected_once_and_ignored_afterwards() {
+    fn a_peer_that_violates_the_protocol_is_cut_once_and_then_ignored() {
         for before in [&[][..], &[Event::Made], &[Event::Made, Event::Lost]] {
             let mut state = after(before);
             assert!(state.hears());

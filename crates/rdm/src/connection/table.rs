@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_stays_as_long_as_something_refers_to_it() {
+    fn a_connection_keeps_its_slot_while_work_or_messages_refer_to_it() {
         let mut table = Table::default();
         let it = open(&mut table, 7);
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_for_ended_connections_pause_in_between() {
+    fn scans_for_ended_connections_are_spaced_by_a_pause() {
         let (mut table, now) = (Table::default(), Instant::now());
         assert!(table.is_teardown_due(now) && !table.is_teardown_due(now));
         assert!(table.is_teardown_due(now + PAUSE));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn only_unread_messages_of_lost_peers_count_as_litter() {
+    fn only_unread_messages_of_lost_peers_count_against_the_limit() {
         let mut table = Table::default();
         let mut littered = 0;
         for qpn in 0.. {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn some_room_is_reserved_for_answers() {
+    fn part_of_the_send_queue_is_reserved_for_answers() {
         let mut it = Connection::new((), peer(1).into(), ());
         while it.has_room(1) {
             it.outstanding += 1;

@@ -83,7 +83,7 @@ fn all_members_get_the_same_sum() {
 }
 
 #[test]
-fn a_group_ends_when_a_member_exits() {
+fn collective_operations_fail_when_a_member_exits() {
     let mut world = group(3);
     let mut results = vec![vec![0u64; 4]; 3];
     world.kill(2);
@@ -104,7 +104,7 @@ fn a_group_ends_when_a_member_exits() {
 }
 
 #[test]
-fn a_group_ends_when_members_call_different_operations() {
+fn members_whose_collective_calls_differ_get_an_error() {
     let mut world = group(2);
     let mut results = [vec![0u64; 4], vec![0u64; 5]];
     for (node, result) in results.iter_mut().enumerate() {
@@ -118,7 +118,7 @@ fn a_group_ends_when_members_call_different_operations() {
 }
 
 #[test]
-fn waiting_members_are_notified_when_one_leaves() {
+fn a_waiting_member_gets_an_error_when_another_leaves_the_group() {
     let mut world = group(2);
     let mut result = vec![0u64; 4];
     start_sum(&mut world, 0, 4, &mut result);
@@ -136,7 +136,7 @@ fn waiting_members_are_notified_when_one_leaves() {
 }
 
 #[test]
-fn a_group_is_joined_when_the_last_member_joins() {
+fn joining_a_group_completes_when_the_last_member_joins() {
     let mut world = World::new(3, Service::ReliableDatagram);
     for node in 0..2 {
         join(&mut world, node, 3);

@@ -85,7 +85,7 @@ fn an_absent_peer_is_reported_once() {
 }
 
 #[test]
-fn messages_sent_before_a_peer_exits_can_be_received() {
+fn short_messages_sent_before_a_peer_exits_can_be_received() {
     let mut world = two();
     let short = world.send(0, 1, 8, How::default());
     world.send(0, 1, LONG, How::default());
@@ -147,7 +147,7 @@ fn a_peer_that_has_just_connected_gets_the_bye() {
 }
 
 #[test]
-fn an_endpoint_that_is_closed_leaves_no_key() {
+fn an_endpoint_that_is_closed_leaves_no_valid_key() {
     let mut world = two();
     world.send(0, 1, LONG, How::default());
     world.settle();
@@ -173,7 +173,7 @@ fn receives_are_canceled_when_a_connected_peer_exits() {
 }
 
 #[test]
-fn memory_that_a_peer_holds_is_returned_late() {
+fn a_send_completes_only_after_a_lost_peer_has_stopped_reading() {
     let mut world = two();
     let id = world.send(0, 1, LONG, How::default());
     world.settle();

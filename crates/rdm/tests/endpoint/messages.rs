@@ -46,7 +46,7 @@ fn received(receive: usize, from: usize, message: usize, how: Arrived) -> Told {
 }
 
 #[test]
-fn a_message_finds_the_receive_with_its_tag() {
+fn a_message_matches_the_receive_with_its_tag() {
     for len in [0, 8, EAGER_MAX, EAGER_MAX + 1, LONG] {
         for inject in [false, true] {
             let mut world = two();
@@ -73,7 +73,7 @@ fn a_message_finds_the_receive_with_its_tag() {
 
 /// Messages to the address of a peer that only sends go over a separate connection.
 #[test]
-fn a_one_way_connection_is_not_a_route() {
+fn messages_to_a_peer_that_only_sends_use_a_separate_connection() {
     let mut world = two();
     world.nodes[0].only_sends = true;
     let receive = world.receive(1, any(), 8);
@@ -93,7 +93,7 @@ fn a_one_way_connection_is_not_a_route() {
 }
 
 #[test]
-fn messages_without_a_receive_wait_in_order() {
+fn unexpected_messages_match_receives_in_order() {
     let mut world = two();
     let ids = [8, LONG, 16].map(|len| world.send(0, 1, len, tagged(1)));
     world.settle();
@@ -192,7 +192,7 @@ fn answers_wait_while_the_program_does_not_read_its_completions() {
 }
 
 #[test]
-fn answers_without_room_are_posted_later() {
+fn answers_that_do_not_fit_the_queue_pair_are_posted_later() {
     let mut world = two();
     let count = 1500;
     for _ in 0..count {
@@ -212,7 +212,7 @@ fn answers_without_room_are_posted_later() {
 }
 
 #[test]
-fn a_multi_receive_buffer_marks_the_last_message() {
+fn the_last_message_in_a_multi_receive_buffer_is_marked() {
     let mut world = two();
     let (id, receive) = world.receive_of(200, true);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
@@ -243,7 +243,7 @@ fn a_canceled_receive_gets_no_message() {
 }
 
 #[test]
-fn a_message_can_be_peeked_claimed_and_discarded() {
+fn unexpected_messages_can_be_peeked_claimed_and_discarded() {
     let mut world = two();
     let first = world.send(0, 1, 8, tagged(1));
     let second = world.send(0, 1, LONG, tagged(1));
@@ -274,7 +274,7 @@ fn a_message_can_be_peeked_claimed_and_discarded() {
 }
 
 #[test]
-fn endpoints_that_share_receives_match_in_one_order() {
+fn shared_receives_match_the_messages_of_all_their_endpoints() {
     let shared = Shared::default();
     let mut world = World::with(3, Service::ReliableDatagram, Some(shared.clone()));
     // Nodes 0 and 1 take receives from the pool; 2 sends.
@@ -310,7 +310,7 @@ fn endpoints_that_share_receives_match_in_one_order() {
 }
 
 #[test]
-fn a_connected_endpoint_completes_in_the_order_of_its_transfers() {
+fn a_connected_endpoint_completes_its_transfers_in_order() {
     let mut world = World::new(2, Service::Connected);
     let long = world.send(0, 1, LONG, tagged(1));
     let short = world.send(0, 1, 8, tagged(1));

@@ -56,7 +56,7 @@ fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
 }
 
 #[test]
-fn data_arrives_with_the_bytes_of_a_write() {
+fn remote_cq_data_arrives_with_the_bytes_of_a_write() {
     // Short data is sent with the write, other data after it.
     for data in [7, u64::MAX] {
         let (mut world, connection) = connected();

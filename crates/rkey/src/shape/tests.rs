@@ -176,7 +176,7 @@ impl From<(i64, ())> for Place {
 }
 
 #[test]
-fn a_type_is_received_whatever_its_name() {
+fn types_that_serde_reads_under_another_name_are_received() {
     fn returns<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: T) {
         assert_eq!(pass::<T, T>(&value), (true, Ok(value)));
     }
@@ -208,7 +208,7 @@ fn wrappers_and_names_are_not_part_of_the_shape() {
 }
 
 #[test]
-fn bytes_left_over_are_an_error() {
+fn bytes_left_over_after_a_value_are_an_error() {
     let mut bytes = postcard::to_stdvec(&7u32).unwrap();
     bytes.extend([1, 2, 3]);
     let (value, _) = Shape::decode::<u32>(&bytes);
@@ -216,7 +216,7 @@ fn bytes_left_over_are_an_error() {
 }
 
 #[test]
-fn titles_describe_the_type() {
+fn the_title_of_a_shape_describes_its_type() {
     for (is, should) in [
         (title(&7u32), "u32"),
         (title("text"), "string"),
@@ -240,7 +240,7 @@ struct Nested(Option<Box<Nested>>);
 
 /// A hostile message that would recurse until the stack is used up.
 #[test]
-fn nesting_has_a_limit() {
+fn the_nesting_of_values_has_a_limit() {
     let (value, _) = Shape::decode::<Nested>(&[1; 1 << 20]);
     let why = value.err().unwrap();
     assert!(why.contains("128 levels"), "{why}");
@@ -254,7 +254,7 @@ fn nesting_has_a_limit() {
 
 /// A hostile message of ten bytes that claims more elements than could ever be decoded.
 #[test]
-fn elements_without_bytes_have_a_limit() {
+fn the_number_of_elements_without_bytes_has_a_limit() {
     let bytes = postcard::to_stdvec(&(u64::MAX >> 2)).unwrap();
     let (value, _) = Shape::decode::<Vec<()>>(&bytes);
     let why = value.err().unwrap();

@@ -104,7 +104,7 @@ fn datagrams_that_are_too_short_are_refused() {
 }
 
 #[test]
-fn both_addresses_of_a_flow_have_one_ip_version() {
+fn both_addresses_of_a_flow_must_have_the_same_ip_version() {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let (v4, v6) = (address("10.0.0.1:4791"), address("[fd00::1]:4791"));
     assert_eq!(Flow::new(v4, v6), None);
@@ -116,7 +116,7 @@ fn both_addresses_of_a_flow_have_one_ip_version() {
 proptest! {
     /// The receiver finds every identification; on IPv6 the checksum does not depend on it.
     #[test]
-    fn a_sealed_packet_opens(
+    fn a_sealed_packet_opens_with_its_identification(
         words in prop::collection::vec(any::<[u8; 4]>(), 0..300),
         ports in any::<(u16, u16)>(),
         addresses in any::<([u8; 4], [u8; 4])>(),
@@ -141,7 +141,9 @@ proptest! {
 
     /// Arbitrary bytes never panic, and accepted ones carry the checksum that `seal` computes.
     #[test]
-    fn any_bytes_are_accepted_or_refused(datagram in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn opening_arbitrary_bytes_never_panics(
+        datagram in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
         let flow = flow("10.0.0.1:50000", "10.0.0.2:4791");
         if let Ok(opened) = flow.open(&datagram) {
             let identification = opened.identification.expect("IPv4 has one");

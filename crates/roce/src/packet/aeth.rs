@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_match_verbs() {
+    fn rnr_timer_codes_match_verbs() {
         let nanoseconds = |code| RnrTimer::new(code).map(RnrTimer::nanoseconds);
         assert_eq!(nanoseconds(0), Some(655_360_000));
         assert_eq!(nanoseconds(1), Some(10_000));

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_sizes_match_verbs() {
+    fn mtu_codes_and_sizes_match_verbs() {
         let bytes = Mtu::ALL.map(Mtu::bytes);
         assert_eq!(bytes, [256, 512, 1024, 2048, 4096]);
         let found = (0..=u8::MAX).filter_map(Mtu::from_code);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_read_responses_and_acknowledgements() {
+    fn only_read_responses_and_acknowledgements_are_responses() {
         for byte in (0..=u8::MAX).filter_map(Opcode::from_byte) {
             let wanted = byte.name().contains("response") || byte.name().contains("Acknowledge");
             assert_eq!(byte.is_response(), wanted, "{byte:?}");

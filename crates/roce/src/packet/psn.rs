@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn numbers_wrap_around() {
+    fn psns_wrap_around() {
         let last = Psn::new(0xff_ffff);
         assert_eq!(last.next(), Psn::new(0));
         assert_eq!(Psn::new(0).previous(), last);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_all_numbers_are_before_and_half_after() {
+    fn half_of_all_psns_are_before_a_psn_and_half_after() {
         let it = Psn::new(0x12_3456);
         assert_eq!(it.plus(HALF - 1).distance_from(it), 0x7f_ffff);
         assert_eq!(it.plus(HALF).distance_from(it), -0x80_0000);

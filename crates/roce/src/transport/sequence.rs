@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_before_the_first_exist() {
+    fn a_psn_before_the_first_has_an_earlier_position() {
         let first = Sequence::first(Psn::new(0));
         let old = first.near(Psn::new(0x80_0000));
         assert!(old < first && first.since(old) == 0x80_0000);

@@ -64,7 +64,7 @@ fn ip(bytes: &[u8]) -> Captured {
 }
 
 #[test]
-fn every_checksum_is_correct() {
+fn every_captured_checksum_is_correct() {
     for it in CAPTURED.iter() {
         let opened = it.flow.open(&it.datagram).unwrap();
         assert_eq!(opened.identification, it.identification);
@@ -76,7 +76,7 @@ fn every_checksum_is_correct() {
 
 /// A receiver that does not know the identification detects damage to any byte that the checksum covers.
 #[test]
-fn damage_is_detected() {
+fn damage_to_a_captured_packet_is_detected() {
     for it in CAPTURED.iter() {
         // All bytes of short packets, and some of long ones.
         let step = if it.datagram.len() < 200 { 1 } else { 23 };
@@ -110,7 +110,7 @@ fn a_congestion_notification_round_trips() {
 }
 
 #[test]
-fn every_packet_round_trips() {
+fn every_captured_packet_round_trips() {
     for it in CAPTURED.iter() {
         let Opened { packet: bytes, .. } = it.flow.open(&it.datagram).unwrap();
         let packet = Packet::decode(bytes).unwrap();
@@ -127,7 +127,7 @@ fn every_packet_round_trips() {
 }
 
 #[test]
-fn the_captures_contain_these_operations() {
+fn the_captures_contain_the_expected_operations() {
     let mut counts = BTreeMap::new();
     for it in CAPTURED.iter() {
         let packet = Packet::decode(&it.datagram[..it.datagram.len() - 4]).unwrap();
@@ -173,7 +173,7 @@ fn first(name: &str) -> (Headers, usize) {
 }
 
 #[test]
-fn requests_have_the_expected_fields() {
+fn captured_requests_have_the_expected_fields() {
     let write = Reth {
         address: 0x55d6_0f6d_7000,
         rkey: 0x374,
@@ -216,7 +216,7 @@ fn requests_have_the_expected_fields() {
 }
 
 #[test]
-fn datagrams_have_the_expected_fields() {
+fn captured_datagrams_have_the_expected_fields() {
     let deth = Deth {
         qkey: 0x8001_0000,
         source: 1,
@@ -231,7 +231,7 @@ fn datagrams_have_the_expected_fields() {
 }
 
 #[test]
-fn responses_have_the_expected_fields() {
+fn captured_responses_have_the_expected_fields() {
     let ack = |msn| Aeth {
         syndrome: Syndrome::Ack(Credits::UNLIMITED),
         msn,

@@ -160,13 +160,15 @@ proptest! {
 
     /// Bytes that are a packet are encoded with the same meaning, and to the same bytes except for reserved bits.
     #[test]
-    fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
+    fn bytes_that_decode_are_encoded_with_the_same_meaning(
+        bytes in prop::collection::vec(any::<u8>(), 0..128),
+    ) {
         same_meaning(&bytes)?;
     }
 
     /// The same for captured packets in which a few bytes are changed.
     #[test]
-    fn a_damaged_packet_decodes_or_is_refused(
+    fn damaged_packets_that_decode_are_encoded_with_the_same_meaning(
         which: prop::sample::Index,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         length in prop::option::of(any::<prop::sample::Index>()),
@@ -203,7 +205,7 @@ fn same_meaning(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn packets_of_the_wrong_shape_are_refused() {
+fn malformed_packets_are_refused() {
     let bth = |opcode, flags| [opcode, flags, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0];
     let send = |flags, rest: &[u8]| Packet::decode(&[&bth(4, flags)[..], rest].concat()).err();
     assert_eq!(send(0, &[]), None);
@@ -262,7 +264,7 @@ fn impossible_packets_are_not_encoded() {
 
 /// IBA volume 1, 9.7.4.1, from C9-92 on.
 #[test]
-fn payloads_have_the_lengths_that_their_position_allows() {
+fn payload_lengths_must_fit_the_position_in_the_message() {
     let reth = Reth {
         address: 0,
         rkey: 0,

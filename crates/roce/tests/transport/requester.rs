@@ -91,7 +91,7 @@ fn immediate_data_and_invalidation_are_in_the_last_packet() {
 }
 
 #[test]
-fn only_the_last_packet_of_a_message_that_consumes_a_receive_is_solicited() {
+fn only_the_last_packet_that_consumes_a_receive_is_solicited() {
     let mut lone = Lone::new(|config| config.mtu = Mtu::Bytes256);
     let write = |immediate| Operation::Write {
         target: target(0),
@@ -120,7 +120,7 @@ fn only_the_last_packet_of_a_message_that_consumes_a_receive_is_solicited() {
 }
 
 #[test]
-fn each_quarter_of_the_window_and_the_last_packet_request_an_acknowledgement() {
+fn each_window_quarter_and_the_last_packet_request_an_ack() {
     let mut lone = Lone::new(|config| config.window = 16);
     lone.post(send(1, 1024 * 30), vec![0; 1024 * 30]);
     let asking = |sent: Vec<Sent>| -> Vec<u32> {
@@ -139,7 +139,7 @@ fn each_quarter_of_the_window_and_the_last_packet_request_an_acknowledgement() {
 }
 
 #[test]
-fn an_acknowledgement_ends_everything_before_it() {
+fn an_acknowledgement_completes_all_earlier_requests() {
     let mut lone = Lone::new(|_| {});
     for id in 0..5 {
         lone.post(send(id, 2000), vec![0; 2000]);
@@ -225,7 +225,7 @@ fn a_lost_response_takes_precedence_over_later_errors() {
 }
 
 #[test]
-fn a_read_resumes_where_its_data_is_missing() {
+fn a_read_resumes_at_its_first_missing_byte() {
     let mut lone = Lone::new(|_| {});
     lone.post(read(1, target(0), 5000), vec![0; 5000]);
     lone.sent();
@@ -303,7 +303,7 @@ fn completed(id: u64, status: Status) -> Event {
 }
 
 #[test]
-fn responses_that_do_not_match_the_request_end_it() {
+fn responses_that_do_not_match_their_request_fail_the_request() {
     let atomic = Response::AtomicAcknowledge(AETH, AtomicAckEth { original: 1 });
     let cases = [
         (Response::ReadOnly(AETH), 1024),
@@ -452,7 +452,7 @@ fn impossible_requests_end_without_a_packet() {
 }
 
 #[test]
-fn a_request_with_inaccessible_memory_ends_after_those_before_it() {
+fn a_request_with_inaccessible_memory_ends_after_earlier_requests() {
     let mut lone = Lone::new(|_| {});
     lone.post(send(1, 1), vec![0]);
     lone.connection.post(send(2, 1));

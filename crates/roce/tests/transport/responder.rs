@@ -159,7 +159,7 @@ fn refused(script: &Script) -> (Lone, Vec<Event>, Syndrome) {
 }
 
 #[test]
-fn mismatched_requests_are_refused() {
+fn invalid_packet_sequences_and_lengths_are_refused() {
     let first = (Request::SendFirst, 1024);
     let write_first = (Request::WriteFirst(reth(0, 1025)), 1024);
     let read = Request::Read(reth(0, 1));
@@ -276,7 +276,7 @@ fn a_duplicate_of_an_answered_read_does_not_end_the_connection() {
 }
 
 #[test]
-fn a_message_that_is_too_long_for_its_receive_ends_both() {
+fn a_message_too_long_for_its_receive_ends_the_connection() {
     let mut lone = ready();
     for psn in 500..503 {
         let request = if psn == 500 {
@@ -350,7 +350,7 @@ fn inaccessible_memory_is_an_operational_error() {
 }
 
 #[test]
-fn packets_have_the_partition_key() {
+fn all_packets_have_the_configured_partition_key() {
     let mut lone = Lone::new(|config| config.pkey = 0x8001);
     post_receives(&mut lone, 1);
     lone.post(crate::world::send(1, 1), vec![0]);
@@ -447,7 +447,7 @@ fn as_many_reads_are_remembered_as_the_peer_may_have_outstanding() {
 }
 
 #[test]
-fn memory_that_is_deregistered_while_it_is_read_ends_the_connection() {
+fn deregistering_memory_during_a_read_ends_the_connection() {
     let mut lone = ready();
     lone.request(500, Request::Read(reth(0, 1024)), &[]);
     lone.request(501, Request::Read(reth(0, 3000)), &[]);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_registry_access_is_inherited() {
+    fn only_variables_for_registry_access_are_inherited() {
         let host = host(
             &[
                 ("https_proxy", "http://p:1"),

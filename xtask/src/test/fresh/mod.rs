@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_commands_match_the_readme() {
+    fn the_commands_of_a_fresh_checkout_match_the_readme() {
         let readme = include_str!("../../../../README.md");
         assert_eq!(
             commands(readme),

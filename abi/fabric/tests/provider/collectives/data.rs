@@ -135,7 +135,7 @@ fn concurrent_operations_do_not_mix() {
 
 /// No message of a collective operation matches a receive, whatever the receive accepts.
 #[test]
-fn receives_of_the_program_get_no_collective_messages() {
+fn collective_messages_match_no_receive_of_the_program() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let side = &team.sides[1];
@@ -174,7 +174,7 @@ fn receives_of_the_program_get_no_collective_messages() {
 
 /// Exactly the reductions that `fi_query_collective` reports are supported.
 #[test]
-fn reductions_are_those_of_atomics() {
+fn collective_reductions_are_those_that_atomics_support() {
     let team = Team::open(3, &wish());
     let group = team.join_all();
     let side = &team.sides[0];

@@ -11,7 +11,7 @@ fn sum(side: &Side, mc: &Mc, words: &mut [u64]) -> c_int {
 
 /// Members that wait for one that has ended, directly or through others, get an error, and so do later operations.
 #[test]
-fn when_a_member_is_gone_the_others_get_an_error() {
+fn closing_a_members_endpoint_fails_operations_of_the_other_members() {
     for (n, len) in [(2, 2), (4, 2), (4, 8192), (5, 2)] {
         for gone in [0, n - 1] {
             let team = Team::open(n, &wish());
@@ -43,7 +43,7 @@ fn when_a_member_is_gone_the_others_get_an_error() {
 
 /// One member never joins because it ended before.
 #[test]
-fn joining_fails_if_a_member_is_gone() {
+fn joining_fails_if_a_member_has_closed_its_endpoint() {
     let team = Team::open(4, &wish());
     assert_eq!(close(team.sides[3].ep.cast()), 0);
     let members = [0, 1, 2, 3];
@@ -154,7 +154,7 @@ fn closing_an_endpoint_ends_its_groups() {
 
 /// More operations than an endpoint accepts at a time must wait.
 #[test]
-fn operations_in_progress_are_bounded() {
+fn collective_operations_in_progress_are_bounded() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     let (side, mc) = (&team.sides[0], &group[0]);

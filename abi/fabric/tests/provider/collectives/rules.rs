@@ -37,7 +37,7 @@ fn registered(side: &Side, words: &mut [u64; 2], access: [u64; 2]) -> [Mr; 2] {
 
 /// Proves: FI-023, FI-087, FI-101, FI-102
 #[test]
-fn with_the_mode_bit_buffers_are_registered_for_collectives() {
+fn with_fi_mr_collective_buffers_must_be_registered_for_collectives() {
     let wish = Wish {
         mr_mode: FI_MR_COLLECTIVE,
         ..wish()
@@ -97,7 +97,7 @@ fn with_the_mode_bit_buffers_are_registered_for_collectives() {
 
 /// Proves: FI-088, FI-100
 #[test]
-fn without_the_mode_bit_a_descriptor_is_optional() {
+fn without_fi_mr_collective_a_descriptor_is_optional() {
     let team = Team::open(2, &wish());
     let group = team.join_all();
     for access in [
@@ -219,8 +219,8 @@ fn before_1_9_there_are_no_collectives() {
 
 /// Proves in strict mode: FI-269
 #[test]
-fn in_strict_mode_collective_is_a_right_from_1_9_on() {
-    let test = "collectives::rules::in_strict_mode_collective_is_a_right_from_1_9_on";
+fn in_strict_mode_fi_collective_is_a_right_from_1_9_on() {
+    let test = "collectives::rules::in_strict_mode_fi_collective_is_a_right_from_1_9_on";
     strictly(test, || {
         for (version, there) in [(version(1, 8), false), (version(1, 9), true)] {
             let side = Side::open(&Wish {
@@ -235,7 +235,7 @@ fn in_strict_mode_collective_is_a_right_from_1_9_on() {
 }
 
 #[test]
-fn invalid_calls_are_refused() {
+fn invalid_collective_calls_are_refused() {
     let team = Team::open(3, &wish());
     let side = &team.sides[0];
     let mut words = [1u64; 8];
@@ -313,7 +313,7 @@ fn invalid_calls_are_refused() {
 
 /// Neither endpoints without the capability nor connected endpoints have groups.
 #[test]
-fn only_endpoints_with_the_capability_have_groups() {
+fn only_endpoints_with_fi_collective_can_join_groups() {
     for caps in [0, FI_MSG] {
         let side = open(&Wish { caps, ..wish() });
         side.peer(&side);
@@ -336,7 +336,7 @@ fn only_endpoints_with_the_capability_have_groups() {
 
 /// Counters count collectives as atomic writes.
 #[test]
-fn a_counter_counts_operations_without_completions() {
+fn a_write_counter_counts_collective_operations() {
     let mut counted = null_mut();
     let side = open_with(&wish(), |domain, ep| {
         counted = counter(domain);

@@ -36,7 +36,7 @@ fn numbers(side: &Side, set: &Set) -> Vec<u64> {
 }
 
 #[test]
-fn sets_are_made_from_ranges_and_changed_by_others() {
+fn address_sets_are_made_from_ranges_and_combined() {
     let side = side(10);
     let made = |attr| Set::new(&side, attr).map(|set| numbers(&side, &set));
     assert_eq!(made(empty()), Ok(vec![]));
@@ -103,7 +103,7 @@ fn sets_are_made_from_ranges_and_changed_by_others() {
 }
 
 #[test]
-fn invalid_joins_are_refused() {
+fn invalid_joins_of_groups_are_refused() {
     let side = side(3);
     let refused = |set: &Set, address| join(side.ep, set, address, 0).unwrap_err();
     let mine = Set::of(&side, &[0]);
@@ -149,7 +149,7 @@ fn invalid_joins_are_refused() {
 
 /// A group that the program has arranged exists at once; a subgroup is created with the address of its group.
 #[test]
-fn groups_are_joined_at_once_or_as_subgroups_of_others() {
+fn a_group_is_joined_at_once_or_as_a_subgroup_of_another() {
     let team = Team::open(3, &wish());
     let all = team.join_all();
     let members = [2, 0];

@@ -241,7 +241,7 @@ fn a_peer_that_is_not_a_member_is_disconnected() {
 
 /// An endpoint without collectives drops their messages.
 #[test]
-fn an_endpoint_without_collectives_stores_no_such_messages() {
+fn an_endpoint_without_collectives_drops_collective_messages() {
     let team = Team {
         sides: vec![Side::open(&Wish::default())],
     };

@@ -362,7 +362,7 @@ fn every_pair_of_kinds_of_memory_exchanges_messages_and_atomics() {
 
 /// Proves: FI-067
 #[test]
-fn memory_that_was_freed_is_refused_even_if_its_address_is_in_use_again() {
+fn freed_device_memory_is_refused_even_if_its_address_is_reused() {
     let Some(fake) = CUDA.load() else { return };
     let (a, b, peer) = pair(&wish(0));
     let at = fake.alloc(Place::Device, 0, 4096);

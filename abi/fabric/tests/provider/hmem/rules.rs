@@ -134,7 +134,7 @@ fn a_dma_buf_of_a_device_is_copied_by_its_runtime() {
 
 /// Proves: FI-080, FI-084, FI-085, FI-083, FI-279
 #[test]
-fn each_mode_bit_concerns_its_own_kind_of_buffer() {
+fn fi_mr_local_and_fi_mr_hmem_apply_each_to_its_kind_of_memory() {
     let Some(fake) = CUDA.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     let mut bytes = vec![0u8; 4096];
@@ -251,7 +251,7 @@ fn an_operation_on_device_memory_fails_in_a_domain_without_hmem() {
 
 /// Proves: FI-I13
 #[test]
-fn only_system_memory_is_injected_with_the_mode_bit() {
+fn with_fi_mr_hmem_only_system_memory_can_be_injected() {
     let Some(fake) = CUDA.load() else { return };
     let at = fake.alloc(Place::Device, 0, 4096);
     for (mode, expected) in [(FI_MR_HMEM, EINVAL), (0, 0)] {
@@ -282,7 +282,7 @@ fn only_system_memory_is_injected_with_the_mode_bit() {
 
 /// Accelerator memory does not outlive the process.
 #[test]
-fn memory_of_devices_is_not_persistent() {
+fn device_memory_cannot_be_registered_as_persistent() {
     let Some(fake) = CUDA.load() else { return };
     let side = Side::open(&wish(0));
     let memory = (fake.alloc(Place::Device, 0, 4096), 4096);

@@ -138,7 +138,7 @@ fn endpoints_that_cannot_be_scalable_are_refused() {
 
 /// A context may have fewer capabilities than its endpoint, but not more. The program learns the attributes in force.
 #[test]
-fn a_context_has_at_most_what_its_endpoint_has() {
+fn a_context_cannot_exceed_the_attributes_of_its_endpoint() {
     let wish = Wish {
         caps: FI_MSG | FI_TAGGED | FI_RMA,
         ..Wish::default()

@@ -15,7 +15,7 @@ fn try_send(side: &Side, to: u64) -> isize {
 /// A send to a context that is not enabled yet gets `EAGAIN` for up to 3 s; a send to a context that cannot exist is refused
 /// sooner.
 #[test]
-fn a_send_to_a_late_context_can_be_retried() {
+fn a_send_to_a_context_that_is_not_enabled_yet_can_be_retried() {
     let wish = Wish::default();
     let (a, b) = (Scalable::open(&wish, 1, 1), Scalable::disabled(&wish, 1, 2));
     assert_eq!(enable(b.sep), 0);
@@ -100,7 +100,7 @@ fn through_other(b: &Scalable, tx: &Side, to: u64, a: &Scalable) {
 /// A receive context is opened and closed again and again while a peer tries to send to it. Each send fails or
 /// succeeds, and in the end the last context receives a message.
 #[test]
-fn a_context_comes_and_goes_while_a_peer_connects() {
+fn a_context_is_reopened_repeatedly_while_a_peer_sends_to_it() {
     const ROUNDS: u32 = 60;
     /// A side for a thread.
     struct Own<'a>(&'a Side);

@@ -108,7 +108,7 @@ fn a_context_has_one_direction() {
 
 /// A scalable endpoint has no aliases. Its contexts have: an alias keeps its context open.
 #[test]
-fn contexts_have_aliases_and_scalable_endpoints_none() {
+fn contexts_can_have_aliases_but_scalable_endpoints_cannot() {
     let a = Scalable::open(&Wish::default(), 1, 1);
     let alias = |ep: *mut FidEp| {
         let mut fid: *mut Fid = null_mut();
@@ -188,7 +188,7 @@ fn a_region_serves_all_contexts_of_its_endpoint() {
 
 /// Setting the operation flags of one context does not change those of another.
 #[test]
-fn contexts_have_flags_of_their_own() {
+fn each_context_has_its_own_operation_flags() {
     let wish = Wish::default();
     let a = Scalable::without_contexts(&wish, 2, 1);
     // SAFETY: numbers only.
@@ -219,7 +219,7 @@ fn contexts_have_flags_of_their_own() {
 
 /// The transmit context of a deferred write executes it.
 #[test]
-fn deferred_work_goes_through_a_context() {
+fn a_transmit_context_executes_its_deferred_work() {
     let wish = Wish::default();
     let (a, b) = (Scalable::open(&wish, 2, 1), Scalable::open(&wish, 1, 2));
     let to = rx_addr(a.peer(&b), 1);

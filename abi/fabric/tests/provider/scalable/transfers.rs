@@ -8,7 +8,7 @@ use crate::shared::{recv, send};
 /// Messages of several lengths between each pair of contexts: they reach the context that their number names, in order, and
 /// complete in the queues of their contexts.
 #[test]
-fn each_pair_of_contexts_keeps_its_order() {
+fn messages_between_each_pair_of_contexts_stay_in_order() {
     const LENS: [usize; 4] = [8, 300, 60_000, 9000];
     const ROUNDS: usize = 6;
     for auto_progress in [false, true] {
@@ -91,7 +91,7 @@ fn each_context_matches_tags_separately() {
 /// A receive for one sender gets the messages of all the sender's transmit contexts, and completions carry the sender's
 /// number.
 #[test]
-fn all_contexts_of_a_sender_have_its_address() {
+fn all_transmit_contexts_of_an_endpoint_share_its_address() {
     let wish = Wish::default();
     let (a, b) = (Scalable::open(&wish, 2, 1), Scalable::open(&wish, 1, 2));
     let other = Side::open(&wish);
@@ -130,7 +130,7 @@ fn all_contexts_of_a_sender_have_its_address() {
 
 /// Reads, writes and atomics work through any pair of contexts. Data and counts appear at the named context.
 #[test]
-fn one_sided_operations_can_name_a_context() {
+fn one_sided_operations_can_name_a_receive_context() {
     let wish = Wish {
         caps: FI_MSG | FI_RMA | FI_ATOMIC | FI_RMA_EVENT | FI_NAMED_RX_CTX,
         ..Wish::default()

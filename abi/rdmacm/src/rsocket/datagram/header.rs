@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_reports_the_sender_of_a_datagram() {
+    fn the_global_route_header_of_a_datagram_names_the_sender() {
         let mut route = [0; ROUTE_LEN];
         route[0] = 0x60;
         let (v4, v6): (IpAddr, Ipv6Addr) =

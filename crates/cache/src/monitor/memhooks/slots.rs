@@ -470,7 +470,7 @@ mod tests {
     /// Only a slot that is filled in at the first call points to its own object until then. A pointer in data, or an object's
     /// own function, stays as it is.
     #[test]
-    fn a_pointer_into_its_own_object_is_not_replaced() {
+    fn a_data_pointer_into_its_own_object_is_not_replaced() {
         let object = object();
         let inside = object.base as usize + 0x20;
         assert_eq!(function().find(&object, inside), Found::Original);

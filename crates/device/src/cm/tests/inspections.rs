@@ -51,7 +51,7 @@ fn a_listener_and_its_pending_requests_are_listed() {
 }
 
 #[test]
-fn the_passive_side_lists_a_refusal_by_a_full_backlog() {
+fn the_passive_side_lists_a_refusal_because_of_a_full_backlog() {
     let (client, server) = (start(), start());
     let at = listen(&server, 1);
     connect(&client, at);
@@ -98,7 +98,7 @@ fn the_active_side_knows_why_it_was_refused() {
 }
 
 #[test]
-fn floods_of_queries_and_misplaced_queries_are_harmless() {
+fn floods_of_queries_and_malformed_queries_are_harmless() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
     let [active, passive] = establish_at(&client, &server, at);
@@ -137,7 +137,7 @@ fn is_closed_after_answer(socket: &OwnedFd) -> bool {
 
 /// Owns a block's name and answers queries with garbage, or not at all.
 #[test]
-fn a_malformed_answer_is_not_an_inspection() {
+fn a_malformed_answer_to_an_inspection_query_is_ignored() {
     let (server, liar) = (start(), false_block());
     let at = listen(&server, 16);
     let answering = std::thread::spawn(move || {

@@ -64,7 +64,7 @@ fn a_program_that_polls_takes_over_a_sleeping_engine() {
 }
 
 #[test]
-fn a_post_takes_over_a_sleeping_engine_unless_the_program_is_about_to_wait() {
+fn a_post_takes_over_a_sleeping_engine_unless_a_queue_is_armed() {
     let driver = sleeping();
     driver.post(|_| {});
     assert_eq!(driver.schedule.mode(), Mode::Program);
@@ -75,7 +75,7 @@ fn a_post_takes_over_a_sleeping_engine_unless_the_program_is_about_to_wait() {
 }
 
 #[test]
-fn the_engine_thread_keeps_the_engine_from_a_program_that_waits() {
+fn a_waiting_program_leaves_the_engine_to_the_engine_thread() {
     let driver = driver();
     driver.hand_over();
     assert_eq!(driver.schedule.mode(), Mode::Thread);
@@ -85,7 +85,7 @@ fn the_engine_thread_keeps_the_engine_from_a_program_that_waits() {
 }
 
 #[test]
-fn posts_over_the_loopback_are_work_that_no_ring_shows() {
+fn a_post_is_pending_work_only_if_the_loopback_is_in_use() {
     let driver = driver();
     assert!(driver.has_work(), "the engine was never driven");
     driver.drive_until_idle();
@@ -121,7 +121,7 @@ fn the_loopback_is_never_cut() {
 }
 
 #[test]
-fn the_engine_thread_sends_what_other_threads_leave() {
+fn the_engine_thread_sends_packets_that_other_threads_leave() {
     let ip = crate::wire::tests::address();
     let config = crate::Config {
         wire: crate::config::WireSetting::Addresses(vec![ip]).into(),

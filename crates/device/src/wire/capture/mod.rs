@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_written_in_order() {
+    fn captured_packets_are_written_in_order() {
         let path = file("%p");
         let capture = Capture::of_process(&path).unwrap();
         let path = PathBuf::from(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_leaves_packets_out() {
+    fn packets_are_left_out_of_a_capture_whose_queue_is_full() {
         let capture = Capture::of_process(&file("slow")).unwrap();
         // Without a thread, nothing is written.
         capture.queue.lock().state = State::Idle;
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_regular_file_of_one_process_is_written() {
+    fn a_capture_needs_a_regular_file_that_no_other_process_writes() {
         let path = file("taken");
         let held = open(&path).unwrap();
         (&held).write_all(b"theirs").unwrap();

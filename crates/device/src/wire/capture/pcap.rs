@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_the_specification() {
+    fn checksums_are_those_of_rfc_1071() {
         // The example of RFC 1071, 3.
         assert_eq!(
             checksum([&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]]),

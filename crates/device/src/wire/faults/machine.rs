@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_happens_without_faults() {
+    fn packets_pass_unchanged_without_faults() {
         let (out, machine) = run(NONE, 1);
         assert_eq!(out, (0..1000).collect::<Vec<_>>());
         assert_eq!(machine.counts(), FaultCounts::default());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_happens_as_often_as_it_should() {
+    fn each_fault_happens_at_about_its_configured_rate() {
         let rate = Rate::new(100_000);
         for seed in 0..20 {
             let faults = Faults {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_packets_do_not_come_out_and_duplicated_ones_come_out_twice() {
+    fn lost_packets_are_not_sent_and_duplicated_packets_are_sent_twice() {
         let half = Rate::new(500_000);
         let (out, machine) = run(Faults { loss: half, ..NONE }, 3);
         assert_eq!(out.len() as u64, 1000 - machine.counts().lost);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reordered_packet_is_overtaken_by_few_others_at_a_low_rate() {
+    fn at_a_low_rate_few_packets_overtake_a_reordered_packet() {
         let (out, machine) = run(
             Faults {
                 reorder: Rate::new(50_000),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_followers_waits_for_a_millisecond() {
+    fn a_reordered_packet_without_followers_waits_for_a_millisecond() {
         let start = crate::time::now();
         let mut machine = FaultMachine::new(
             Faults {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_overtakes_a_reordered_packet() {
+    fn a_duplicate_overtakes_its_reordered_packet() {
         let start = crate::time::now();
         let faults = Faults {
             reorder: ALL,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_one_bit_that_the_checksum_covers() {
+    fn a_corrupted_packet_differs_in_one_bit_that_the_checksum_covers() {
         let start = crate::time::now();
         let mut machine = FaultMachine::new(
             Faults {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_wait_are_limited() {
+    fn the_bytes_of_delayed_packets_are_limited() {
         let start = crate::time::now();
         let delay = Duration::from_secs(1);
         let mut machine = FaultMachine::new(Faults { delay, ..NONE }, 1);

@@ -26,7 +26,7 @@ fn address(to: &Qp) -> UdAddress {
 }
 
 #[test]
-fn a_datagram_arrives_after_its_route_header() {
+fn a_datagram_is_stored_after_its_route_header() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Ud);
     let regions = hosts.regions();
@@ -57,7 +57,7 @@ fn a_datagram_arrives_after_its_route_header() {
 }
 
 #[test]
-fn unacceptable_datagrams_are_lost() {
+fn datagrams_with_a_wrong_key_number_or_length_are_lost() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Ud);
     let regions = hosts.regions();
@@ -95,7 +95,7 @@ fn unacceptable_datagrams_are_lost() {
 
 /// Datagrams to this host and to another leave in the order in which they were posted.
 #[test]
-fn datagrams_to_both_hosts_keep_their_order() {
+fn datagrams_to_this_and_another_host_keep_their_order() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Ud);
     let near = UdAddress {
@@ -162,7 +162,7 @@ fn a_receive_that_cannot_be_filled_fails_the_queue_pair() {
 }
 
 #[test]
-fn memory_that_cannot_be_sent_fails_the_send_queue() {
+fn a_datagram_from_inaccessible_memory_fails_the_send_queue() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Ud);
     let regions = hosts.regions();

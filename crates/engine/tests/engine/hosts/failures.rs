@@ -78,7 +78,7 @@ fn the_engine_gives_up_on_a_silent_peer() {
 
 /// A sender at another address, or one that sends to another address of ours, is not the peer.
 #[test]
-fn packets_from_strangers_are_dropped() {
+fn packets_that_are_not_from_the_peer_are_dropped() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, _| {});
     let other = hosts.nodes[1].qp(|_| {});
@@ -183,7 +183,7 @@ fn a_queue_pair_can_be_destroyed_in_the_middle_of_a_message() {
 
 /// A drained send queue starts nothing, and continues afterwards.
 #[test]
-fn a_send_queue_drains() {
+fn a_drained_send_queue_starts_no_request_until_it_resumes() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, _| {});
     hosts.recv(1, &b, 50, &[]);
@@ -211,7 +211,7 @@ fn a_send_queue_drains() {
 
 /// An unreliable queue pair that has failed sends again after a program has brought it back.
 #[test]
-fn an_unreliable_sender_can_recover() {
+fn an_unreliable_queue_pair_can_send_again_after_an_error() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, config| config.qp_type = QpType::Uc);
     let regions = hosts.regions();

@@ -195,7 +195,7 @@ fn empty_messages_are_delivered() {
 
 /// Unsignalled sends have no completions, and a solicited message raises the event of a queue that is armed for it.
 #[test]
-fn unsignalled_sends_have_no_completion_and_solicited_messages_raise_the_event() {
+fn unsignalled_sends_are_silent_and_solicited_ones_raise_the_event() {
     let mut world = world(1024);
     let [a, b] = world.qps.clone();
     let engine = &mut world.hosts.nodes[1].engine;
@@ -222,7 +222,7 @@ fn unsignalled_sends_have_no_completion_and_solicited_messages_raise_the_event()
 }
 
 #[test]
-fn queue_pairs_share_receives_for_other_hosts() {
+fn queue_pairs_with_peers_on_other_hosts_share_receives() {
     let mut hosts = Hosts::new(1, FAIR);
     let domain = hosts.nodes[1].domain;
     let srq = hosts.nodes[1].engine.create_srq(domain, 8, 1).unwrap();

@@ -77,7 +77,7 @@ fn every_operation_needs_its_right() {
 
 /// A write of many packets is refused as a whole, before its first byte is stored.
 #[test]
-fn ranges_and_keys_are_checked_as_a_whole() {
+fn a_request_of_many_packets_is_refused_as_a_whole() {
     let far = Key(0x7777_7777);
     for (offset, length, guess) in [(3000, 2000, false), (4095, 2, false), (0, 8, true)] {
         for write in [true, false] {
@@ -110,7 +110,7 @@ fn ranges_and_keys_are_checked_as_a_whole() {
 }
 
 #[test]
-fn the_queue_pair_must_also_allow_the_operation() {
+fn the_targets_queue_pair_must_also_allow_the_operation() {
     let mut hosts = Hosts::new(1, FAIR);
     let qps = hosts.connect_with(
         |_, _| {},
@@ -133,7 +133,7 @@ fn the_queue_pair_must_also_allow_the_operation() {
 
 /// A region that is deregistered in the middle of a write ends the write there.
 #[test]
-fn each_packet_is_checked_again() {
+fn deregistering_ends_a_write_between_two_packets() {
     let mut hosts = Hosts::new(1, FAIR);
     let qps = hosts.connect_with(
         |_, _| {},
@@ -193,7 +193,7 @@ fn an_unaligned_atomic_is_an_invalid_request() {
 
 /// Local memory that may not be used, at the sender and in a receive.
 #[test]
-fn local_keys_are_checked_when_they_are_used() {
+fn sends_and_receives_outside_their_local_region_fail() {
     let mut hosts = Hosts::new(1, FAIR);
     let [a, b] = hosts.connect(|_, _| {});
     let regions = hosts.regions();

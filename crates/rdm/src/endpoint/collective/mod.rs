@@ -133,7 +133,7 @@ mod tests {
 
     /// A peer that we accepted may send chunks before we know that it is ready.
     #[test]
-    fn a_member_is_lost_if_its_connection_was_used_before_it_was_up() {
+    fn a_member_is_lost_with_a_connection_that_was_up_or_brought_chunks() {
         let [ours, theirs] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let name = Name {
             members: 7,
