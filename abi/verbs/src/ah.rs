@@ -15,10 +15,13 @@ use crate::sys::consts::WC_GRH;
 use crate::sys::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use rkey_device::Device;
 use rkey_device::engine::{Route, WirePeer};
+use rkey_device::wire::Wire;
 use rkey_kit::settings::LOCAL_ROUTES;
 use rkey_kit::{Errno, fence};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::OnceLock;
 
 /// The maximum number of address handles that exist at once.
@@ -75,12 +78,33 @@ pub fn check(device: &Device, attr: &AhAttr) -> Result<Option<WirePeer>, Errno> 
     };
     if !wire.serves(local) || local.is_ipv4() != remote.is_ipv4() {
         tracing::warn!(
-            "GID {remote} cannot be reached from GID {local} (index {}): choose the index of an address that RKEY_WIRE lists",
-            attr.grh.sgid_index
+            "GID {remote} cannot be reached from GID {local} (index {}): {}",
+            attr.grh.sgid_index,
+            advice(&sources(wire, remote))
         );
         return Err(Errno::NETUNREACH);
     }
     Ok(Some(peer))
+}
+
+/// The indexes and addresses of the GIDs that packets to a host can come from.
+fn sources(wire: &Wire, remote: IpAddr) -> Vec<(usize, IpAddr)> {
+    let own = gid::table().into_iter().enumerate();
+    own.map(|(index, entry)| (index, gid::address(entry.gid)))
+        .filter(|(_, own)| wire.serves(*own) && own.is_ipv4() == remote.is_ipv4())
+        .collect()
+}
+
+/// What to do about a source GID that cannot be used, if these can.
+fn advice(sources: &[(usize, IpAddr)]) -> String {
+    let Some(((index, address), others)) = sources.split_first() else {
+        return "RKEY_WIRE lists no address of that family".to_owned();
+    };
+    let mut text = format!("choose GID index {index} ({address})");
+    for (index, address) in others {
+        let _ = write!(text, " or {index} ({address})");
+    }
+    text
 }
 
 /// The route of an address, from a GID of this host.

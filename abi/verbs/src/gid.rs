@@ -56,11 +56,16 @@ pub fn get(index: usize) -> Option<Entry> {
     table().get(index).copied()
 }
 
+/// The address that a GID stands for. IPv4 addresses are not mapped.
+pub fn address(gid: Gid) -> IpAddr {
+    let ip = Ipv6Addr::from(gid.0);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}
+
 /// Whether a GID belongs to this host: an address of any interface, or a loopback address.
 #[must_use]
 pub fn is_ours(gid: Gid) -> bool {
-    let ip = Ipv6Addr::from(gid.0);
-    let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
+    let ip = address(gid);
     table().iter().any(|entry| entry.gid == gid) || rkey_device::names::is_of_this_host(ip)
 }
 

@@ -41,12 +41,12 @@ pub enum Kind {
     /// A chunk of a collective operation with its payload. `tag` and the upper half of `data` identify the group; the
     /// lower half is the operation's number in it.
     Chunk {
-        /// The signature, which the members must agree on.
+        /// A hash of the operation's parameters, which must be the same at all members.
         signature: u32,
     },
     /// A chunk whose payload the receiver reads from the sender's memory.
     ChunkRts {
-        /// The signature, which the members must agree on.
+        /// A hash of the operation's parameters, which must be the same at all members.
         signature: u32,
         /// The key of the sender's region.
         key: u32,

@@ -18,7 +18,7 @@ pub enum Error {
 
     /// An access was denied without an explanation, which is in the owner's log (`rkey explain` on its machine).
     #[error(
-        "the {side} refused the operation ({status}) without a reason; `rkey explain` on its side shows it"
+        "the {side} refused the operation ({status}) and gave no reason; run `rkey explain` on the {side}'s host to see why"
     )]
     Refused {
         /// The side that refused: "peer" or "local device".

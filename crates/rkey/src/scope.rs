@@ -52,8 +52,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         })
     }
 
-    /// Registers bytes for peers to read. They are borrowed as shared: the program can still read them, and nothing may
-    /// change them.
+    /// Registers bytes for peers to read. The borrow is shared: the program can still read the bytes, but nothing may change them.
     ///
     /// # Errors
     /// Same as [`Domain::register`].
@@ -68,8 +67,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         })
     }
 
-    /// Registers bytes as the source of our own sends and writes, unless an earlier registration contains them. They are borrowed
-    /// as shared: the program can still read them, and nothing may change them.
+    /// Registers bytes as the source of our own sends and writes, unless an earlier registration contains them. The borrow is shared: the program can still read the bytes, but nothing may change them.
     ///
     /// Dropping the result does not deregister the bytes: the registration stays in the scope's cache, until the scope ends or
     /// the cache needs the room. So a program that repeatedly sends from many buffers need not manage

@@ -218,7 +218,7 @@ impl Endpoint {
         let keys = setup.av.as_ref().ok_or(FiError::NOAV)?.auth_keys();
         let [key] = keys.as_slice() else {
             tracing::warn!(
-                "the endpoint's address vector has {} authorization keys, but an endpoint takes only one (max_ep_auth_key)",
+                "the endpoint's address vector has {} authorization keys, but must have exactly one (max_ep_auth_key)",
                 keys.len()
             );
             return Err(FiError::INVAL);

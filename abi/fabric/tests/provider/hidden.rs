@@ -399,7 +399,7 @@ fn device_memory_is_cached_by_its_buffer_id() {
     }
 }
 
-/// The peer: receives and sends under the cache, in a process of its own.
+/// The peer process: receives each message and sends it back, then reports its cache's hits and misses.
 fn answers() {
     let side = Side::open(&Wish::default());
     say_name(&side);

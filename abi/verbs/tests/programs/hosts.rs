@@ -287,3 +287,24 @@ fn other_hosts_are_unreachable_by_default() {
     );
     server.kill();
 }
+
+/// Many programs take GID 0 by default, which is a link-local address. The log says which index to choose.
+#[test]
+fn the_log_names_the_gid_indexes_that_reach_another_host() {
+    let stage = Stage::new("hosts-gid");
+    stage.copy_libraries();
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
+    let port = PORT.to_string();
+    let words = ["ibv_rc_pingpong", "-g", "0", "-p", &port];
+    let mut server = hosts.start(&stage, 0, &["ibv_rc_pingpong", "-g", "1", "-p", &port]);
+    server.wait_until_it_listens(PORT);
+    let mut client = hosts.start(&stage, 1, &[&words[..], &[ADDRESSES[0][0]]].concat());
+    let status = client.wait();
+    let text = client.text();
+    assert!(status.is_some_and(|status| !status.success()), "{text}");
+    let wanted = format!("choose GID index 1 ({})", ADDRESSES[1][0]);
+    assert!(text.contains(&wanted), "{text}");
+    server.kill();
+}

@@ -222,7 +222,7 @@ fn print_all(devices: &[&Inspection], silent: &[SilentProcess]) {
     );
 }
 
-/// The total size of the regions that the program made, in bytes.
+/// The total size of the regions in bytes, without those that cover the whole address space.
 fn registered(device: &Inspection) -> u64 {
     let regions = &device.protection.regions;
     let everything = regions.iter().filter(|r| is_everything(r.base, r.len));

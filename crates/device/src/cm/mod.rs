@@ -382,7 +382,7 @@ impl<H: Handler> Shared<H> {
     fn main(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
             tracing::error!(
-                "bug: the connection manager's thread panicked; all its calls fail from now on"
+                "bug: the connection manager's thread panicked; all calls to the connection manager will now fail"
             );
             self.has_failed.store(true, Ordering::Release);
             self.inner.lock().handler.failed();

@@ -87,7 +87,7 @@ impl Peers {
         connected || found
     }
 
-    /// When [`Peers::tidy`] must be called at the latest.
+    /// The latest time at which [`Peers::tidy`] must be called; `None` if there is no deadline.
     pub(crate) fn next_deadline(&self, shared: &Shared) -> Option<Instant> {
         let deadlines = [
             shared.streams.next_deadline(),

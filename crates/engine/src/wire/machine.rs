@@ -27,7 +27,7 @@ pub(crate) struct Wire {
     pub(super) arriving: Arriving,
 }
 
-/// A state machine.
+/// The state machine of a queue pair with a peer on another host: connected or datagram.
 pub(super) enum Machine {
     Connection(Box<Connection>),
     Datagrams(DatagramQueuePair<WirePeer>),

@@ -24,7 +24,7 @@ pub enum HandshakeError {
     #[error("the other side uses version {0} of the link protocol, but this side uses {ours}", ours = hello::PROTOCOL_VERSION)]
     Version(u16),
     /// The other side refused.
-    #[error("the other side refused the request: {0}")]
+    #[error("the other side refused the link: {0}")]
     Refused(String),
     /// The other side closed the connection.
     #[error("the other side closed the connection")]

@@ -4,7 +4,8 @@
 //! privileges but those of a user namespace of its own.
 
 use anyhow::{Context, Result, bail, ensure};
-use rkey_harness::{UID, process};
+use rkey_harness::UID;
+use rkey_harness::process::{self, Outcome};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,6 +22,21 @@ const INTERFACE: &str = "guest";
 /// How long the guest may take to boot. It takes ten seconds on an idle machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a program printed, and whether it succeeded.
+pub(super) struct Said {
+    pub(super) succeeded: bool,
+    pub(super) output: String,
+}
+
+impl From<Outcome> for Said {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            succeeded: outcome.ok,
+            output: outcome.output,
+        }
+    }
+}
 
 /// A running guest; dropping it ends it.
 pub(super) struct Guest {
@@ -64,8 +80,8 @@ impl Guest {
         }
     }
 
-    /// Runs a shell command in the guest. Returns its output, and whether it succeeded.
-    pub(super) fn run(&mut self, command: &str, limit: Duration) -> Result<(bool, String)> {
+    /// Runs a shell command in the guest.
+    pub(super) fn run(&mut self, command: &str, limit: Duration) -> Result<Said> {
         self.count += 1;
         let token = format!("status-{}", self.count);
         writeln!(self.agent, "{token} {command}")?;
@@ -86,7 +102,10 @@ impl Guest {
             if let Some((output, status)) = text.split_once(&format!("{token} "))
                 && let Some((status, _)) = status.split_once('\n')
             {
-                return Ok((status.trim() == "0", output.to_owned()));
+                return Ok(Said {
+                    succeeded: status.trim() == "0",
+                    output: output.to_owned(),
+                });
             }
         }
     }
@@ -167,7 +186,7 @@ fn script(image: &Path, socket: &Path, console: &Path, mtu: u32) -> String {
         exec setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu qemu64 -smp 2 -m 1024 \
           -nodefaults -no-user-config -display none -no-reboot -kernel '{kernel}' -initrd '{files}' \
           -append 'console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable \
-            guest.mtu={mtu} guest.ipv4={guest4} guest.ipv6={guest6}' \
+            guest.mtu={mtu} guest.ipv4={guest4} guest.ipv6={guest6} guest.peers={ipv4},{ipv6}' \
           -netdev tap,id=net,ifname={INTERFACE},script=no,downscript=no -device virtio-net-pci,netdev=net,romfile= \
           -device virtio-serial-pci -chardev socket,id=agent,path='{socket}',server=on,wait=off \
           -device virtserialport,chardev=agent,name=agent -serial 'file:{console}'"

@@ -18,6 +18,7 @@ for word in $(cat /proc/cmdline); do
     guest.mtu=*) mtu=${word#*=} ;;
     guest.ipv4=*) ipv4=${word#*=} ;;
     guest.ipv6=*) ipv6=${word#*=} ;;
+    guest.peers=*) peers=${word#*=} ;;
     esac
 done
 debian-ip link set lo up
@@ -28,6 +29,12 @@ debian-ip link set eth0 up
 rdma link add rxe0 type rxe netdev eth0
 until grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state; do
     sleep 0.05
+done
+# The device cannot use an address before the network has resolved it.
+for peer in $(echo "$peers" | tr , ' '); do
+    until ping -c 1 -W 1 "$peer" >/dev/null 2>&1; do
+        sleep 0.1
+    done
 done
 for port in /sys/class/virtio-ports/*; do
     if [ "$(cat "$port/name")" = agent ]; then

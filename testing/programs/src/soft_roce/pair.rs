@@ -1,17 +1,24 @@
 //! Runs a program on both sides of the network.
 
 use super::cases::{Case, Listens, PORT};
-use super::guest::{GUEST, Guest, HOST};
+use super::guest::{GUEST, Guest, HOST, Said};
 use anyhow::{Context, Result};
 use rkey_harness::ports::listens_on_tcp;
 use rkey_harness::process;
 use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a program may run. It takes seconds, and a minute with all message sizes, but longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
+/// How long a server may run after its client.
+const GRACE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Selects the guest's device.
+const DEVICE: &str = "-d rxe0";
 
 /// A guest, and the directory with the library for this host's programs.
 pub(super) struct Pair<'a> {
@@ -41,79 +48,84 @@ impl Pair<'_> {
         server: Server,
         family: Family,
     ) -> Result<Result<(), String>> {
-        let (host, guest) = match server {
+        let (lines, said) = match server {
             Server::Host => self.serve_on_host(case, family)?,
             Server::Guest => self.serve_in_guest(case, family)?,
         };
-        if host.0 && guest.0 {
+        if said.iter().all(|side| side.succeeded) {
             return Ok(Ok(()));
         }
-        let (client, _) = words(case, Server::Guest, server, family);
-        let serves = match server {
-            Server::Host => "host",
-            Server::Guest => "guest",
-        };
-        let of = |succeeded: bool| if succeeded { "succeeded" } else { "failed" };
-        Ok(Err(format!(
-            "{client}, the {serves} serves\n-- the host's side {}:\n{}\n-- the guest's side {}:\n{}",
-            of(host.0),
-            host.1,
-            of(guest.0),
-            guest.1
-        )))
+        let mut text = lines.client;
+        for (name, side) in ["server", "client"].into_iter().zip(said) {
+            let how = if side.succeeded {
+                "succeeded"
+            } else {
+                "failed"
+            };
+            let output = side.output;
+            text.push_str(&format!("\n-- the {name} {how}:\n{output}"));
+        }
+        Ok(Err(text))
     }
 
-    fn serve_on_host(
-        &mut self,
-        case: &Case,
-        family: Family,
-    ) -> Result<((bool, String), (bool, String))> {
-        let (client, server) = words(case, Server::Guest, Server::Host, family);
-        let command = self.on_host(&server);
-        let thread = thread::spawn(move || process::run_unseen(command, LIMIT));
+    /// Runs a case whose server is on this host. Returns what the server and the client said.
+    fn serve_on_host(&mut self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
+        let lines = lines(case, Server::Host, family);
+        let command = self.on_host(&lines.server);
+        let over = Arc::new(OnceLock::<Instant>::new());
+        let thread = thread::spawn({
+            let over = Arc::clone(&over);
+            let end = Instant::now() + 2 * LIMIT;
+            move || {
+                process::run_while(command, false, move |_| {
+                    over.get().is_none_or(|over| over.elapsed() < GRACE) && Instant::now() < end
+                })
+            }
+        });
         let begun = Instant::now();
         while !self.listens_on_host(case)? && !thread.is_finished() && begun.elapsed() < LIMIT {
             thread::sleep(PAUSE);
         }
-        let seconds = LIMIT.as_secs();
-        let line = format!("timeout {seconds} {client} 2>&1");
-        let guest = self.guest.run(&line, 2 * LIMIT)?;
-        let host = thread
+        let line = format!("timeout {} {} 2>&1", LIMIT.as_secs(), lines.client);
+        let client = self.guest.run(&line, 2 * LIMIT)?;
+        let _ = over.set(Instant::now());
+        let server = thread
             .join()
             .ok()
             .context("the server's thread panicked")??;
-        Ok(((host.ok, host.output), guest))
+        Ok((lines, [server.into(), client]))
     }
 
-    fn serve_in_guest(
-        &mut self,
-        case: &Case,
-        family: Family,
-    ) -> Result<((bool, String), (bool, String))> {
-        let (client, server) = words(case, Server::Host, Server::Guest, family);
-        let seconds = LIMIT.as_secs();
+    /// Runs a case whose server is in the guest. Returns what the server and the client said.
+    fn serve_in_guest(&mut self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
+        let lines = lines(case, Server::Guest, family);
         let listens = match case.listens {
             Listens::Tcp => format!("ss -Htln | grep -q ':{PORT} '"),
-            Listens::ConnectionManager => "rdma resource show cm_id | grep -q LISTEN".to_owned(),
+            // The kernel shows this state shortly before it accepts requests.
+            Listens::ConnectionManager => {
+                "rdma resource show cm_id | grep -q LISTEN && sleep 1".to_owned()
+            }
         };
         // The server leaves its status when it ends.
+        let seconds = LIMIT.as_secs();
+        let line = &lines.server;
         let serve = format!(
-            "rm -f /tmp/status; (timeout {seconds} {server} >/tmp/said 2>&1; echo $? >/tmp/status) & \
+            "rm -f /tmp/status; (timeout {seconds} {line} >/tmp/said 2>&1; echo $? >/tmp/status) & \
              until {listens} || [ -e /tmp/status ]; do sleep 0.05; done"
         );
         self.guest.run(&serve, LIMIT)?;
-        let host = process::run_unseen(self.on_host(&client), LIMIT)?;
-        if !host.ok {
-            let name = case.program;
-            self.guest.run(&format!("killall {name}"), LIMIT)?;
+        let client = process::run_unseen(self.on_host(&lines.client), LIMIT)?;
+        if !client.ok {
+            self.guest
+                .run(&format!("killall {}", case.program), LIMIT)?;
         }
         let end = "until [ -e /tmp/status ]; do sleep 0.05; done; cat /tmp/said; [ $(cat /tmp/status) = 0 ]";
-        let guest = self.guest.run(end, 2 * LIMIT)?;
-        Ok(((host.ok, host.output), guest))
+        let server = self.guest.run(end, 2 * LIMIT)?;
+        Ok((lines, [server, client.into()]))
     }
 
     /// A command line on the host's end of the network, as an ordinary user.
-    fn on_host(&self, line: &str) -> std::process::Command {
+    fn on_host(&self, line: &str) -> Command {
         let mut command = self.guest.host_unprivileged();
         command
             .args(line.split_whitespace())
@@ -136,21 +148,22 @@ impl Pair<'_> {
     }
 }
 
-/// The command lines of a case: the client's, which runs on `client`, and the server's.
-fn words(case: &Case, client: Server, server: Server, family: Family) -> (String, String) {
-    let [ipv4, ipv6] = match server {
-        Server::Host => HOST,
-        Server::Guest => GUEST,
+/// The command lines of a case.
+struct Lines {
+    server: String,
+    client: String,
+}
+
+fn lines(case: &Case, server: Server, family: Family) -> Lines {
+    let ([ipv4, ipv6], [served, other]) = match server {
+        Server::Host => (HOST, ["", DEVICE]),
+        Server::Guest => (GUEST, [DEVICE, ""]),
     };
     let (address, gid, name) = match family {
         Family::V4 => (ipv4, "1", "ip"),
         Family::V6 => (ipv6, "2", "ip6"),
     };
-    let line = |program: &str, own: &str, side: Server| {
-        let device = match side {
-            Server::Host => "",
-            Server::Guest => "-d rxe0",
-        };
+    let line = |program: &str, own: &str, device: &str| {
         format!("{program} {} {own}", case.both)
             .replace("DEVICE", device)
             .replace("GID", gid)
@@ -158,8 +171,27 @@ fn words(case: &Case, client: Server, server: Server, family: Family) -> (String
             .replace("ADDRESS", address)
             .replace("FAMILY", name)
     };
-    (
-        line(case.client_program(), case.client, client),
-        line(case.program, case.server, server),
-    )
+    Lines {
+        server: line(case.program, case.server, served),
+        client: line(case.client_program(), case.client, other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft_roce::cases::{MANAGED, PINGS};
+
+    #[test]
+    fn each_side_gets_its_own_arguments() {
+        let ping = lines(&PINGS[0], Server::Host, Family::V6);
+        assert_eq!(ping.server, "ibv_rc_pingpong  -g 2 -m 1024 -n 100 ");
+        assert_eq!(
+            ping.client,
+            "ibv_rc_pingpong -d rxe0 -g 2 -m 1024 -n 100 10.77.0.1"
+        );
+        let managed = lines(&MANAGED[2], Server::Guest, Family::V6);
+        assert_eq!(managed.server, "ucmatose -f ip6 -c 4 -C 20 -b fd77::2");
+        assert_eq!(managed.client, "ucmatose -f ip6 -c 4 -C 20 -s fd77::2");
+    }
 }
