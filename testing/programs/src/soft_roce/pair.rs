@@ -115,12 +115,21 @@ impl Pair<'_> {
         );
         self.guest.run(&serve, LIMIT)?;
         let client = process::run_unseen(self.on_host(&lines.client), LIMIT)?;
+        // A server that does not end is shown with the place in the kernel where it waits, and killed.
+        let (program, grace) = (case.program, GRACE.as_secs());
+        let tenths = 10 * grace;
+        let end = format!(
+            "for i in $(seq {tenths}); do [ -e /tmp/status ] && break; sleep 0.1; done; \
+             if ! [ -e /tmp/status ]; then \
+               for server in $(pidof {program}); do \
+                 echo \"did not end within {grace} s\"; cat /proc/$server/status /proc/$server/stack; \
+               done; dmesg | tail -n 20; killall -9 {program}; sleep 1; \
+             fi; cat /tmp/said; [ \"$(cat /tmp/status)\" = 0 ]"
+        );
         if !client.ok {
-            self.guest
-                .run(&format!("killall {}", case.program), LIMIT)?;
+            self.guest.run(&format!("killall {program}"), LIMIT)?;
         }
-        let end = "until [ -e /tmp/status ]; do sleep 0.05; done; cat /tmp/said; [ $(cat /tmp/status) = 0 ]";
-        let server = self.guest.run(end, 2 * LIMIT)?;
+        let server = self.guest.run(&end, LIMIT)?;
         Ok((lines, [server, client.into()]))
     }
 
