@@ -125,7 +125,10 @@ pub(super) const PERFTEST: &[Case] = &[
         "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -q 16",
     ),
     verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 20 -a"),
-    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 20 -a"),
+    verbs(
+        "ib_read_bw",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 20 -s 65536",
+    ),
 ];
 
 /// Over both address families, in both directions.
