@@ -58,8 +58,7 @@ pub fn get(index: usize) -> Option<Entry> {
 
 /// The address that a GID stands for. IPv4 addresses are not mapped.
 pub fn address(gid: Gid) -> IpAddr {
-    let ip = Ipv6Addr::from(gid.0);
-    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+    Ipv6Addr::from(gid.0).to_canonical()
 }
 
 /// Whether a GID belongs to this host: an address of any interface, or a loopback address.
@@ -72,8 +71,7 @@ pub fn is_ours(gid: Gid) -> bool {
 /// Whether a GID is a multicast group.
 #[must_use]
 pub fn is_multicast(gid: Gid) -> bool {
-    let ip = Ipv6Addr::from(gid.0);
-    ip.is_multicast() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_multicast())
+    address(gid).is_multicast()
 }
 
 fn read() -> Vec<Entry> {

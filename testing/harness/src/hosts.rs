@@ -1,7 +1,7 @@
 //! Two hosts for a test: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not cross
 //! namespaces, so neither does shared memory.
 
-use crate::UID;
+use crate::namespace::Namespaces;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -16,8 +16,7 @@ const INTERFACES: [&str; 2] = ["va", "vb"];
 /// Two hosts, which exist until this value is dropped. All their ports are free.
 pub struct Hosts {
     keepers: Vec<Child>,
-    /// Whether the hosts belong to a user namespace of their own, because the test does not run as root.
-    are_ours: bool,
+    namespaces: Namespaces,
 }
 
 impl Hosts {
@@ -28,32 +27,17 @@ impl Hosts {
     /// It permits them, but a step fails.
     #[must_use]
     pub fn new(mtu: u32, addresses: &[[&str; 2]; 2]) -> Option<Self> {
-        let are_permitted = |words: &[&str]| {
-            let mut command = Command::new("unshare");
-            command
-                .args(words)
-                .args(["ip", "link", "add", "type", "veth"])
-                .stderr(Stdio::null());
-            command.status().is_ok_and(|status| status.success())
+        let Some(namespaces) = Namespaces::find() else {
+            eprintln!(
+                "SKIP: this machine does not permit network namespaces with virtual interfaces"
+            );
+            return None;
         };
-        let mut words = vec!["--net"];
-        let are_ours = !are_permitted(&words);
-        if are_ours {
-            words.extend(["--user", "--map-root-user"]);
-            if !are_permitted(&words) {
-                eprintln!(
-                    "SKIP: this machine does not permit network namespaces with virtual interfaces"
-                );
-                return None;
-            }
-        }
         let mut hosts = Self {
             keepers: Vec::new(),
-            are_ours,
+            namespaces,
         };
-        let mut first = Command::new("unshare");
-        first.args(&words);
-        hosts.keep(first);
+        hosts.keep(namespaces.create());
         let mut second = hosts.enter(0, Command::new("nsenter"));
         second.args(["unshare", "--net"]);
         hosts.keep(second);
@@ -142,30 +126,21 @@ impl Hosts {
 
     /// Adds the options that make `nsenter` enter a host, with the rights of the test. The program's words follow.
     #[must_use]
-    pub fn enter(&self, at: usize, mut nsenter: Command) -> Command {
-        nsenter.args(["--target", &self.keepers[at].id().to_string(), "--net"]);
-        if self.are_ours {
-            nsenter.args(["--user", "--preserve-credentials"]);
-        }
-        nsenter
+    pub fn enter(&self, at: usize, nsenter: Command) -> Command {
+        self.namespaces.enter(self.keepers[at].id(), nsenter)
     }
 
     /// Adds the options that make `nsenter` enter a host as an ordinary user. The program's words follow.
     #[must_use]
     pub fn enter_unprivileged(&self, at: usize, nsenter: Command) -> Command {
-        let mut command = self.enter(at, nsenter);
-        if !self.are_ours {
-            let uid = UID.to_string();
-            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
-            command.args(["--reuid", &uid, "--regid", &uid]);
-        }
-        command
+        self.namespaces
+            .enter_unprivileged(self.keepers[at].id(), nsenter)
     }
 
     /// The user id of unprivileged programs on a host: root's, if the hosts have a user namespace of their own.
     #[must_use]
     pub fn user(&self) -> u32 {
-        if self.are_ours { 0 } else { UID }
+        self.namespaces.user()
     }
 
     fn ip(&self, at: usize, words: &str) {

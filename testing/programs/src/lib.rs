@@ -10,6 +10,7 @@ mod folder;
 pub mod mpi;
 mod python;
 pub mod rdma_core;
+mod server;
 pub mod soft_roce;
 pub mod transfer;
 pub mod udapl;

@@ -263,48 +263,45 @@ fn a_ping_pong_is_captured_on_both_hosts() {
     }
 }
 
-/// Without `RKEY_WIRE`, other hosts are unreachable, and the log says what to set.
-#[test]
-fn other_hosts_are_unreachable_by_default() {
-    let stage = Stage::new("hosts-off");
+/// The output of a ping-pong on the second host that takes the GID of this index and must fail, because it cannot reach the first
+/// host.
+fn output_without_a_path(test: &str, wire: Option<&str>, index: &str) -> Option<String> {
+    let stage = Stage::new(test);
     stage.copy_libraries();
-    let Some(hosts) = Hosts::new(1500) else {
-        return;
-    };
+    let hosts = Hosts::new(1500)?;
     let port = PORT.to_string();
-    let words = ["ibv_rc_pingpong", "-g", "1", "-p", &port];
-    let mut server = hosts.start(&stage, 0, &words);
+    let words = |index| ["ibv_rc_pingpong", "-g", index, "-p", &port];
+    let mut server = hosts.start(&stage, 0, &words("1"));
     server.wait_until_it_listens(PORT);
-    let mut command = hosts.hosts.enter(1, stage.command("nsenter"));
-    command.args(words).arg(ADDRESSES[0][0]);
+    let mut command = hosts.hosts.enter_unprivileged(1, stage.command("nsenter"));
+    command.args(words(index)).arg(ADDRESSES[0][0]);
+    command.envs(wire.map(|setting| ("RKEY_WIRE", setting)));
     let mut client = stage.start(command, "client");
     let status = client.wait();
     let text = client.text();
     assert!(status.is_some_and(|status| !status.success()), "{text}");
+    server.kill();
+    Some(text)
+}
+
+/// Without `RKEY_WIRE`, other hosts are unreachable, and the log says what to set.
+#[test]
+fn other_hosts_are_unreachable_by_default() {
+    let Some(text) = output_without_a_path("hosts-off", None, "1") else {
+        return;
+    };
     assert!(
         text.contains("is not on this host") && text.contains("RKEY_WIRE"),
         "{text}"
     );
-    server.kill();
 }
 
 /// Many programs take GID 0 by default, which is a link-local address. The log says which index to choose.
 #[test]
 fn the_log_names_the_gid_indexes_that_reach_another_host() {
-    let stage = Stage::new("hosts-gid");
-    stage.copy_libraries();
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some(text) = output_without_a_path("hosts-gid", Some("auto"), "0") else {
         return;
     };
-    let port = PORT.to_string();
-    let words = ["ibv_rc_pingpong", "-g", "0", "-p", &port];
-    let mut server = hosts.start(&stage, 0, &["ibv_rc_pingpong", "-g", "1", "-p", &port]);
-    server.wait_until_it_listens(PORT);
-    let mut client = hosts.start(&stage, 1, &[&words[..], &[ADDRESSES[0][0]]].concat());
-    let status = client.wait();
-    let text = client.text();
-    assert!(status.is_some_and(|status| !status.success()), "{text}");
     let wanted = format!("choose GID index 1 ({})", ADDRESSES[1][0]);
     assert!(text.contains(&wanted), "{text}");
-    server.kill();
 }

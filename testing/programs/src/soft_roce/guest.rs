@@ -4,7 +4,7 @@
 //! privileges but those of a user namespace of its own.
 
 use anyhow::{Context, Result, bail, ensure};
-use rkey_harness::UID;
+use rkey_harness::namespace::Namespaces;
 use rkey_harness::process::{self, Outcome};
 use std::fs;
 use std::io::{Read, Write};
@@ -44,8 +44,7 @@ pub(super) struct Guest {
     agent: UnixStream,
     /// How many commands were run.
     count: u32,
-    /// Whether the network belongs to a user namespace of its own, because we are not root.
-    is_ours: bool,
+    namespaces: Namespaces,
 }
 
 impl Guest {
@@ -54,12 +53,9 @@ impl Guest {
         let (socket, console) = (folder.join("agent"), folder.join("console"));
         let _ = fs::remove_file(&socket);
         fs::write(&console, "")?;
-        let is_ours = !process::is_root();
-        let mut command = Command::new("unshare");
-        command.arg("--net");
-        if is_ours {
-            command.args(["--user", "--map-root-user"]);
-        }
+        let namespaces = Namespaces::find()
+            .context("this machine does not permit network namespaces with virtual interfaces")?;
+        let mut command = namespaces.create();
         command.args(["sh", "-ec", &script(image, &socket, &console, mtu)]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let qemu = command.stderr(fs::File::create(folder.join("qemu"))?);
@@ -69,7 +65,7 @@ impl Guest {
                 qemu,
                 agent,
                 count: 0,
-                is_ours,
+                namespaces,
             }),
             Err(error) => {
                 let _ = qemu.kill();
@@ -116,24 +112,15 @@ impl Guest {
     }
 
     /// A command on the host's end of the network, with the rights of the test. The program's words follow.
-    pub(super) fn host(&self) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.process().to_string(), "--net"]);
-        if self.is_ours {
-            command.args(["--user", "--preserve-credentials"]);
-        }
-        command
+    fn host(&self) -> Command {
+        let nsenter = Command::new("nsenter");
+        self.namespaces.enter(self.process(), nsenter)
     }
 
-    /// Like [`Guest::host`], as an ordinary user.
+    /// A command on the host's end of the network, as an ordinary user. The program's words follow.
     pub(super) fn host_unprivileged(&self) -> Command {
-        let mut command = self.host();
-        if !self.is_ours {
-            let uid = UID.to_string();
-            command.args(["setpriv", "--clear-groups", "--inh-caps=-all"]);
-            command.args(["--reuid", &uid, "--regid", &uid]);
-        }
-        command
+        let nsenter = Command::new("nsenter");
+        self.namespaces.enter_unprivileged(self.process(), nsenter)
     }
 
     /// Makes the network lose one packet of `every`, in both directions. Packets then travel one by one.

@@ -10,10 +10,10 @@ use crate::folder::{open_up, verbs_into};
 use anyhow::Result;
 use cases::{Case, JUMBO, LOSSY, MANAGED, MANAGED_PERFTEST, PERFTEST, PINGS};
 use guest::Guest;
-use pair::{Family, Pair, Server};
+use pair::{Family, Pair, Serves};
 use rkey_harness::{Report, Session};
 
-const BOTH: [Server; 2] = [Server::Host, Server::Guest];
+const BOTH: [Serves; 2] = [Serves::Host, Serves::Guest];
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 const ETHERNET: u32 = 1500;
 /// Room for a path MTU of 4096 and the headers.
@@ -48,7 +48,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         play(&mut pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }
     play(&mut pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
-    let host = [Server::Host];
+    let host = [Serves::Host];
     play(
         &mut pair,
         MANAGED_PERFTEST,
@@ -76,7 +76,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
 fn play(
     pair: &mut Pair<'_>,
     cases: &[Case],
-    servers: &[Server],
+    servers: &[Serves],
     families: &[Family],
     report: &mut Report,
 ) -> Result<()> {

@@ -2,20 +2,18 @@
 
 use super::cases::{Case, Listens, PORT};
 use super::guest::{GUEST, Guest, HOST, Said};
-use anyhow::{Context, Result};
+use crate::server::Server;
+use anyhow::Result;
 use rkey_harness::ports::listens_on_tcp;
 use rkey_harness::process;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a program may run. It takes seconds, and a minute with all message sizes, but longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 /// How long a server may run after its client.
 const GRACE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Selects the guest's device.
 const DEVICE: &str = "-d rxe0";
@@ -28,7 +26,7 @@ pub(super) struct Pair<'a> {
 
 /// The side that runs the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Server {
+pub(super) enum Serves {
     Host,
     Guest,
 }
@@ -45,12 +43,12 @@ impl Pair<'_> {
     pub(super) fn play(
         &mut self,
         case: &Case,
-        server: Server,
+        server: Serves,
         family: Family,
     ) -> Result<Result<(), String>> {
         let (lines, said) = match server {
-            Server::Host => self.serve_on_host(case, family)?,
-            Server::Guest => self.serve_in_guest(case, family)?,
+            Serves::Host => self.serve_on_host(case, family)?,
+            Serves::Guest => self.serve_in_guest(case, family)?,
         };
         if said.iter().all(|side| side.succeeded) {
             return Ok(Ok(()));
@@ -70,35 +68,17 @@ impl Pair<'_> {
 
     /// Runs a case whose server is on this host. Returns what the server and the client said.
     fn serve_on_host(&mut self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
-        let lines = lines(case, Server::Host, family);
-        let command = self.on_host(&lines.server);
-        let over = Arc::new(OnceLock::<Instant>::new());
-        let thread = thread::spawn({
-            let over = Arc::clone(&over);
-            let end = Instant::now() + 2 * LIMIT;
-            move || {
-                process::run_while(command, false, move |_| {
-                    over.get().is_none_or(|over| over.elapsed() < GRACE) && Instant::now() < end
-                })
-            }
-        });
-        let begun = Instant::now();
-        while !self.listens_on_host(case)? && !thread.is_finished() && begun.elapsed() < LIMIT {
-            thread::sleep(PAUSE);
-        }
+        let lines = lines(case, Serves::Host, family);
+        let server = Server::start(self.on_host(&lines.server), 2 * LIMIT, GRACE, |_| {});
+        server.wait_until(|| self.listens_on_host(case), LIMIT);
         let line = format!("timeout {} {} 2>&1", LIMIT.as_secs(), lines.client);
         let client = self.guest.run(&line, 2 * LIMIT)?;
-        let _ = over.set(Instant::now());
-        let server = thread
-            .join()
-            .ok()
-            .context("the server's thread panicked")??;
-        Ok((lines, [server.into(), client]))
+        Ok((lines, [server.end()?.into(), client]))
     }
 
     /// Runs a case whose server is in the guest. Returns what the server and the client said.
     fn serve_in_guest(&mut self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
-        let lines = lines(case, Server::Guest, family);
+        let lines = lines(case, Serves::Guest, family);
         let listens = match case.listens {
             Listens::Tcp => format!("ss -Htln | grep -q ':{PORT} '"),
             // The kernel shows this state shortly before it accepts requests.
@@ -145,15 +125,15 @@ impl Pair<'_> {
     }
 
     /// Whether the host's server can be reached.
-    fn listens_on_host(&self, case: &Case) -> Result<bool> {
+    fn listens_on_host(&self, case: &Case) -> bool {
         let process = self.guest.process();
-        Ok(match case.listens {
+        match case.listens {
             Listens::Tcp => listens_on_tcp(process, PORT),
             Listens::ConnectionManager => {
-                let sockets = std::fs::read_to_string(format!("/proc/{process}/net/unix"))?;
-                sockets.contains("/cm/port/")
+                let sockets = std::fs::read_to_string(format!("/proc/{process}/net/unix"));
+                sockets.is_ok_and(|sockets| sockets.contains("/cm/port/"))
             }
-        })
+        }
     }
 }
 
@@ -163,10 +143,10 @@ struct Lines {
     client: String,
 }
 
-fn lines(case: &Case, server: Server, family: Family) -> Lines {
+fn lines(case: &Case, server: Serves, family: Family) -> Lines {
     let ([ipv4, ipv6], [served, other]) = match server {
-        Server::Host => (HOST, ["", DEVICE]),
-        Server::Guest => (GUEST, [DEVICE, ""]),
+        Serves::Host => (HOST, ["", DEVICE]),
+        Serves::Guest => (GUEST, [DEVICE, ""]),
     };
     let (address, gid, name) = match family {
         Family::V4 => (ipv4, "1", "ip"),
@@ -193,13 +173,13 @@ mod tests {
 
     #[test]
     fn each_side_gets_its_own_arguments() {
-        let ping = lines(&PINGS[0], Server::Host, Family::V6);
+        let ping = lines(&PINGS[0], Serves::Host, Family::V6);
         assert_eq!(ping.server, "ibv_rc_pingpong  -g 2 -m 1024 -n 100 ");
         assert_eq!(
             ping.client,
             "ibv_rc_pingpong -d rxe0 -g 2 -m 1024 -n 100 10.77.0.1"
         );
-        let managed = lines(&MANAGED[2], Server::Guest, Family::V6);
+        let managed = lines(&MANAGED[2], Serves::Guest, Family::V6);
         assert_eq!(managed.server, "ucmatose -f ip6 -c 4 -C 20 -b fd77::2");
         assert_eq!(managed.client, "ucmatose -f ip6 -c 4 -C 20 -s fd77::2");
     }

@@ -3,6 +3,7 @@
 use super::cases::{Case, PORT, Scene};
 use super::{IA, LIMIT};
 use crate::folder::run_as;
+use crate::server::Server;
 use anyhow::{Context, Result};
 use rkey_harness::ports::listens_on_tcp;
 use rkey_harness::process::{self, Outcome};
@@ -10,9 +11,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a server may run after its last client. In this time, the server frees up to a thousand EPs.
@@ -59,13 +60,6 @@ impl Turn {
     }
 }
 
-/// A server that runs in the background.
-struct Server {
-    thread: JoinHandle<Result<Outcome>>,
-    /// When the server's last client ended.
-    over: Arc<OnceLock<Instant>>,
-}
-
 impl Place {
     pub(super) fn new(folder: &Path, user: Option<u32>) -> Self {
         let folder = folder.to_owned();
@@ -94,7 +88,8 @@ impl Place {
             in_time &= !client.timed_out;
             all.push((case, client));
         }
-        let server = server.end()?;
+        let server = server.end();
+        let server = server.with_context(|| format!("a server on {IA} failed"))?;
         let whole = |(case, client): (&'static Case, Outcome)| {
             let said = Said {
                 client: client.output,
@@ -120,38 +115,20 @@ impl Place {
     fn serve(&self, scene: &Scene) -> Result<Server> {
         let words: Vec<&str> = scene.both.iter().chain(scene.server).copied().collect();
         let command = self.command(scene.program, &words)?;
-        let over = Arc::new(OnceLock::<Instant>::new());
         let ready = Arc::new(AtomicBool::new(false));
-        let thread = thread::spawn({
-            let (over, ready, sign) = (Arc::clone(&over), Arc::clone(&ready), scene.ready);
-            let end = Instant::now() + 10 * LIMIT;
-            move || {
-                process::run_while(command, false, move |said| {
-                    if said.contains(sign) {
-                        ready.store(true, Ordering::Release);
-                    }
-                    let goes_on = |over: &Instant| over.elapsed() < GRACE;
-                    over.get().is_none_or(goes_on) && Instant::now() < end
-                })
+        let server = Server::start(command, 10 * LIMIT, GRACE, {
+            let (ready, sign) = (Arc::clone(&ready), scene.ready);
+            move |said| {
+                if said.contains(sign) {
+                    ready.store(true, Ordering::Release);
+                }
             }
         });
-        let begun = Instant::now();
         let is_ready = || match scene.port {
             Some(port) => listens_on_tcp(std::process::id(), port),
             None => ready.load(Ordering::Acquire),
         };
-        while !is_ready() && !thread.is_finished() && begun.elapsed() < LIMIT {
-            thread::sleep(PAUSE);
-        }
-        Ok(Server { thread, over })
-    }
-}
-
-impl Server {
-    /// Waits for the server to end, and kills it if it does not.
-    fn end(self) -> Result<Outcome> {
-        let _ = self.over.set(Instant::now());
-        let outcome = self.thread.join().ok().context("the server panicked")?;
-        outcome.with_context(|| format!("a server on {IA} failed"))
+        server.wait_until(is_ready, LIMIT);
+        Ok(server)
     }
 }
