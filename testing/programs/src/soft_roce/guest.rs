@@ -7,8 +7,6 @@ use anyhow::{Context, Result, bail, ensure};
 use rkey_harness::namespace::Namespaces;
 use rkey_harness::process::{self, Outcome};
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +15,10 @@ use std::time::{Duration, Instant};
 pub(super) const HOST: [&str; 2] = ["10.77.0.1", "fd77::1"];
 pub(super) const GUEST: [&str; 2] = ["10.77.0.2", "fd77::2"];
 
+/// The TCP port on which the guest runs a shell for each connection.
+const SHELL: u16 = 4000;
+/// Precedes the status of a command in the shell's output.
+const STATUS: &str = "guest-status ";
 /// The host's end of the network.
 const INTERFACE: &str = "guest";
 /// How long the guest may take to boot. It takes ten seconds on an idle machine.
@@ -41,69 +43,61 @@ impl From<Outcome> for Said {
 /// A running guest; dropping it ends it.
 pub(super) struct Guest {
     qemu: Child,
-    agent: UnixStream,
-    /// How many commands were run.
-    count: u32,
     namespaces: Namespaces,
 }
 
 impl Guest {
-    /// Boots the image in `image`, with this MTU. Sockets and logs go to `folder`.
+    /// Boots the image in `image`, with this MTU. Logs go to `folder`.
     pub(super) fn boot(image: &Path, folder: &Path, mtu: u32) -> Result<Self> {
-        let (socket, console) = (folder.join("agent"), folder.join("console"));
-        let _ = fs::remove_file(&socket);
+        let (console, errors) = (folder.join("console"), folder.join("qemu"));
         fs::write(&console, "")?;
         let namespaces = Namespaces::find()
             .context("this machine does not permit network namespaces with virtual interfaces")?;
         let mut command = namespaces.create();
-        command.args(["sh", "-ec", &script(image, &socket, &console, mtu)]);
+        command.args(["sh", "-ec", &script(image, &console, mtu)]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let qemu = command.stderr(fs::File::create(folder.join("qemu"))?);
-        let mut qemu = qemu.spawn().context("cannot start the guest")?;
-        match wait_for_boot(&mut qemu, &console).and_then(|()| Ok(UnixStream::connect(&socket)?)) {
-            Ok(agent) => Ok(Self {
-                qemu,
-                agent,
-                count: 0,
-                namespaces,
-            }),
-            Err(error) => {
-                let _ = qemu.kill();
-                let _ = qemu.wait();
-                let said = fs::read_to_string(folder.join("qemu")).unwrap_or_default();
-                Err(error.context(said))
+        command.stderr(fs::File::create(&errors)?);
+        let qemu = command.spawn().context("cannot start the guest")?;
+        let mut guest = Self { qemu, namespaces };
+        guest
+            .wait_for_boot(&console)
+            .with_context(|| fs::read_to_string(&errors).unwrap_or_default())?;
+        Ok(guest)
+    }
+
+    fn wait_for_boot(&mut self, console: &Path) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let said = String::from_utf8_lossy(&fs::read(console)?).into_owned();
+            if said.contains("guest ready") {
+                return Ok(());
             }
+            if let Some(status) = self.qemu.try_wait()? {
+                bail!("the guest ended with {status} while it booted:\n{said}");
+            }
+            ensure!(
+                begun.elapsed() < BOOT_LIMIT,
+                "the guest did not boot within {} s:\n{said}",
+                BOOT_LIMIT.as_secs()
+            );
+            std::thread::sleep(PAUSE);
         }
     }
 
-    /// Runs a shell command in the guest.
-    pub(super) fn run(&mut self, command: &str, limit: Duration) -> Result<Said> {
-        self.count += 1;
-        let token = format!("status-{}", self.count);
-        writeln!(self.agent, "{token} {command}")?;
-        let until = Instant::now() + limit;
-        let mut said = Vec::new();
-        let mut part = [0; 4096];
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            ensure!(!left.is_zero(), "the guest did not finish: {command}");
-            self.agent.set_read_timeout(Some(left))?;
-            match self.agent.read(&mut part) {
-                Ok(0) => bail!("the guest has ended: {command}"),
-                Ok(length) => said.extend_from_slice(&part[..length]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
-            }
-            let text = String::from_utf8_lossy(&said);
-            if let Some((output, status)) = text.split_once(&format!("{token} "))
-                && let Some((status, _)) = status.split_once('\n')
-            {
-                return Ok(Said {
-                    succeeded: status.trim() == "0",
-                    output: output.to_owned(),
-                });
-            }
-        }
+    /// Runs a shell command in the guest, for at most `limit`. A program that it leaves behind must not keep its output open.
+    pub(super) fn run(&self, command: &str, limit: Duration) -> Result<Said> {
+        let line = format!("({command}) </dev/null 2>&1; echo \"{STATUS}$?\"");
+        let send = format!("printf '%s\\n' \"$1\" | busybox nc {} {SHELL}", GUEST[0]);
+        let mut client = self.host();
+        client.args(["sh", "-c", &send, "sh", &line]);
+        let said = process::run_unseen(client, limit)?.output;
+        let (output, status) = said
+            .rsplit_once(STATUS)
+            .with_context(|| format!("the guest did not finish: {command}\n{said}"))?;
+        Ok(Said {
+            succeeded: status.trim() == "0",
+            output: output.to_owned(),
+        })
     }
 
     /// The process whose network namespace is the host's end.
@@ -157,12 +151,12 @@ impl Drop for Guest {
 }
 
 /// A shell script that sets up the network and becomes QEMU.
-fn script(image: &Path, socket: &Path, console: &Path, mtu: u32) -> String {
+fn script(image: &Path, console: &Path, mtu: u32) -> String {
     let [ipv4, ipv6] = HOST;
     let [guest4, guest6] = GUEST;
     let path = |path: PathBuf| path.display().to_string();
     let (kernel, files) = (path(image.join("vmlinuz")), path(image.join("initrd.gz")));
-    let (socket, console) = (socket.display(), console.display());
+    let console = console.display();
     // Without `tsc=reliable`, the emulated processor's clock is slow to read.
     format!(
         "ip link set lo up
@@ -175,26 +169,6 @@ fn script(image: &Path, socket: &Path, console: &Path, mtu: u32) -> String {
           -append 'console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable \
             guest.mtu={mtu} guest.ipv4={guest4} guest.ipv6={guest6} guest.peers={ipv4},{ipv6}' \
           -netdev tap,id=net,ifname={INTERFACE},script=no,downscript=no -device virtio-net-pci,netdev=net,romfile= \
-          -device virtio-serial-pci -chardev socket,id=agent,path='{socket}',server=on,wait=off \
-          -device virtserialport,chardev=agent,name=agent -serial 'file:{console}'"
+          -serial 'file:{console}'"
     )
-}
-
-fn wait_for_boot(qemu: &mut Child, console: &Path) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let said = String::from_utf8_lossy(&fs::read(console)?).into_owned();
-        if said.contains("guest ready") {
-            return Ok(());
-        }
-        if let Some(status) = qemu.try_wait()? {
-            bail!("the guest ended with {status} while it booted:\n{said}");
-        }
-        ensure!(
-            begun.elapsed() < BOOT_LIMIT,
-            "the guest did not boot within {} s:\n{said}",
-            BOOT_LIMIT.as_secs()
-        );
-        std::thread::sleep(PAUSE);
-    }
 }

@@ -46,7 +46,7 @@ echo 'root:x:0:' >root/etc/group
 echo '127.0.0.1 localhost' >root/etc/hosts
 echo 'hosts: files' >root/etc/nsswitch.conf
 
-for module in virtio_pci virtio_net virtio_console crc32_generic crc32_pclmul ib_uverbs rdma_ucm rdma_rxe; do
+for module in virtio_pci virtio_net crc32_generic crc32_pclmul ib_uverbs rdma_ucm rdma_rxe; do
     modprobe -d "$PWD/kernel" -S "$version" --show-depends "$module"
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r file; do
     cp "$file" root/modules/

@@ -43,28 +43,22 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         note: String::new(),
         skipped: false,
     };
-    let mut pair = boot(ETHERNET)?;
+    let pair = boot(ETHERNET)?;
     for cases in [PINGS, MANAGED] {
-        play(&mut pair, cases, &BOTH, &FAMILIES, &mut report)?;
+        play(&pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }
-    play(&mut pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
+    play(&pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
     let host = [Serves::Host];
-    play(
-        &mut pair,
-        MANAGED_PERFTEST,
-        &host,
-        &[Family::V4],
-        &mut report,
-    )?;
+    play(&pair, MANAGED_PERFTEST, &host, &[Family::V4], &mut report)?;
     pair.guest.lose(LOSS)?;
-    play(&mut pair, LOSSY, &BOTH, &[Family::V4], &mut report)?;
+    play(&pair, LOSSY, &BOTH, &[Family::V4], &mut report)?;
     let lost = pair.guest.lost()?;
     let is_lossy = lost.len() == 2 && !lost.contains(&0);
     report.add(is_lossy.then_some(()).ok_or_else(|| {
         format!("the network should have lost packets in both directions, but lost {lost:?}")
     }));
     drop(pair);
-    play(&mut boot(LARGE)?, JUMBO, &BOTH, &[Family::V4], &mut report)?;
+    play(&boot(LARGE)?, JUMBO, &BOTH, &[Family::V4], &mut report)?;
     report.note = format!(
         "{} runs with the kernel's Soft-RoCE as the peer",
         report.passed
@@ -74,7 +68,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
 
 /// Runs cases with the server on each of these sides, over each of these address families.
 fn play(
-    pair: &mut Pair<'_>,
+    pair: &Pair<'_>,
     cases: &[Case],
     servers: &[Serves],
     families: &[Family],

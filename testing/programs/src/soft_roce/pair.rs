@@ -41,7 +41,7 @@ pub(super) enum Family {
 impl Pair<'_> {
     /// Runs a case. Returns what both sides printed if one of them fails.
     pub(super) fn play(
-        &mut self,
+        &self,
         case: &Case,
         server: Serves,
         family: Family,
@@ -67,7 +67,7 @@ impl Pair<'_> {
     }
 
     /// Runs a case whose server is on this host. Returns what the server and the client said.
-    fn serve_on_host(&mut self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
+    fn serve_on_host(&self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
         let lines = lines(case, Serves::Host, family);
         let server = Server::start(self.on_host(&lines.server), 2 * LIMIT, GRACE, |_| {});
         server.wait_until(|| self.listens_on_host(case), LIMIT);
@@ -77,7 +77,7 @@ impl Pair<'_> {
     }
 
     /// Runs a case whose server is in the guest. Returns what the server and the client said.
-    fn serve_in_guest(&mut self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
+    fn serve_in_guest(&self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
         let lines = lines(case, Serves::Guest, family);
         let listens = match case.listens {
             Listens::Tcp => format!("ss -Htln | grep -q ':{PORT} '"),
@@ -90,7 +90,7 @@ impl Pair<'_> {
         let seconds = LIMIT.as_secs();
         let line = &lines.server;
         let serve = format!(
-            "rm -f /tmp/status; (timeout {seconds} {line} >/tmp/said 2>&1; echo $? >/tmp/status) & \
+            "rm -f /tmp/status; (timeout {seconds} {line} >/tmp/said 2>&1; echo $? >/tmp/status) >/dev/null 2>&1 & \
              until {listens} || [ -e /tmp/status ]; do sleep 0.05; done"
         );
         self.guest.run(&serve, LIMIT)?;
