@@ -12,7 +12,7 @@ pub(crate) trait Driven: Send + Sync {
     fn progress(&self);
 
     /// Sends the responses that are waiting for room in the endpoint's completion queue.
-    fn send_deferred_answers(&self);
+    fn send_owed_answers(&self);
 
     /// Prepares a thread to wait for one of the endpoint's completion queues: the endpoint's descriptor becomes
     /// readable when there is something to do.

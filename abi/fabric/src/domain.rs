@@ -25,7 +25,7 @@ use crate::work::{Counting, Queue};
 use parking_lot::Mutex;
 use rkey_device::Device;
 use rkey_device::base::{ForeignMemory, VaRange};
-use rkey_device::core::{Access, DomainId, LocalKey, RawKeyMap, Region, RegionId, RegionSpec};
+use rkey_device::core::{Access, DomainId, LKey, RawKeyMap, Region, RegionId, RegionSpec};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
@@ -364,12 +364,12 @@ impl ProtectionDomain {
     }
 
     /// The key for memory that needs no registration.
-    pub(crate) fn everything(&self) -> LocalKey {
+    pub(crate) fn everything(&self) -> LKey {
         self.everything.local_key
     }
 
     /// The key for memory that needs no registration, and that the processor must not access.
-    pub(crate) fn everything_foreign(&self) -> Result<LocalKey> {
+    pub(crate) fn everything_foreign(&self) -> Result<LKey> {
         if let Some(region) = self.foreign.get() {
             return Ok(region.local_key);
         }
@@ -388,7 +388,7 @@ impl ProtectionDomain {
     }
 
     /// Whether this is the key of `everything` or `foreign`.
-    pub(crate) fn is_unregistered(&self, key: LocalKey) -> bool {
+    pub(crate) fn is_unregistered(&self, key: LKey) -> bool {
         key == self.everything() || self.foreign.get().is_some_and(|it| it.local_key == key)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`mod@fence`] | a panic ends at the boundary and becomes an error of the call |
+//! | [`mod@c_call`] | a panic ends at the boundary and becomes an error of the call |
 //! | [`errno`] | error numbers as values, and how C functions return them |
 //! | [`delivery`] | how programs find the front ends |
 //! | [`companion`] | how a library outside their shared object loads them |
@@ -19,20 +19,20 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod argument;
+pub mod c_call;
 pub mod companion;
 pub mod dat_conf;
 pub mod delivery;
 pub mod errno;
 pub mod export;
-pub mod fence;
 pub mod log;
 pub mod object;
 pub mod pool;
 pub mod settings;
 pub mod strict;
 
+pub use c_call::{c_call, c_call_or_minus_one, caught, contained};
 pub use errno::Errno;
-pub use fence::{caught, contained, fence, fence_or_minus_one};
 pub use object::Object;
 pub use pool::{Pool, Spares, Vacant};
 pub use rkey_base::interfaces;

@@ -16,7 +16,7 @@ use rkey_cm::manager::{Accept, DatagramAnswer};
 use rkey_cm::wire::{Rej, RejectReason, Rep, SidrRep, SidrStatus};
 use rkey_device::cm::Parts;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 
 /// Sets the limits for outstanding reads and atomics, before the queue pair is moved to RTS.
@@ -110,7 +110,7 @@ unsafe fn accept_request(object: &IdObject, param: *mut ConnParam) -> Result<(),
 /// `param` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn accept(id: *mut CmId, param: *mut ConnParam) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { accept_request(find(id)?, param) }.map(|()| 0))
+    c_call_or_minus_one(|| unsafe { accept_request(find(id)?, param) }.map(|()| 0))
 }
 
 fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result<(), Errno> {
@@ -146,7 +146,7 @@ fn refuse(key: IdKey, reason: RejectReason, data: &[u8], options: u32) -> Result
 /// # Safety
 /// If not null, `data` points to `len` bytes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)) };
         refuse(object.key, RejectReason::CONSUMER, &data, 0)?;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: u8) -> 
 /// # Safety
 /// If not null, `data` points to `len` bytes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn reject_ece(id: *mut CmId, data: *const c_void, len: u8) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, data) = unsafe { (find::<IdObject>(id)?, private_data(data, len)) };
         let ece = with(|parts| Ok(entry(parts.handler, object.key)?.ece))?;

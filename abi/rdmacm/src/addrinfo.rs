@@ -9,7 +9,7 @@ use crate::sys::*;
 use ibverbs::sys::QPT_UD;
 use parking_lot::Mutex;
 use rkey_kit::argument::store;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int};
 use std::net::SocketAddr;
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn getaddrinfo(
 /// # Safety
 /// The result must not be used afterwards.
 pub unsafe extern "C" fn freeaddrinfo(result: *mut Addrinfo) {
-    fence(|| {
+    c_call(|| {
         if RESULTS.lock().remove(&result.addr()) {
             // SAFETY: `to_c` made it from a box, and it was in the set, so it is freed only once.
             drop(unsafe { Box::from_raw(result.cast::<Found>()) });

@@ -15,7 +15,7 @@ use rkey_cm::address::ServiceId;
 use rkey_cm::manager::{Kind, ListenOn};
 use rkey_cm::wire::Transport;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -162,7 +162,7 @@ pub fn listen_at(object: &IdObject, backlog: c_int) -> Result<(), Errno> {
 /// # Safety
 /// `addr` is null or points to an address; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *mut libc::sockaddr) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, address) = unsafe { (find::<IdObject>(id)?, address::read(addr)?) };
         bind(object, address)?;
@@ -176,5 +176,5 @@ pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *mut libc::sockaddr) -> 
 /// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| listen_at(unsafe { find(id)? }, backlog).map(|()| 0))
+    c_call_or_minus_one(|| listen_at(unsafe { find(id)? }, backlog).map(|()| 0))
 }

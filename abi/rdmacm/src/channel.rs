@@ -12,7 +12,7 @@ use crate::hub::{ChannelKey, IdKey, PendingEvent};
 use crate::sys::EventChannel;
 use crate::unpolled;
 use rkey_kit::Errno;
-use rkey_kit::fence;
+use rkey_kit::c_call;
 use rkey_kit::object::{find, insert, remove};
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
@@ -123,7 +123,7 @@ pub unsafe fn find_channel<'a>(channel: *mut EventChannel) -> Result<&'a Channel
 
 /// `rdma_create_event_channel`.
 pub extern "C" fn create_event_channel() -> *mut EventChannel {
-    fence(new)
+    c_call(new)
 }
 
 /// `rdma_destroy_event_channel`.
@@ -132,5 +132,5 @@ pub extern "C" fn create_event_channel() -> *mut EventChannel {
 /// The channel must not be used afterwards.
 pub unsafe extern "C" fn destroy_event_channel(channel: *mut EventChannel) {
     // SAFETY: guaranteed by the caller.
-    fence(|| unsafe { destroy(channel) });
+    c_call(|| unsafe { destroy(channel) });
 }

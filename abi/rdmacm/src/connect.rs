@@ -16,7 +16,7 @@ use rkey_cm::manager::{self, QueuePair, Resolve};
 use rkey_cm::wire::{PrivateData, Req, SidrReq};
 use rkey_device::cm::{Parts, Why, random};
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 
 /// `EISCONN`.
@@ -211,7 +211,7 @@ fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Resul
 /// # Safety
 /// `param` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;
@@ -245,7 +245,7 @@ pub fn establish_now(key: IdKey) -> Result<(), Errno> {
 /// # Safety
 /// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let object = unsafe { find::<IdObject>(id)? };
         if !object.qp().is_null() {
@@ -280,7 +280,7 @@ fn end(parts: &mut Parts<'_, Hub>, key: IdKey) -> Result<bool, Errno> {
 /// # Safety
 /// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
 /// # Safety
 /// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn notify(id: *mut CmId, event: c_int) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let object = unsafe { find::<IdObject>(id)? };
         if event != COMM_EST {

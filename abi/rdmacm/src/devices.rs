@@ -6,7 +6,7 @@
 use crate::sys::Context;
 use crate::verbs;
 use parking_lot::Mutex;
-use rkey_kit::fence;
+use rkey_kit::c_call;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -22,7 +22,7 @@ static LISTS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 /// # Safety
 /// `count` is null or valid for writes.
 pub unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut Context {
-    fence(|| {
+    c_call(|| {
         let (context, _) = verbs::device()?;
         let list = Box::into_raw(Box::new([context, null_mut()])).cast::<*mut Context>();
         LISTS.lock().insert(list.expose_provenance());
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut Context {
 /// # Safety
 /// The list must not be used afterwards.
 pub unsafe extern "C" fn free_devices(list: *mut *mut Context) {
-    fence(|| {
+    c_call(|| {
         if LISTS.lock().remove(&list.addr()) {
             // SAFETY: `get_devices` made it from a box, and it was in the set, so it is freed only once.
             drop(unsafe { Box::from_raw(list.cast::<List>()) });

@@ -13,7 +13,7 @@ use crate::resolve::{find_route, resolve};
 use crate::sys::*;
 use rkey_kit::argument::{input, store};
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 
 /// The timeout for [`find_route`]. Every value but 0 has the same effect.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn create_ep(
     pd: *mut Pd,
     qp_init: *mut QpInitAttr,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         if id.is_null() {
             return Err(Errno::INVAL);
         }
@@ -117,7 +117,7 @@ unsafe fn destroy_all(id: *mut CmId) -> Result<(), Errno> {
 /// The identifier must not be used afterwards.
 pub unsafe extern "C" fn destroy_ep(id: *mut CmId) {
     // SAFETY: guaranteed by the caller.
-    rkey_kit::fence(|| unsafe { destroy_all(id) });
+    rkey_kit::c_call(|| unsafe { destroy_all(id) });
 }
 
 unsafe fn next_request(listener: &IdObject) -> Result<*mut CmId, Errno> {
@@ -159,7 +159,7 @@ unsafe fn next_request(listener: &IdObject) -> Result<*mut CmId, Errno> {
 /// # Safety
 /// `id` is null or valid for writes; the listener must not be destroyed during the call.
 pub unsafe extern "C" fn get_request(listen: *mut CmId, id: *mut *mut CmId) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         if id.is_null() {
             return Err(Errno::INVAL);
         }

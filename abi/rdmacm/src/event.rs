@@ -13,7 +13,7 @@ use crate::sys::*;
 use crate::unpolled;
 use rkey_kit::argument::store;
 use rkey_kit::object::{find, insert, remove};
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn get_cm_event(
     channel: *mut EventChannel,
     event: *mut *mut CmEvent,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         if event.is_null() {
             return Err(Errno::INVAL);
         }
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn get_cm_event(
 /// The event must not be used afterwards.
 pub unsafe extern "C" fn ack_cm_event(event: *mut CmEvent) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { ack(event) }.map(|()| 0))
+    c_call_or_minus_one(|| unsafe { ack(event) }.map(|()| 0))
 }
 
 /// `rdma_event_str`.

@@ -13,7 +13,7 @@ use crate::sys::*;
 use ibverbs::sys::{QPT_RC, QPT_UD};
 use rkey_kit::argument::store;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, caught, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one, caught};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn create_id(
     context: *mut c_void,
     space: rdma_port_space,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         if id.is_null() {
             return Err(Errno::INVAL);
         }
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn create_id(
 /// The identifier must not be used afterwards.
 pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { destroy(id) }.map(|()| 0))
+    c_call_or_minus_one(|| unsafe { destroy(id) }.map(|()| 0))
 }
 
 /// `rdma_migrate_id`.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
 /// Neither the identifier nor the channel may be destroyed during the call.
 pub unsafe extern "C" fn migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { migrate(find(id)?, channel) }.map(|()| 0))
+    c_call_or_minus_one(|| unsafe { migrate(find(id)?, channel) }.map(|()| 0))
 }
 
 /// `rdma_get_src_port`: returns our port in network byte order, or 0 if there is none.

@@ -12,7 +12,7 @@ use crate::sys::*;
 use rkey_device::threads;
 use rkey_kit::argument::store;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{CString, c_char, c_int};
 
 /// `RDMA_CM_EVENT_ADDRINFO_RESOLVED`.
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn resolve_addrinfo(
     service: *const c_char,
     hints: *const Addrinfo,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, wanted) = unsafe { (find::<IdObject>(id)?, addrinfo::wanted(hints)?) };
         if node.is_null() && service.is_null() && hints.is_null() {
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn resolve_addrinfo(
 /// # Safety
 /// `info` is null or valid for writes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn query_addrinfo(id: *mut CmId, info: *mut *mut Addrinfo) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let object = unsafe { find::<IdObject>(id) }?;
         if info.is_null() {
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn write_cm_event(
     status: c_int,
     arg: u64,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let object = unsafe { find::<IdObject>(id) }?;
         if event != CM_EVENT_USER {

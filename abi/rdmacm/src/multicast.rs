@@ -17,7 +17,7 @@ use ibverbs::sys::GlobalRoute;
 use rkey_device::cm::Parts;
 use rkey_kit::argument::input;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::net::Ipv4Addr;
 
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { join(id, addr, false, context) })
+    c_call_or_minus_one(|| unsafe { join(id, addr, false, context) })
 }
 
 /// `rdma_join_multicast_ex`.
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const NEEDED: u32 = CM_JOIN_MC_ATTR_ADDRESS | CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let attr = unsafe { input(attr.cast_const()) }?;
         if attr.comp_mask >= CM_JOIN_MC_ATTR_RESERVED {
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn join_multicast_ex(
 /// # Safety
 /// `addr` is null or points to an address; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn leave_multicast(id: *mut CmId, addr: *mut libc::sockaddr) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { leave(find(id)?, &Address::read(addr)?) }?;
         Ok(0)

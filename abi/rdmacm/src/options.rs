@@ -9,7 +9,7 @@ use crate::id::IdObject;
 use crate::sys::*;
 use rkey_kit::argument::{input, store};
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 
 /// The largest value of a timeout: 5 bits, for 4.096 µs * 2^31.
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn set_option(
 /// # Safety
 /// `ece` is null or valid; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, ece) = unsafe { (find::<IdObject>(id)?, input(ece)?) };
         if !object.qp().is_null() || ece.vendor_id == 0 || ece.comp_mask != 0 {
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn set_local_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
 /// # Safety
 /// `ece` is null or valid for writes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn get_remote_ece(id: *mut CmId, ece: *mut Ece) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let object = unsafe { find::<IdObject>(id)? };
         if !object.qp().is_null() || ece.is_null() {

@@ -11,7 +11,7 @@ use crate::verbs;
 use ibverbs::sys::*;
 use rkey_kit::argument::{input, output};
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -253,7 +253,7 @@ pub unsafe fn create_plain(
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { create_plain(find(id)?, pd, output(attr)?) }.map(|()| 0)
     })
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn create_qp(id: *mut CmId, pd: *mut Pd, attr: *mut QpInit
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { create(find(id)?, output(attr)?) }.map(|()| 0)
     })
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) ->
 /// # Safety
 /// The queue pair must not be used afterwards.
 pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
-    rkey_kit::fence(|| {
+    rkey_kit::c_call(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { destroy(find(id)?) };
         Ok(())
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
 /// # Safety
 /// `attr` and `mask` are null or valid for writes; the identifier must not be destroyed during the call.
 pub unsafe extern "C" fn init_qp_attr(id: *mut CmId, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, state, mask) = unsafe {
             let state = input(attr.cast_const())?.qp_state;

@@ -16,7 +16,7 @@ use rkey_cm::manager::PathOptions;
 use rkey_cm::wire::Mtu;
 use rkey_device::wire::{Wire, WirePath};
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn resolve_addr(
     destination: *mut libc::sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn resolve_addr(
 /// # Safety
 /// The identifier must not be destroyed during the call.
 pub unsafe extern "C" fn resolve_route(id: *mut CmId, timeout_ms: c_int) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let object = find::<IdObject>(id)?;

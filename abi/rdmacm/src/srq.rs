@@ -10,7 +10,7 @@ use crate::verbs;
 use ibverbs::sys::*;
 use rkey_kit::argument::output;
 use rkey_kit::object::find;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -80,7 +80,7 @@ pub unsafe fn destroy(object: &IdObject) {
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
 pub unsafe extern "C" fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let (object, attr) = unsafe { (find::<IdObject>(id)?, output(attr)?) };
         // SAFETY: all fields are numbers or pointers, which may be all zeros.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqIn
 /// # Safety
 /// See `ibverbs::object` for the rules of handles and attributes.
 pub unsafe extern "C" fn create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { create(find(id)?, output(attr)?) }.map(|()| 0)
     })
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) 
 /// # Safety
 /// The shared receive queue must not be used afterwards.
 pub unsafe extern "C" fn destroy_srq(id: *mut CmId) {
-    rkey_kit::fence(|| {
+    rkey_kit::c_call(|| {
         // SAFETY: guaranteed by the caller.
         unsafe { destroy(find(id)?) };
         Ok(())

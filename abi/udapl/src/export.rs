@@ -3,7 +3,7 @@
 use crate::ext;
 use crate::provider;
 use crate::sys::{ExtendedOp, Handle, Provider, ProviderInfo, Return, VaListTag};
-use rkey_kit::{caught, fence};
+use rkey_kit::{c_call, caught};
 use std::ffi::{CStr, c_char};
 
 /// libdat2 calls this when it opens the first IA of a name.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rkey_dat_provider(
     name: *const c_char,
     parameters: *const c_char,
 ) -> *const Provider {
-    fence(|| {
+    c_call(|| {
         rkey_kit::log::start();
         if name.is_null() || parameters.is_null() {
             return Err(rkey_kit::Errno::INVAL);

@@ -18,7 +18,7 @@ use crate::sys::{
 };
 use crate::va_list::Arguments;
 use crate::{ia_attr, ia_calls};
-use rkey_device::core::LocalKey;
+use rkey_device::core::LKey;
 use rkey_device::engine::{Route, Sge, UdAddress, Work};
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ unsafe fn result_segment(number: u32, triplet: *const LmrTriplet) -> Result<Segm
     segments.push(Sge {
         addr: triplet.virtual_address,
         len: 8,
-        key: LocalKey(triplet.lmr_context),
+        key: LKey(triplet.lmr_context),
     });
     Ok(segments)
 }

@@ -12,7 +12,7 @@ use crate::object::find;
 use crate::requests::RequestKind;
 use crate::sys::consts::*;
 use crate::sys::{DtoCookie, EpHandle, LmrTriplet, Return, RmrTriplet};
-use rkey_device::core::{Key, LocalKey, WireKey};
+use rkey_device::core::{Key, LKey, RKey};
 use rkey_device::engine::{SendFlags, Sge, Target, Work};
 use smallvec::SmallVec;
 
@@ -80,7 +80,7 @@ pub unsafe fn segments(count: Count, iov: *const LmrTriplet) -> Result<(Segments
         Sge {
             addr: triplet.virtual_address,
             len: triplet.segment_length,
-            key: LocalKey(triplet.lmr_context),
+            key: LKey(triplet.lmr_context),
         }
     });
     let segments = segments.collect();
@@ -92,7 +92,7 @@ pub unsafe fn segments(count: Count, iov: *const LmrTriplet) -> Result<(Segments
 pub fn target(remote: &RmrTriplet) -> Target {
     Target {
         addr: remote.virtual_address,
-        key: WireKey::Device(Key(remote.rmr_context)),
+        key: RKey::Device(Key(remote.rmr_context)),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::sys::{
 use parking_lot::Mutex;
 use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
-use rkey_device::core::{Access, Api, LocalKey, Rules, WindowId, WindowKind};
+use rkey_device::core::{Access, Api, LKey, Rules, WindowId, WindowKind};
 use rkey_device::engine::Work;
 use std::sync::{Arc, Weak};
 
@@ -158,7 +158,7 @@ fn post_bind(
     let unbind = triplet.segment_length == 0;
     let (range, region, key) = if unbind {
         let nothing = VaRange::new(0, 0).ok_or(Fail::INTERNAL)?;
-        (nothing, LocalKey(0), None)
+        (nothing, LKey(0), None)
     } else {
         let lmr = lmr.ok_or(Fail::handle(INVALID_HANDLE_LMR))?;
         if !Arc::ptr_eq(&lmr.pz, &rmr.pz) {

@@ -8,7 +8,7 @@
 use crate::context::ContextObject;
 use crate::object::find;
 use crate::sys::Context;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::{c_int, c_void};
 
 /// Implements every constructor of such an object: fails with `EOPNOTSUPP`, or `EINVAL` for an invalid context.
@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create(context: *mut Context, _attr: *mut c_void) -> *mut c_void {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         Err(Errno::OPNOTSUPP)
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn create(context: *mut Context, _attr: *mut c_void) -> *m
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query(context: *mut Context, _into: *mut c_void) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         Err(Errno::OPNOTSUPP)
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn query(context: *mut Context, _into: *mut c_void) -> c_i
 
 /// Implements every call on such an object: fails with `EOPNOTSUPP`. No such object exists, so the arguments are ignored.
 pub extern "C" fn use_object() -> c_int {
-    fence(|| Err(Errno::OPNOTSUPP))
+    c_call(|| Err(Errno::OPNOTSUPP))
 }
 
 /// `ibv_dm_export_dmabuf_fd`: returns -1, with `EOPNOTSUPP` in `errno`.

@@ -8,7 +8,7 @@ use crate::object::{find, input};
 use crate::pd::PdObject;
 use crate::sys::{Pd, Sge};
 use rkey_device::base::VaRange;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::{c_int, c_void};
 
 /// `ibv_advise_mr`: prefetches pages. `IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE` needs a region with local write.
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn advise_mr(
     const PREFETCH_WRITE: c_int = 1;
     const PREFETCH_NO_FAULT: c_int = 2;
     const FLUSH: u32 = 1;
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let pd = unsafe { find::<PdObject>(pd)? };
         if !(PREFETCH..=PREFETCH_NO_FAULT).contains(&advice) {

@@ -17,7 +17,7 @@ use rkey_device::Device;
 use rkey_device::engine::{Route, WirePeer};
 use rkey_device::wire::Wire;
 use rkey_kit::settings::LOCAL_ROUTES;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::fmt::Write as _;
@@ -136,7 +136,7 @@ fn allows_local_routes() -> bool {
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<PdObject>(pd)?, input(attr)?) };
         if attr.is_global == 0 && !allows_local_routes() {
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
 /// # Safety
 /// No other thread may use the address handle.
 pub unsafe extern "C" fn destroy_ah(ah: *mut Ah) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `remove` and `find` validate the handle; the object keeps its protection domain alive.
         unsafe {
             let object = remove::<AhObject>(ah)?;
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
     grh: *mut Grh,
     attr: *mut AhAttr,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` and `output` refuse null; the caller guarantees the rest;
         // the header need not be aligned.
         let (wc, attr) = unsafe {
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn resolve_eth_l2_from_gid(
     mac: *mut [u8; 6],
     vlan: *mut u16,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` and `check` validate the handle; `input` and `output` refuse null, the caller guarantees
         // the rest.
         let mac = unsafe {

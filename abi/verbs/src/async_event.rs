@@ -14,7 +14,7 @@ use crate::sys::{AsyncEvent, Context, Cq, Qp, Srq};
 use parking_lot::{Condvar, Mutex};
 use rkey_device::AsyncEvent as Event;
 use rkey_device::engine::{CqId, QpId, SrqId};
-use rkey_kit::{Errno, fence, fence_or_minus_one};
+use rkey_kit::{Errno, c_call, c_call_or_minus_one};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut Asyn
             }
         }
     };
-    fence_or_minus_one(body)
+    c_call_or_minus_one(body)
 }
 
 /// Adds to a counter of acknowledged events. Programs may read it; any thread may acknowledge.
@@ -216,7 +216,7 @@ pub(crate) unsafe fn completed(counter: *mut u32, count: u32) {
 /// # Safety
 /// `event` was filled in by [`get_async_event`].
 pub unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: the caller guarantees an event.
         let event = unsafe { input(event)? };
         // SAFETY: an object is destroyed only after this call, so its handle is live; `find` refuses others.

@@ -8,7 +8,7 @@ use crate::mr::{PAGE, reg_mr_iova2};
 use crate::object::{Object, find, insert, output, remove};
 use crate::pd::PdObject;
 use crate::sys::{Buf, Mr, Pd};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
@@ -47,7 +47,7 @@ impl Drop for BufObject {
 /// # Safety
 /// `buf` is null or writable.
 pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf) -> *mut c_void {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let into = unsafe {
             find::<PdObject>(pd)?;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn alloc_buf(pd: *mut Pd, size: usize, buf: *mut *mut Buf)
 /// # Safety
 /// The memory must not be in use, and no region may cover it.
 pub unsafe extern "C" fn free_buf(buf: *mut Buf) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `remove` validates the handle, and the caller guarantees that the memory is unused.
         drop(unsafe { remove::<BufObject>(buf)? });
         Ok(())
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn reg_buf_mr(
     length: usize,
     access: c_int,
 ) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `check` validates the handle.
         let region = unsafe {
             check(pd, buf, addr, length)?;

@@ -10,7 +10,7 @@ use crate::errno;
 use crate::object::{Object, Users, find, handle_of, insert, output, remove};
 use crate::sys::{CompChannel, Context, Cq};
 use rkey_device::Channel;
-use rkey_kit::{Errno, fence, fence_or_minus_one};
+use rkey_kit::{Errno, c_call, c_call_or_minus_one};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -46,7 +46,7 @@ impl ChannelObject {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let channel = object.device().create_channel().map_err(errno::from)?;
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut Comp
 /// # Safety
 /// No other thread may use the channel.
 pub unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ChannelObject>(channel)? }.users.none()?;
         // SAFETY: unused, as the caller guarantees.
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn get_cq_event(
             return Ok(0);
         }
     };
-    fence_or_minus_one(body)
+    c_call_or_minus_one(body)
 }
 
 /// `ibv_ack_cq_events`.
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn get_cq_event(
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: u32) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         // SAFETY: the completion queue is live.

@@ -8,7 +8,7 @@ use crate::object::{input, output};
 use crate::sys::{
     AhAttr, Gid, GlobalRoute, KernAhAttr, KernPathRec, KernQpAttr, QpAttr, QpCap, SaPathRec,
 };
-use rkey_kit::fence;
+use rkey_kit::c_call;
 
 fn ah_attr(kern: &KernAhAttr) -> AhAttr {
     AhAttr {
@@ -33,7 +33,7 @@ fn ah_attr(kern: &KernAhAttr) -> AhAttr {
 /// # Safety
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut AhAttr, from: *const KernAhAttr) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         unsafe { *output(to)? = ah_attr(input(from)?) };
         Ok(())
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn copy_ah_attr_from_kern(to: *mut AhAttr, from: *const Ke
 /// # Safety
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut QpAttr, from: *const KernQpAttr) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = QpAttr {
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn copy_qp_attr_from_kern(to: *mut QpAttr, from: *const Ke
 /// # Safety
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *const KernPathRec) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         let (to, kern) = unsafe { (output(to)?, input(from)?) };
         *to = SaPathRec {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn copy_path_rec_from_kern(to: *mut SaPathRec, from: *cons
 /// # Safety
 /// `to` and `from` are null or point to their structures.
 pub unsafe extern "C" fn copy_path_rec_to_kern(to: *mut KernPathRec, from: *const SaPathRec) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `output` and `input` refuse null; the caller guarantees the rest.
         let (to, path) = unsafe { (output(to)?, input(from)?) };
         *to = KernPathRec {

@@ -14,7 +14,7 @@ use crate::{errno, status};
 use rkey_device::DeviceError;
 use rkey_device::engine::{Completion, Stamped};
 use rkey_device::time;
-use rkey_kit::{Errno, Pool, contained, fence};
+use rkey_kit::{Errno, Pool, c_call, contained};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn create_cq(
     channel: *mut CompChannel,
     vector: c_int,
 ) -> *mut Cq {
-    fence(|| {
+    c_call(|| {
         let wanted = CqConfig {
             depth: u32::try_from(depth).map_err(|_| Errno::INVAL)?,
             cq_context,
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn create_cq(
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn resize_cq(cq: *mut Cq, depth: c_int) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         let depth = u32::try_from(depth)
@@ -236,7 +236,7 @@ fn wait_for_outstanding_sends(object: &CqObject, depth: usize) -> Result<(), Err
 /// # Safety
 /// No other thread may use the completion queue, except to acknowledge events.
 pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         object.users.none()?;
@@ -317,7 +317,7 @@ fn caught(poll: impl FnOnce() -> Result<usize, DeviceError>) -> Result<usize, Er
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<CqObject>(cq)? };
         if object.channel.is_null() {

@@ -8,7 +8,7 @@ use crate::object::input;
 use crate::sys::consts::*;
 use crate::sys::{Device, DeviceOps, VerbsDevice};
 use parking_lot::Mutex;
-use rkey_kit::{Errno, fence, fence_or_minus_one};
+use rkey_kit::{Errno, c_call, c_call_or_minus_one};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
@@ -87,7 +87,7 @@ fn new_list(devices: &[*mut Device]) -> *mut *mut Device {
 /// # Safety
 /// `count` is null or valid for writes.
 pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
-    fence(|| {
+    c_call(|| {
         rkey_kit::log::start();
         if !count.is_null() {
             // SAFETY: not null, so the caller guarantees that it is valid for writes.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device 
 /// # Safety
 /// `count` is null or valid for writes.
 pub unsafe extern "C" fn get_device_list_1_0(count: *mut c_int) -> *mut *mut Device {
-    fence(|| {
+    c_call(|| {
         if !count.is_null() {
             // SAFETY: not null, so the caller guarantees that it is valid for writes.
             unsafe { *count = 0 };
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn get_device_list_1_0(count: *mut c_int) -> *mut *mut Dev
 /// # Safety
 /// The list must not be used afterwards.
 pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
-    fence(|| {
+    c_call(|| {
         let mut lists = LISTS.lock();
         let Some(place) = lists.iter().position(|&known| known == list as usize) else {
             return Ok(()); // not ours, or already freed
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
-    fence(|| check(device).map(|()| NAME.as_ptr()))
+    c_call(|| check(device).map(|()| NAME.as_ptr()))
 }
 
 /// `ibv_get_device_index`: returns -1 if `device` is not ours.
@@ -198,5 +198,5 @@ pub unsafe extern "C" fn read_sysfs_file(
         }
         Ok(bytes.len() as c_int)
     };
-    fence_or_minus_one(read)
+    c_call_or_minus_one(read)
 }

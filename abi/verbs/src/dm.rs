@@ -11,7 +11,7 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{AllocDmAttr, Context, Dm, Mr, Pd};
 use rkey_device::core::Addressing;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn new_dm(
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr) -> *mut Dm {
     static NUMBERS: AtomicU32 = AtomicU32::new(1);
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr)
 /// # Safety
 /// No other thread may use the device memory.
 pub unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<DmObject>(dm)? };
         object.users.none()?;
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn memcpy_to_dm(
     from: *const c_void,
     len: usize,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let to = units_at(unsafe { find::<DmObject>(dm)? }, offset, len)?;
         // SAFETY: the target is ours and long enough; `copy` reports an unreadable source.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn memcpy_from_dm(
     offset: u64,
     len: usize,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let from = units_at(unsafe { find::<DmObject>(dm)? }, offset, len)?;
         // SAFETY: the source is ours and long enough; `copy` reports an unwritable target.
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: c_uint,
 ) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handles.
         let (object, memory) = unsafe { (find::<PdObject>(pd)?, find::<DmObject>(dm)?) };
         if access & ACCESS_ZERO_BASED == 0 || access & ACCESS_ON_DEMAND != 0 {
@@ -259,7 +259,7 @@ impl Drop for DmRef {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut Dm {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let device = unsafe { find::<ContextObject>(context)? }.device();
         let same = |dm: &DmObject| {
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn import_dm(context: *mut Context, handle: u32) -> *mut D
 /// # Safety
 /// No other thread may use the handle.
 pub unsafe extern "C" fn unimport_dm(dm: *mut Dm) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         if unsafe { find::<DmObject>(dm)? }.imported {
             // SAFETY: unused, as the caller guarantees.

@@ -6,7 +6,7 @@
 use crate::object::{find, input, output};
 use crate::qp::QpObject;
 use crate::sys::{Ece, Qp};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::c_int;
 
 /// `ibv_query_ece`: fails with `EOPNOTSUPP`, because there are no options.
@@ -14,7 +14,7 @@ use std::ffi::c_int;
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         unsafe {
             find::<QpObject>(qp)?;
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let ece = unsafe {
             find::<QpObject>(qp)?;

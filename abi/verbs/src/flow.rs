@@ -14,7 +14,7 @@ use crate::port::PORT;
 use crate::qp::QpObject;
 use crate::sys::{Context, Flow as FlowHead, FlowAttr, Qp};
 use rkey_device::engine::Flow;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -201,7 +201,7 @@ unsafe fn layers(attr: &FlowAttr) -> Result<Vec<u8>, Errno> {
 pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut FlowHead {
     const NORMAL: c_int = 0;
     const ALL_DEFAULT: c_int = 1;
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
         if attr.comp_mask != 0 || u32::from(attr.port) != PORT {
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut FlowAttr) -> *mut F
 /// # Safety
 /// No other thread may use the rule.
 pub unsafe extern "C" fn destroy_flow(flow: *mut FlowHead) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` and `remove` validate the handles; a queue pair is not destroyed while it has rules.
         unsafe {
             let object = find::<FlowObject>(flow)?;

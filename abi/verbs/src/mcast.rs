@@ -10,7 +10,7 @@ use crate::modify::Service;
 use crate::object::{find, input};
 use crate::qp::QpObject;
 use crate::sys::{Gid, Qp};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::c_int;
 
 /// Finds a datagram queue pair and reads the address of a group.
@@ -34,7 +34,7 @@ unsafe fn find_both<'a>(
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn attach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u16) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: guaranteed by the caller.
         let (object, group) = unsafe { find_both(qp, gid)? };
         object.qp.join(group).map_err(errno::from)?;
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn attach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn detach_mcast(qp: *mut Qp, gid: *const [u8; 16], _lid: u16) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: guaranteed by the caller.
         let (object, group) = unsafe { find_both(qp, gid)? };
         if object.qp.leave(group).map_err(errno::from)? {

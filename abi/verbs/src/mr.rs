@@ -14,7 +14,7 @@ use rkey_device::Device;
 use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Region, RegionSpec, Rules};
 use rkey_kinds::file::{self, FileMemory};
-use rkey_kit::{Errno, Spares, fence};
+use rkey_kit::{Errno, Spares, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let wanted = Registration {
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         if length == 0 || offset.checked_add(length as u64).is_none() {
@@ -352,7 +352,7 @@ fn of_file(error: std::io::Error) -> Errno {
 /// # Safety
 /// No other thread may use the region.
 pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<MrObject>(mr)? };
         if object.imported {
@@ -415,7 +415,7 @@ pub(crate) fn find_by_key(pd: &PdObject, lkey: u32) -> Result<Advised, Errno> {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let device = object.context()?.device();
@@ -437,7 +437,7 @@ pub unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let device = object.context()?.device();
@@ -475,7 +475,7 @@ pub unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
 /// # Safety
 /// No other thread may use the handle.
 pub unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         if unsafe { find::<MrObject>(mr)? }.imported {
             // SAFETY: unused, as the caller guarantees.

@@ -8,7 +8,7 @@ use crate::mr::{reg_dmabuf_mr, reg_mr_iova2};
 use crate::object::input;
 use crate::sys::consts::*;
 use crate::sys::{Mr, MrInitAttr, MrInitAttrBuf, Pd};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 
 /// The fields that this library supports.
 const KNOWN: u64 =
@@ -57,7 +57,7 @@ fn source(attr: &MrInitAttr) -> Result<Source, Errno> {
 /// # Safety
 /// The memory stays valid until the region is deregistered; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn reg_mr_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
-    fence(|| {
+    c_call(|| {
         let with_buf = attr.cast::<MrInitAttrBuf>();
         // SAFETY: `input` refuses null; the caller guarantees the rest.
         let attr = unsafe { input(attr)? };

@@ -11,9 +11,9 @@ use crate::sys::consts::*;
 use crate::sys::{Context, Mr, Mw, MwBind, MwBindInfo, Pd, Qp};
 use crate::{errno, flags};
 use rkey_device::base::VaRange;
-use rkey_device::core::{Key, LocalKey, Rules, WindowId, WindowKind};
+use rkey_device::core::{Key, LKey, Rules, WindowId, WindowKind};
 use rkey_device::engine::{SendRequest, Work};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -50,7 +50,7 @@ impl MwObject {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         let kind = match mw_type {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_int) -> *mut Mw {
 /// # Safety
 /// No other thread may use the window.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<MwObject>(mw)? };
         object
@@ -117,12 +117,12 @@ pub unsafe fn bind_work(
         if info.length != 0 {
             return Err(Errno::INVAL);
         }
-        LocalKey(0)
+        LKey(0)
     } else {
         // SAFETY: `find` validates the handle.
         let mr = unsafe { find::<crate::mr::MrObject>(info.mr.cast_const().cast::<Mr>())? };
         // SAFETY: the region is live.
-        LocalKey(unsafe { (*mr.c()).lkey })
+        LKey(unsafe { (*mr.c()).lkey })
     };
     Ok(Work::Bind {
         window: window.window,
@@ -141,7 +141,7 @@ pub unsafe fn bind_work(
 /// # Safety
 /// No other thread may use the window; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handles; `input` refuses null; the caller guarantees the rest.
         let (qp, window, bind) =
             unsafe { (find::<QpObject>(qp)?, find::<MwObject>(mw)?, input(bind)?) };

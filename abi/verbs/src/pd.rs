@@ -8,7 +8,7 @@ use crate::errno;
 use crate::object::{Object, Users, find, find_or_null, handle_of, input, insert, remove};
 use crate::sys::{Context, ParentDomainInitAttr, Pd, Td, TdInitAttr};
 use rkey_device::core::DomainId;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -73,7 +73,7 @@ fn new_pd(context: *mut Context, domain: DomainId, kind: Kind) -> Result<*mut Pd
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let domain = object.device().create_domain().map_err(errno::from)?;
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
 /// # Safety
 /// No other thread may use the domain.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         object.users.none()?;
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ParentDomainInitAttr,
 ) -> *mut Pd {
     const KNOWN: u32 = 3;
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` and `find_or_null` validate the handles; `input` refuses null, the caller guarantees the
         // rest.
         let (attr, pd, thread) = unsafe {
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut Pd {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<ContextObject>(context)? };
         let same = |pd: &PdObject| {
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut P
 /// # Safety
 /// No other thread may use the handle.
 pub unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<PdObject>(pd)? };
         if matches!(object.kind, Kind::Imported) {
@@ -220,7 +220,7 @@ rkey_kit::object!(TdObject, c: Td, 1 << 16);
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) -> *mut Td {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) 
 /// # Safety
 /// No other thread may use the domain.
 pub unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<TdObject>(td)? }.users.none()?;
         // SAFETY: unused, as the caller guarantees.

@@ -12,11 +12,11 @@ use crate::srq::SrqObject;
 use crate::sys::consts::*;
 use crate::sys::{Ah, Qp, RecvWr, SendWr, Srq};
 use crate::{errno, flags};
-use rkey_device::core::{Key, LocalKey, WireKey};
+use rkey_device::core::{Key, LKey, RKey};
 use rkey_device::engine::{
     RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,
 };
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
@@ -59,7 +59,7 @@ fn store_bad<W>(bad: *mut *mut W, which: *mut W) {
 /// # Safety
 /// `wr` is null or a list of valid work requests; `bad` is null or writable.
 pub unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| store_bad(bad, wr))?;
         post_list(wr, bad, |wr| wr.next, |wr, more| post_one(object, wr, more))
@@ -143,7 +143,7 @@ fn with_sges<R>(
     let mut few = [Sge {
         addr: 0,
         len: 0,
-        key: LocalKey(0),
+        key: LKey(0),
     }; FEW];
     for (index, place) in few.iter_mut().enumerate().take(count) {
         *place = entry(index);
@@ -156,7 +156,7 @@ fn sge(element: crate::sys::Sge) -> Sge {
     Sge {
         addr: element.addr,
         len: element.length,
-        key: LocalKey(element.lkey),
+        key: LKey(element.lkey),
     }
 }
 
@@ -241,7 +241,7 @@ pub const fn shared_queue(number: u32) -> UdAddress {
 pub const fn target(addr: u64, rkey: u32) -> Target {
     Target {
         addr,
-        key: WireKey::Device(Key(rkey)),
+        key: RKey::Device(Key(rkey)),
     }
 }
 
@@ -338,7 +338,7 @@ fn bind(wr: &SendWr) -> Result<Work, Errno> {
 /// # Safety
 /// `wr` is null or a list of valid work requests; `bad` is null or writable.
 pub unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp) }.inspect_err(|_| store_bad(bad, wr))?;
         post_list(
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn post_srq_recv(
     wr: *mut RecvWr,
     bad: *mut *mut RecvWr,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<SrqObject>(srq) }.inspect_err(|_| store_bad(bad, wr))?;
         post_recvs(&object.srq, object.max_sge, wr, bad)

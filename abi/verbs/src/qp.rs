@@ -20,7 +20,7 @@ use crate::{errno, flags, wq};
 use parking_lot::Mutex;
 use rkey_device::QpOptions;
 use rkey_device::engine::QpState;
-use rkey_kit::{Errno, Pool, fence};
+use rkey_kit::{Errno, Pool, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -282,7 +282,7 @@ impl NewQp {
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `output` refuses null; the caller guarantees the rest.
         unsafe {
             let attr = output(attr)?;
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Q
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
@@ -355,7 +355,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Safety
 /// No other thread may modify the queue pair; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<QpObject>(qp)?, input(attr)?) };
         let mask = modify::counted(object.service, mask as u32);
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn query_qp(
     _mask: c_int,
     init_attr: *mut QpInitAttr,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let (object, attr, init_attr) =
             unsafe { (find::<QpObject>(qp)?, output(attr)?, output(init_attr)?) };
@@ -482,7 +482,7 @@ pub unsafe extern "C" fn query_qp(
 /// # Safety
 /// No other thread may use the queue pair, except to acknowledge events.
 pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp)? };
         // Multicast groups must be detached and flow rules destroyed first.
@@ -528,7 +528,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<QpObject>(qp)? };
         Ok(if object.builder.is_some() {

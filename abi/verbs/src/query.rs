@@ -12,7 +12,7 @@ use crate::sys::{
     PciAtomicCaps, PerTransportCaps, PortAttr, RssCaps, TmCaps, TsoCaps, ValuesEx,
 };
 use crate::{cq_cursor, gid, wq};
-use rkey_kit::{Errno, fence, fence_or_minus_one};
+use rkey_kit::{Errno, c_call, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 
 /// A limit as an attribute field, at most `INT_MAX`.
@@ -84,7 +84,7 @@ fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let context = unsafe { find::<ContextObject>(context)? };
         // SAFETY: the caller guarantees that it is writable.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn query_device_ex(
     attr: *mut DeviceAttrEx,
     size: usize,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let context = unsafe { find::<ContextObject>(context)? };
         if !input_mask.is_null() {
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn query_port_ex(
     attr: *mut PortAttr,
     size: usize,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let context = unsafe { find::<ContextObject>(context)? };
         if u32::from(port) != PORT || attr.is_null() {
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn query_gid(
         *unsafe { output(gid)? } = gid::get(index).map_or([0; 16], |entry| entry.gid.0);
         Ok(0)
     };
-    fence_or_minus_one(body)
+    c_call_or_minus_one(body)
 }
 
 /// `ibv_query_gid_type`, numbered as in sysfs: 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn query_gid_type(
         *unsafe { output(gid_type)? } = c_int::from(gid::get(index as usize).is_some());
         Ok(0)
     };
-    fence_or_minus_one(body)
+    c_call_or_minus_one(body)
 }
 
 fn gid_entry(index: usize, entry: gid::Entry) -> GidEntry {
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn query_gid_ex(
     flags: u32,
     size: usize,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if port != PORT || flags != 0 || index as usize >= gid::TABLE_LEN || entry.is_null() {
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn query_gid_table(
     flags: u32,
     size: usize,
 ) -> isize {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         if flags != 0 || (entries.is_null() && max > 0) || size == 0 {
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn query_pkey(
         *unsafe { output(pkey)? } = port::PKEY.to_be();
         Ok(0)
     };
-    fence_or_minus_one(body)
+    c_call_or_minus_one(body)
 }
 
 /// `ibv_get_pkey_index`: returns -1 if the key is not in the table.
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn get_pkey_index(context: *mut Context, port: u8, pkey: u
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesEx) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<ContextObject>(context)? };
         // SAFETY: the caller guarantees valid values.
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn query_port_speed(
     number: u32,
     speed: *mut u64,
 ) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let speed = unsafe {
             find::<ContextObject>(context)?;

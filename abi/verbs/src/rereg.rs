@@ -12,7 +12,7 @@ use crate::sys::{Mr, Pd};
 use crate::{errno, flags};
 use rkey_device::base::VaRange;
 use rkey_device::core::{Addressing, Change, Rules};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::{c_int, c_void};
 
 /// The new registration. Fields that the program does not change have their current values.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rereg_mr(
     access: c_int,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    if fence(|| unsafe { change(mr, what as u32, pd, addr, length, access as u32) }) == 0 {
+    if c_call(|| unsafe { change(mr, what as u32, pd, addr, length, access as u32) }) == 0 {
         0
     } else {
         REREG_MR_ERR_INPUT

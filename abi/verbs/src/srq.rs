@@ -12,7 +12,7 @@ use crate::pd::PdObject;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, Xrcd};
 use crate::xrc::XrcdObject;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
@@ -125,7 +125,7 @@ unsafe fn create(
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         unsafe {
             let (object, attr) = (find::<PdObject>(pd)?, output(attr)?);
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn create_srq_ex(
     context: *mut Context,
     attr: *mut SrqInitAttrEx,
 ) -> *mut Srq {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let attr = unsafe {
             find::<ContextObject>(context)?;
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn create_srq_ex(
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, input(attr)?) };
         let mask = mask as u32;
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn modify_srq(srq: *mut Srq, attr: *mut SrqAttr, mask: c_i
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<SrqObject>(srq)?, output(attr)?) };
         let (max_wr, srq_limit, _) = object.srq.query().map_err(errno::from)?;
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn query_srq(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
 /// # Safety
 /// No other thread may use the queue, except to acknowledge events.
 pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<SrqObject>(srq)? };
         object.users.none()?;

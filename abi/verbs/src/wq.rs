@@ -19,7 +19,7 @@ use crate::sys::{
 use rkey_device::engine::KEY_LEN;
 use rkey_device::engine::{HashFields, QpType, WqState};
 use rkey_device::{Cq, QpOptions, Srq};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
@@ -50,7 +50,7 @@ rkey_kit::object!(WqObject, c: Wq, 1 << 14);
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr) -> *mut Wq {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handles; `input` refuses null; the caller guarantees the rest.
         let (object, attr, pd, cq) = unsafe {
             let attr = input(attr)?;
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn create_wq(context: *mut Context, attr: *mut WqInitAttr)
 /// # Safety
 /// No other thread may modify the queue; see [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<WqObject>(wq)?, input(attr)?) };
         // SAFETY: a live queue that no other thread modifies.
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn modify_wq(wq: *mut Wq, attr: *mut WqAttr) -> c_int {
 /// # Safety
 /// `wr` is null or a list of valid work requests; `bad` is null or writable.
 unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         let object = unsafe { find::<WqObject>(wq)? };
         // SAFETY: the queue is live.
@@ -160,7 +160,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, wr: *mut RecvWr, bad: *mut *mut Recv
 /// # Safety
 /// No other thread may use the queue.
 pub unsafe extern "C" fn destroy_wq(wq: *mut Wq) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` and `remove` validate the handles; the queue keeps its domain and completion queue alive.
         unsafe {
             find::<WqObject>(wq)?.users.none()?;
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn create_table(
     context: *mut Context,
     attr: *mut RwqIndTableInitAttr,
 ) -> *mut RwqIndTable {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         let len = 1u32
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn create_table(
 /// # Safety
 /// No other thread may use the table.
 pub unsafe extern "C" fn destroy_table(table: *mut RwqIndTable) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` and `remove` validate the handles; the table keeps its queues alive.
         unsafe {
             find::<TableObject>(table)?.users.none()?;

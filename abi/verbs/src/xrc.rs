@@ -20,7 +20,7 @@ use crate::sys::{
 use rkey_device::core::DomainId;
 use rkey_device::engine::{QpType, XrcdId};
 use rkey_device::{Cq, Device, QpOptions};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl XrcdObject {
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn open_xrcd(context: *mut Context, attr: *mut XrcdInitAttr) -> *mut Xrcd {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         if attr.comp_mask != (XRCD_INIT_ATTR_FD | XRCD_INIT_ATTR_OFLAGS)
@@ -129,7 +129,7 @@ fn new_domain(device: &Device, file: Option<(u64, u64)>) -> Result<Domain, Errno
 /// # Safety
 /// No other thread may use the domain.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle.
         unsafe { find::<XrcdObject>(xrcd)? }.users.none()?;
         // SAFETY: unused, as the caller guarantees.
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
     const DOMAIN: u32 = 2;
     const CONTEXT: u32 = 4;
     const TYPE: u32 = 8;
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         let (object, attr) = unsafe { (find::<ContextObject>(context)?, input(attr)?) };
         let needed = NUMBER | DOMAIN | TYPE;
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
 /// # Safety
 /// See [`crate::object`] for the rules of handles and output.
 pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
         let (object, number) = unsafe { (find::<SrqObject>(srq)?, output(number)?) };
         *number = object.number().ok_or(Errno::OPNOTSUPP)?;

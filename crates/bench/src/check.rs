@@ -5,7 +5,7 @@ use super::measure::each;
 use anyhow::{Context, Result};
 use rkey_device::base::VaRange;
 use rkey_device::core::{
-    Access, Accessor, DomainId, Limits, Operation, Protection, Region, RegionSpec, Secrets, WireKey,
+    Access, Accessor, DomainId, Limits, Operation, Protection, RKey, Region, RegionSpec, Secrets,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -66,7 +66,7 @@ pub(super) fn check(table: &Table, scattered: bool, count: u64) -> Result<f64> {
     let mut at = table.regions.len() / 2;
     let start = Instant::now();
     for _ in 0..count {
-        let key = WireKey::Device(table.regions[at].key);
+        let key = RKey::Device(table.regions[at].key);
         let address = BASE + at as u64 * PAGE + 64;
         let lease = table
             .protection

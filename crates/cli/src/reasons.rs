@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use rkey::{Access, Denial, Key, WindowKind};
 use rkey_device::base::VaRange;
 use rkey_device::core::{
-    Accessor, Addressing, Api, Attempt, BindRegion, BindRequest, DomainId, Limits, LocalKey,
-    LocalUse, NamedKey, Operation, Protection, Region, RegionSpec, Rules, Secrets, WireKey,
+    Accessor, Addressing, Api, Attempt, BindRegion, BindRequest, DomainId, LKey, Limits, LocalUse,
+    NamedKey, Operation, Protection, RKey, Region, RegionSpec, Rules, Secrets,
 };
 
 /// The memory of the examples. It is never accessed.
@@ -69,7 +69,7 @@ impl Table {
 
     /// Makes a peer's request, which must be denied.
     fn ask(&mut self, key: Key, addr: u64, len: u64, operation: Operation) -> Result<()> {
-        let (who, key) = (self.accessor(), WireKey::Device(key));
+        let (who, key) = (self.accessor(), RKey::Device(key));
         let answer = self.table.check_remote(&who, key, addr, len, operation);
         let denial = answer
             .err()
@@ -93,7 +93,7 @@ impl Table {
         );
         self.write(deregistered.key, BASE, 16)?;
         self.write(Key(region.local_key.0), BASE, 16)?;
-        let key = LocalKey(region.key.0);
+        let key = LKey(region.key.0);
         let local = self
             .table
             .check_local(self.domain, key, BASE, 16, LocalUse::Send);
@@ -122,7 +122,7 @@ impl Table {
         self.write(of_one_qp.key, BASE, 16)?;
         // The region is deregistered while an access is in progress.
         let busy = self.register(|_| {})?;
-        let (who, key) = (self.accessor(), WireKey::Device(busy.key));
+        let (who, key) = (self.accessor(), RKey::Device(busy.key));
         let grant = self
             .table
             .check_remote(&who, key, BASE, 16, Operation::Read);
@@ -193,7 +193,7 @@ impl Table {
     /// Denials that the table does not issue.
     fn others(&mut self) -> Result<()> {
         let region = self.register(|_| {})?;
-        let (who, key) = (self.accessor(), WireKey::Device(region.key));
+        let (who, key) = (self.accessor(), RKey::Device(region.key));
         let granted = Access::REMOTE_READ;
         let by_qp =
             Denial::by_queue_pair(&who, key, BASE, 16, Operation::Write, granted, Api::Native);
@@ -215,17 +215,12 @@ mod tests {
     /// The names of all reasons except those of newer versions. A new reason needs a new mistake in this file.
     fn all_names() -> BTreeSet<&'static str> {
         // The reasons of all wire codes that this version knows.
-        let mut wire = Denial::withheld(
-            Attempt::Remote(Operation::Write),
-            WireKey::Requested(1),
-            1,
-            1,
-        )
-        .to_wire();
+        let mut wire =
+            Denial::withheld(Attempt::Remote(Operation::Write), RKey::Requested(1), 1, 1).encode();
         let mut names = BTreeSet::new();
         for code in 1..=u8::MAX {
             wire[2] = code;
-            let reason = Denial::from_wire(&wire).reason;
+            let reason = Denial::decode(&wire).reason;
             if !matches!(reason, Reason::Other(_)) {
                 names.insert(reason.name());
             }

@@ -70,7 +70,7 @@ fn main() {
             peer: None,
         };
         let check = |(region, start): &(Region, u64)| {
-            let key = WireKey::Device(black_box(region.key));
+            let key = RKey::Device(black_box(region.key));
             let grant = table.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
             black_box(grant.is_ok_and(|grant| black_box(grant.single()).is_some()));
         };
@@ -87,7 +87,7 @@ fn main() {
         });
         let section = table.section().expect("the first");
         let check_in_section = |(region, start): &(Region, u64)| {
-            let key = WireKey::Device(black_box(region.key));
+            let key = RKey::Device(black_box(region.key));
             let grant = section.check_remote(&who, key, black_box(start + 64), 8, Operation::Write);
             black_box(grant.is_ok_and(|grant| black_box(grant.single()).is_some()));
         };
@@ -111,7 +111,7 @@ fn main() {
         let asked = register(live, Some(77)).map_or(0, |_| 77);
         let requested = measure(|count| {
             for _ in 0..count {
-                let key = WireKey::Requested(black_box(asked));
+                let key = RKey::Requested(black_box(asked));
                 let addr = 0x7f00_0000_0000 + u64::from(live) * SIZE;
                 black_box(
                     table

@@ -135,7 +135,7 @@ impl Api {
         }
     }
 
-    /// Every API. The index in this list is the API's code in [`crate::Denial::to_wire`].
+    /// Every API. The index in this list is the API's code in [`crate::Denial::encode`].
     pub const ALL: [Self; 4] = [Self::Native, Self::Verbs, Self::Libfabric, Self::Udapl];
 
     /// `access` as this API writes it; "nothing" for the empty set.

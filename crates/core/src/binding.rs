@@ -14,7 +14,7 @@ use crate::table::{Protection, Registry, reached};
 use crate::window::{Bound, KeySlot, WindowRecord};
 use crate::{
     Access, Accessor, BindError, BindRegion, BindRequest, CoreError, Denial, DomainId, Key, Limit,
-    Limits, Reason, RegionId, SlotNow, Window, WindowId, WindowKind, WireKey,
+    Limits, RKey, Reason, RegionId, SlotNow, Window, WindowId, WindowKind,
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::State;
@@ -220,7 +220,7 @@ impl Protection {
     pub fn invalidate(&self, key: Key, who: &Accessor, remote: bool) -> Result<(), Box<Denial>> {
         let request = Request {
             attempt: Attempt::Invalidate { remote },
-            key: NamedKey::Remote(WireKey::Device(key)),
+            key: NamedKey::Remote(RKey::Device(key)),
             addr: 0,
             len: 0,
             domain: who.domain,

@@ -19,8 +19,8 @@ use crate::state::RegionEvent;
 use crate::sync::Ordering;
 use crate::table::Protection;
 use crate::{
-    Access, Accessor, Denial, DomainId, Key, LocalKey, LocalUse, Operation, Reason, RegionId,
-    SlotNow, WireKey,
+    Access, Accessor, Denial, DomainId, Key, LKey, LocalUse, Operation, RKey, Reason, RegionId,
+    SlotNow,
 };
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Slab, State};
@@ -34,7 +34,7 @@ impl Protection {
     pub fn check_remote(
         &self,
         who: &Accessor,
-        key: WireKey,
+        key: RKey,
         addr: u64,
         len: u64,
         want: Operation,
@@ -43,7 +43,7 @@ impl Protection {
         if len == 0 {
             return Ok(Grant::NOTHING);
         }
-        if let WireKey::Device(device) = key
+        if let RKey::Device(device) = key
             && let Some(pin) = self.pin_found(&self.slots, || self.keys.remote.find(device.0))
         {
             return self.check_entry(pin, &request, want.needs(), want.alignment());
@@ -59,7 +59,7 @@ impl Protection {
     pub fn check_local(
         &self,
         domain: DomainId,
-        key: LocalKey,
+        key: LKey,
         addr: u64,
         len: u64,
         want: LocalUse,
@@ -266,8 +266,8 @@ impl Protection {
             return Err(self.refuse(request, Reason::UnknownKey));
         };
         let device = match key {
-            WireKey::Device(device) => device,
-            WireKey::Requested(requested) => {
+            RKey::Device(device) => device,
+            RKey::Requested(requested) => {
                 let find = || self.requested.find(request.domain, requested);
                 if let Some(pin) = self.pin_found(&self.slots, find) {
                     return self.check_entry(pin, request, want.needs(), want.alignment());

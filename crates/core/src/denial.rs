@@ -1,13 +1,12 @@
 //! A denial, as a value: the attempt, its key and range, and the reason.
 //!
-//! Both sides of a connection can print it: the owner has it, and [`Denial::to_wire`] is small enough to travel inside
+//! Both sides of a connection can print it: the owner has it, and [`Denial::encode`] is small enough to travel inside
 //! the NAK. It says what the holder of the key needs to know to fix the mistake, and nothing about other memory: an
 //! unknown or stale key discloses no address, length or right of the object that is now in its slot. The sentence is
 //! [`Denial`]'s `Display`; the advice is `explain`.
 
 use crate::{
-    Access, Accessor, Api, DomainId, Key, LocalKey, LocalUse, Operation, RegionId, WindowKind,
-    WireKey,
+    Access, Accessor, Api, DomainId, Key, LKey, LocalUse, Operation, RKey, RegionId, WindowKind,
 };
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
@@ -32,9 +31,9 @@ pub enum Attempt {
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum NamedKey {
     /// A remote key, as it was received.
-    Remote(WireKey),
+    Remote(RKey),
     /// A local key.
-    Local(LocalKey),
+    Local(LKey),
     /// No key: the owner named the region by its handle.
     Region(RegionId),
 }
@@ -175,7 +174,7 @@ impl Denial {
     #[cold]
     pub fn by_queue_pair(
         who: &Accessor,
-        key: WireKey,
+        key: RKey,
         addr: u64,
         len: u64,
         want: Operation,
@@ -211,7 +210,7 @@ impl Denial {
     /// A denial that contains only the request.
     #[must_use]
     #[cold]
-    pub fn withheld(attempt: Attempt, key: WireKey, addr: u64, len: u64) -> Self {
+    pub fn withheld(attempt: Attempt, key: RKey, addr: u64, len: u64) -> Self {
         Self {
             attempt,
             key: NamedKey::Remote(key),
@@ -253,13 +252,7 @@ pub(crate) struct Request {
 
 impl Request {
     #[inline]
-    pub(crate) fn remote(
-        who: &Accessor,
-        key: WireKey,
-        addr: u64,
-        len: u64,
-        want: Operation,
-    ) -> Self {
+    pub(crate) fn remote(who: &Accessor, key: RKey, addr: u64, len: u64, want: Operation) -> Self {
         let (attempt, key) = (Attempt::Remote(want), NamedKey::Remote(key));
         Self {
             attempt,
@@ -307,8 +300,8 @@ impl Request {
     }
 }
 
-/// The length of [`Denial::to_wire`], in bytes.
-pub const WIRE_LEN: usize = 48;
+/// The length of [`Denial::encode`], in bytes.
+pub const DENIAL_LEN: usize = 48;
 
 /// The compact form, little endian: attempt, kind of key, reason, detail (a byte each), a number, key, address,
 /// length, and two more numbers that depend on the reason. The kind's byte also has [`Denial::window`] in bit 4 and
@@ -322,10 +315,10 @@ struct Wire {
 impl Denial {
     /// The compact form that travels to the peer. It omits the requester, because that is the peer itself.
     #[must_use]
-    pub fn to_wire(&self) -> [u8; WIRE_LEN] {
+    pub fn encode(&self) -> [u8; DENIAL_LEN] {
         let (kind, key) = match self.key {
-            NamedKey::Remote(WireKey::Device(key)) => (0, u64::from(key.0)),
-            NamedKey::Remote(WireKey::Requested(key)) => (1, key),
+            NamedKey::Remote(RKey::Device(key)) => (0, u64::from(key.0)),
+            NamedKey::Remote(RKey::Requested(key)) => (1, key),
             NamedKey::Local(key) => (2, u64::from(key.0)),
             NamedKey::Region(id) => (3, id.to_bits()),
         };
@@ -339,17 +332,17 @@ impl Denial {
         .to_bytes()
     }
 
-    /// Reads [`Self::to_wire`]. Accepts any bytes: a value that is unknown to this version becomes `Other`.
+    /// Reads [`Self::encode`]. Accepts any bytes: a value that is unknown to this version becomes `Other`.
     #[must_use]
-    pub fn from_wire(bytes: &[u8; WIRE_LEN]) -> Self {
+    pub fn decode(bytes: &[u8; DENIAL_LEN]) -> Self {
         let wire = Wire::from_bytes(bytes);
         let [attempt, kind, reason, detail] = wire.codes;
         let [key, addr, len, x, y] = wire.numbers;
         let key = match kind & 0xf {
-            0 => NamedKey::Remote(WireKey::Device(Key(key as u32))),
-            2 => NamedKey::Local(LocalKey(key as u32)),
+            0 => NamedKey::Remote(RKey::Device(Key(key as u32))),
+            2 => NamedKey::Local(LKey(key as u32)),
             3 => NamedKey::Region(RegionId::from_bits(key)),
-            _ => NamedKey::Remote(WireKey::Requested(key)),
+            _ => NamedKey::Remote(RKey::Requested(key)),
         };
         Self {
             attempt: Attempt::from_code(attempt),
@@ -369,8 +362,8 @@ impl Denial {
 }
 
 impl Wire {
-    fn to_bytes(&self) -> [u8; WIRE_LEN] {
-        let mut bytes = [0; WIRE_LEN];
+    fn to_bytes(&self) -> [u8; DENIAL_LEN] {
+        let mut bytes = [0; DENIAL_LEN];
         bytes[..4].copy_from_slice(&self.codes);
         bytes[4..8].copy_from_slice(&self.small.to_le_bytes());
         for (place, number) in bytes[8..].chunks_exact_mut(8).zip(self.numbers) {
@@ -379,7 +372,7 @@ impl Wire {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; WIRE_LEN]) -> Self {
+    fn from_bytes(bytes: &[u8; DENIAL_LEN]) -> Self {
         let mut codes = [0; 4];
         codes.copy_from_slice(&bytes[..4]);
         let mut small = [0; 4];

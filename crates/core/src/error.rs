@@ -2,9 +2,7 @@
 //!
 //! A refused access is not one of these: it is a [`crate::Denial`].
 
-use crate::{
-    Access, DomainChildren, DomainId, Key, Limit, LocalKey, RegionId, WindowId, WindowKind,
-};
+use crate::{Access, DomainChildren, DomainId, Key, LKey, Limit, RegionId, WindowId, WindowKind};
 use rkey_base::range::VaRange;
 use thiserror::Error;
 
@@ -110,7 +108,7 @@ pub enum BindError {
     NoSuchWindow(WindowId),
     /// The local key names no registered region.
     #[error("{0} names no registered region")]
-    NoSuchRegion(LocalKey),
+    NoSuchRegion(LKey),
     /// The handle names no registered region.
     #[error("{0} is not registered")]
     RegionGone(RegionId),

@@ -5,8 +5,8 @@
 
 use crate::wording::{Channel, InWords, capital, with_article};
 use crate::{
-    Access, Api, Attempt, Denial, DomainId, LocalUse, NamedKey, Operation, Reason, SlotNow,
-    WindowKind, WireKey, Words,
+    Access, Api, Attempt, Denial, DomainId, LocalUse, NamedKey, Operation, RKey, Reason, SlotNow,
+    WindowKind, Words,
 };
 use std::fmt;
 
@@ -70,7 +70,7 @@ impl Denial {
         match &self.reason {
             Reason::UnknownKey => match self.key {
                 // The device does not record whether a requested key was in use before.
-                NamedKey::Remote(WireKey::Requested(_)) => write!(
+                NamedKey::Remote(RKey::Requested(_)) => write!(
                     out,
                     "unknown {}: no {} of the {} has it",
                     words.key, words.region, words.domain
@@ -523,14 +523,14 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::denial::WIRE_LEN;
+    use crate::denial::DENIAL_LEN;
 
     /// Any bytes decode to a denial that can be printed, and that prints the same text after another round trip.
     #[test]
     fn any_bytes_decode_to_a_denial_that_can_be_printed() {
         let secrets = crate::Secrets([1, 2, 3, 4]);
         for round in 0..if cfg!(miri) { 100 } else { 20_000u32 } {
-            let mut bytes = [0u8; WIRE_LEN];
+            let mut bytes = [0u8; DENIAL_LEN];
             for (part, chunk) in (0..).zip(bytes.chunks_mut(32)) {
                 let random = secrets.derive("test", u64::from(round) << 8 | part);
                 chunk.copy_from_slice(&random[..chunk.len()]);
@@ -538,10 +538,10 @@ mod tests {
             bytes[2] = (round % 30) as u8;
             bytes[0] %= 16;
             bytes[3] %= 8;
-            let denial = Denial::from_wire(&bytes);
+            let denial = Denial::decode(&bytes);
             let text = denial.explain();
             assert!(text.contains(" denied: "), "{text}");
-            let again = Denial::from_wire(&denial.to_wire());
+            let again = Denial::decode(&denial.encode());
             assert_eq!(again, denial);
             assert_eq!(again.explain(), text);
         }

@@ -32,7 +32,7 @@ impl Protection {
 mod tests {
     use super::*;
     use crate::{
-        Access, Accessor, Addressing, Change, Limits, LocalUse, Operation, Reason, Secrets, WireKey,
+        Access, Accessor, Addressing, Change, Limits, LocalUse, Operation, RKey, Reason, Secrets,
     };
     use rkey_base::fault::Fault;
     use rkey_base::foreign::ForeignMemory;
@@ -73,7 +73,7 @@ mod tests {
             qp: 0,
             peer: None,
         };
-        let key = WireKey::Device(region.key);
+        let key = RKey::Device(region.key);
         let grant = table.check_remote(&who, key, 32, 64, Operation::Write);
         let grant = grant.unwrap();
         assert_eq!(grant.single(), None);

@@ -53,9 +53,9 @@ impl fmt::Display for DomainId {
 
 /// The key that this side's own requests use for a region (verbs' lkey, uDAPL's LMR context).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct LocalKey(pub u32);
+pub struct LKey(pub u32);
 
-impl fmt::Display for LocalKey {
+impl fmt::Display for LKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "lkey {:#010x}", self.0)
     }
@@ -87,14 +87,14 @@ impl fmt::Display for Key {
 
 /// How an incoming request names memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum WireKey {
+pub enum RKey {
     /// A key that the device chose.
     Device(Key),
     /// A key that the target's program chose when it registered (libfabric's requested key); unique in a domain.
     Requested(u64),
 }
 
-impl fmt::Display for WireKey {
+impl fmt::Display for RKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(key) => key.fmt(out),

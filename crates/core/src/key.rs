@@ -25,7 +25,7 @@
 use crate::cipher::Cipher;
 use crate::key_table::KeyTable;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::{Key, Limits, LocalKey};
+use crate::{Key, LKey, Limits};
 
 /// Random numbers that make the keys of a device unguessable: all of its secrets derive from them. Each device needs
 /// its own, from the system's random number generator.
@@ -160,13 +160,13 @@ impl Keys {
 
     /// The local key of a generation of a slot.
     #[inline]
-    pub(crate) fn local(&self, index: u32, generation: u32) -> LocalKey {
-        LocalKey(((index + 1) << 12 | generation << 1 | 1) ^ self.local_mask)
+    pub(crate) fn local(&self, index: u32, generation: u32) -> LKey {
+        LKey(((index + 1) << 12 | generation << 1 | 1) ^ self.local_mask)
     }
 
     /// The slot and the generation that a number names as a local key.
     #[inline]
-    pub(crate) fn open_local(&self, key: LocalKey) -> Option<(u32, u32)> {
+    pub(crate) fn open_local(&self, key: LKey) -> Option<(u32, u32)> {
         let name = key.0 ^ self.local_mask;
         let index = (name >> 12).wrapping_sub(1);
         (name & 1 != 0 && index < Limits::KEY_SLOTS)
@@ -177,7 +177,7 @@ impl Keys {
     /// generation.
     #[cold]
     pub(crate) fn open(&self, key: u32, is_live: impl Fn(u32, u32) -> bool) -> Named {
-        let local = self.open_local(LocalKey(key));
+        let local = self.open_local(LKey(key));
         let remote = self.remote.recall(key);
         let type2 = self.type2.recall(key & !0xff);
         match (remote, local, type2) {

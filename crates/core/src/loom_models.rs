@@ -9,8 +9,8 @@ use crate::requested::{Requested, Vacancy};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
     Access, Accessor, Addressing, BindRegion, BindRequest, Change, CoreError, Deregistering,
-    DomainId, Limits, Magazine, Operation, Protection, Region, RegionId, RegionSpec, Rules,
-    Secrets, Section, SectionLock, WindowKind, WireKey,
+    DomainId, Limits, Magazine, Operation, Protection, RKey, Region, RegionId, RegionSpec, Rules,
+    Secrets, Section, SectionLock, WindowKind,
 };
 use loom::sync::Arc;
 use loom::thread;
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// A peer's access: memory that is granted must still belong to the region.
-    fn access_with_a_pin(&self, key: WireKey) {
+    fn access_with_a_pin(&self, key: RKey) {
         let grant = self
             .table
             .check_remote(&self.who, key, START, 8, Operation::Write);
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// A peer's access in a section.
-    fn access_in_section(&self, key: WireKey) {
+    fn access_in_section(&self, key: RKey) {
         let section = self.engine.lock();
         let grant = section.check_remote(&self.who, key, START, 8, Operation::Write);
         if grant.is_ok() {
@@ -198,7 +198,7 @@ fn deregistering_waits_for_access_in_a_section() {
         let (world, region) = World::new();
         let peer = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.access_in_section(WireKey::Device(region.key)))
+            thread::spawn(move || world.access_in_section(RKey::Device(region.key)))
         };
         let deregistering = world.table.deregister(region.id).unwrap();
         assert!(world.take_back(deregistering), "there is no pin");
@@ -212,7 +212,7 @@ fn deregistering_waits_for_access_with_a_pin() {
         let (world, region) = World::new();
         let peer = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.access_with_a_pin(WireKey::Device(region.key)))
+            thread::spawn(move || world.access_with_a_pin(RKey::Device(region.key)))
         };
         let deregistering = world.table.deregister(region.id).unwrap();
         world.take_back(deregistering);
@@ -229,7 +229,7 @@ fn an_old_key_does_not_reach_the_next_region_in_its_slot() {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 let section = world.engine.lock();
-                let key = WireKey::Device(region.key);
+                let key = RKey::Device(region.key);
                 let grant = section.check_remote(&world.who, key, START, 8, Operation::Write);
                 grant.is_ok_and(|grant| {
                     assert_eq!(grant.single().map(|span| span.start()), Some(START));
@@ -264,7 +264,7 @@ fn access_against_a_change(addr: u64) {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 let section = world.engine.lock();
-                let key = WireKey::Device(region.key);
+                let key = RKey::Device(region.key);
                 let grant = section.check_remote(&world.who, key, addr, 8, Operation::Write);
                 let Ok(grant) = grant else { return };
                 let start = grant.single().unwrap().start();
@@ -322,7 +322,7 @@ fn deregistering_waits_for_access_through_an_unbound_window() {
         let key = world.table.bind_window(&bind(32)).unwrap();
         let peer = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.access_in_section(WireKey::Device(key)))
+            thread::spawn(move || world.access_in_section(RKey::Device(key)))
         };
         world.table.bind_window(&bind(0)).unwrap();
         let deregistering = world.table.deregister(region.id).unwrap();
@@ -347,13 +347,13 @@ fn long_model(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A region ends into a magazine, and another region gets its slot at once.
-fn access_against_a_magazine(access: fn(&World, WireKey)) {
+fn access_against_a_magazine(access: fn(&World, RKey)) {
     long_model(move || {
         let (world, region) = World::new();
         let magazine = world.table.magazine();
         let peer = {
             let world = Arc::clone(&world);
-            thread::spawn(move || access(&world, WireKey::Device(region.key)))
+            thread::spawn(move || access(&world, RKey::Device(region.key)))
         };
         let deregistering = world.table.deregister_into(&magazine, region.id).unwrap();
         world.take_back(deregistering);

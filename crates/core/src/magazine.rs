@@ -455,7 +455,7 @@ impl Registry {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Access, Accessor, Limits, Operation, Reason, Secrets, WireKey};
+    use crate::{Access, Accessor, Limits, Operation, RKey, Reason, Secrets};
 
     /// A key that was drawn in advance is refused like one that was never issued, so that it counts as a guess.
     #[test]
@@ -471,7 +471,7 @@ mod tests {
             peer: None,
         };
         let reason = |key| {
-            let answer = table.check_remote(&who, WireKey::Device(key), 0x1000, 1, Operation::Read);
+            let answer = table.check_remote(&who, RKey::Device(key), 0x1000, 1, Operation::Read);
             answer.err().map(|denial| denial.reason)
         };
         for _ in 0..3 {

@@ -3,7 +3,7 @@
 //! The module serves libfabric's raw keys (FI-008 to FI-010), but works for any key: mapping a raw key returns a 64-bit
 //! number that the program's requests name instead of the key itself.
 
-use crate::{Key, WireKey};
+use crate::{Key, RKey};
 use rkey_base::lock::SpinLock;
 use std::fmt;
 
@@ -14,7 +14,7 @@ use std::fmt;
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RawKey {
     /// The remote key.
-    pub key: WireKey,
+    pub key: RKey,
     /// The first address that requests use for the region.
     pub base: u64,
     /// Length of the region, in bytes.
@@ -33,8 +33,8 @@ impl RawKey {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let (kind, key) = match self.key {
-            WireKey::Device(key) => (0, u64::from(key.0)),
-            WireKey::Requested(key) => (1, key),
+            RKey::Device(key) => (0, u64::from(key.0)),
+            RKey::Requested(key) => (1, key),
         };
         let mut bytes = [0; Self::LEN];
         bytes[..3].copy_from_slice(&Self::MARK);
@@ -57,8 +57,8 @@ impl RawKey {
         }
         let [key, base, len, node] = numbers;
         let key = match bytes[3] {
-            0 => WireKey::Device(Key(u32::try_from(key).ok()?)),
-            1 => WireKey::Requested(key),
+            0 => RKey::Device(Key(u32::try_from(key).ok()?)),
+            1 => RKey::Requested(key),
             _ => return None,
         };
         base.checked_add(len)?;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     const RAW: RawKey = RawKey {
-        key: WireKey::Requested(u64::MAX - 7),
+        key: RKey::Requested(u64::MAX - 7),
         base: 4096,
         len: 10,
         node: 99,
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn raw_keys_round_trip() {
         let device = RawKey {
-            key: WireKey::Device(Key(0xdead_beef)),
+            key: RKey::Device(Key(0xdead_beef)),
             ..RAW
         };
         for key in [RAW, device] {

@@ -1,6 +1,6 @@
 //! Memory regions: the attributes of a registration, and its result.
 
-use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules};
+use crate::{Access, DomainId, Key, LKey, RegionId, Rules};
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ pub struct Region {
     /// The owner's handle.
     pub id: RegionId,
     /// The key for this side's own requests.
-    pub local_key: LocalKey,
+    pub local_key: LKey,
     /// The key for peers.
     pub key: Key,
     /// The requested key, if there is one; peers may use either key.

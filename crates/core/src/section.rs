@@ -17,8 +17,8 @@ use crate::grant::{Grant, Granted, KeptBy};
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
 use crate::{
-    Access, Accessor, Changing, Denial, Deregistering, DomainId, LocalKey, LocalUse, Operation,
-    Region, RegionId, WireKey,
+    Access, Accessor, Changing, Denial, Deregistering, DomainId, LKey, LocalUse, Operation, RKey,
+    Region, RegionId,
 };
 use rkey_base::lock::{Guard, SpinLock};
 use rkey_base::range::VaRange;
@@ -132,15 +132,15 @@ impl Section {
     pub fn check_remote(
         &self,
         who: &Accessor,
-        key: WireKey,
+        key: RKey,
         addr: u64,
         len: u64,
         want: Operation,
     ) -> Result<Grant<'_>, Box<Denial>> {
         let wraps = self.table.keys.wraps();
         let slot = match key {
-            WireKey::Device(device) => self.find(device.0, wraps),
-            WireKey::Requested(requested) => self.table.requested.find(who.domain, requested),
+            RKey::Device(device) => self.find(device.0, wraps),
+            RKey::Requested(requested) => self.table.requested.find(who.domain, requested),
         };
         let request = Request::remote(who, key, addr, len, want);
         if len > 0
@@ -166,7 +166,7 @@ impl Section {
     pub fn check_local(
         &self,
         domain: DomainId,
-        key: LocalKey,
+        key: LKey,
         addr: u64,
         len: u64,
         want: LocalUse,

@@ -1,6 +1,6 @@
 //! Memory windows: parts of a region with their own keys, which can be changed and revoked quickly.
 
-use crate::{Access, DomainId, Key, LocalKey, RegionId, Rules, WindowId};
+use crate::{Access, DomainId, Key, LKey, RegionId, Rules, WindowId};
 use rkey_base::range::VaRange;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -59,7 +59,7 @@ pub struct Window {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BindRegion {
     /// By its local key, as posted requests do.
-    Key(LocalKey),
+    Key(LKey),
     /// By handle.
     Id(RegionId),
 }

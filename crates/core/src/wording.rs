@@ -1,6 +1,6 @@
 //! The parts of a denial's sentences: operations, connections, keys, and the forms of nouns.
 
-use crate::{Attempt, LocalUse, NamedKey, Operation, WireKey, Words};
+use crate::{Attempt, LocalUse, NamedKey, Operation, RKey, Words};
 use std::fmt;
 
 impl fmt::Display for Attempt {
@@ -53,7 +53,7 @@ pub(crate) struct InWords(pub(crate) NamedKey, pub(crate) &'static Words);
 impl fmt::Display for InWords {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            NamedKey::Remote(WireKey::Device(key)) => {
+            NamedKey::Remote(RKey::Device(key)) => {
                 write!(out, "{} {:#010x}", self.1.rkey, key.0)
             }
             NamedKey::Local(key) => write!(out, "{} {:#010x}", self.1.lkey, key.0),

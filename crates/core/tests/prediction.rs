@@ -217,7 +217,7 @@ fn keys_near_known_keys_grant_nothing() {
         if !mine.contains(&key) {
             tried += 1;
             let asked =
-                table.check_remote(&who, WireKey::Device(Key(key)), 0x1000, 8, Operation::Write);
+                table.check_remote(&who, RKey::Device(Key(key)), 0x1000, 8, Operation::Write);
             assert_eq!(asked.is_ok(), others.contains(&key));
             assert!(asked.is_err(), "{key:#x} after {tried} guesses");
         }
@@ -282,7 +282,7 @@ fn old_keys_of_one_client_do_not_reach_the_next_clients_buffer() {
         };
         for (tried, key) in tries.into_iter().enumerate() {
             let asked =
-                table.check_remote(&who, WireKey::Device(Key(key)), 0x1000, 8, Operation::Write);
+                table.check_remote(&who, RKey::Device(Key(key)), 0x1000, 8, Operation::Write);
             assert!(asked.is_err(), "reached {} by guess {tried}", other.key);
         }
     }

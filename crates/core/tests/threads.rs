@@ -42,7 +42,7 @@ fn check_all_the_time(
     let mut granted = 0;
     while !stop.load(Ordering::Relaxed) {
         for slot in 0..SLOTS {
-            let key = WireKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
+            let key = RKey::Device(Key(arena.keys[slot].load(Ordering::Relaxed)));
             let addr = address(slot) + 8;
             let guard = section.map(SectionLock::lock);
             let grant = match &guard {
@@ -200,7 +200,7 @@ fn requested_keys_grant_their_own_regions_under_load() {
         let checker = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 for key in 0..SLOTS {
-                    let asked = WireKey::Requested(key as u64);
+                    let asked = RKey::Requested(key as u64);
                     let addr = address(key) + 8;
                     if let Ok(grant) = table.check_remote(&who, asked, addr, 8, Operation::Read) {
                         assert_eq!(grant.single().unwrap().start(), addr);

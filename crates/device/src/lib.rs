@@ -95,10 +95,10 @@ pub mod core {
     pub use rkey_core::{
         Access, Accessor, Addressing, Api, Attempt, BindError, BindRegion, BindRequest,
     };
-    pub use rkey_core::{Change, CoreError, Denial, DomainId, Key, Limit, Limits, LocalKey};
+    pub use rkey_core::{Change, CoreError, Denial, DomainId, Key, LKey, Limit, Limits};
     pub use rkey_core::{LocalUse, NamedKey, Operation, Protection, RawKey, RawKeyMap, Reason};
     pub use rkey_core::{
-        Region, RegionId, RegionSpec, Rules, Secrets, WindowId, WindowKind, WireKey, Words,
+        RKey, Region, RegionId, RegionSpec, Rules, Secrets, WindowId, WindowKind, Words,
     };
 }
 

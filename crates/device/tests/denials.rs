@@ -4,7 +4,7 @@ mod common;
 
 use common::Side;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, LocalKey, Rules, WindowKind};
+use rkey_core::{Access, LKey, Rules, WindowKind};
 use rkey_device::{Config, DeviceError, Qp, QpOptions};
 use rkey_engine::{SendRequest, Status, Target, Work};
 
@@ -182,7 +182,7 @@ fn a_posted_bind_that_fails_is_written_for_the_watcher() {
     let window = near.device.create_window(near.domain, WindowKind::Type1);
     let bind = Work::Bind {
         window: window.unwrap().id,
-        region: LocalKey(0x1234_5678),
+        region: LKey(0x1234_5678),
         range: VaRange::new(near.address_of(0), 8).unwrap(),
         access: Access::REMOTE_READ,
         zero_based: false,
@@ -208,6 +208,6 @@ fn a_posted_bind_that_fails_is_written_for_the_watcher() {
     );
 }
 
-fn engine_key(side: &Side) -> rkey_core::WireKey {
-    rkey_core::WireKey::Device(side.region.key)
+fn engine_key(side: &Side) -> rkey_core::RKey {
+    rkey_core::RKey::Device(side.region.key)
 }

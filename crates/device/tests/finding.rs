@@ -49,7 +49,7 @@ fn start_talker(test: &str, role: &str) -> (Peer, u32, common::Remote, Words) {
     let words: Vec<u64> = line.split(' ').map(|w| w.parse().unwrap()).collect();
     let remote = common::Remote {
         base: words[1],
-        key: rkey_core::WireKey::Device(rkey_core::Key(words[2] as u32)),
+        key: rkey_core::RKey::Device(rkey_core::Key(words[2] as u32)),
     };
     (Peer(child), words[0] as u32, remote, lines)
 }

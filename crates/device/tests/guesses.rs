@@ -3,7 +3,7 @@
 mod common;
 
 use common::{LONG, Peer, Side, address, role};
-use rkey_core::{Key, WireKey};
+use rkey_core::{Key, RKey};
 use rkey_device::{Config, DeviceError, Listener, Qp, QpOptions};
 use rkey_engine::guesses::ALLOWANCE;
 use rkey_engine::{SendRequest, Status, Target, Work};
@@ -44,8 +44,8 @@ fn connect(side: &Side) -> Qp {
 }
 
 /// A different key for each number.
-fn key(number: u32) -> WireKey {
-    WireKey::Device(Key(number.wrapping_mul(0x9e37_79b9)))
+fn key(number: u32) -> RKey {
+    RKey::Device(Key(number.wrapping_mul(0x9e37_79b9)))
 }
 
 fn guess(side: &Side, qp: &Qp, number: u32) {

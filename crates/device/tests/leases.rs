@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{LONG, Peer, Side, role, sleep_in_read, until};
-use rkey_core::{Access, BindRegion, BindRequest, Key, Region, RegionSpec, WindowKind, WireKey};
+use rkey_core::{Access, BindRegion, BindRequest, Key, RKey, Region, RegionSpec, WindowKind};
 use rkey_device::{DeviceError, SharedMemory};
 use rkey_engine::{SendRequest, Status, Work};
 use rkey_link::direct::DirectError;
@@ -112,7 +112,7 @@ fn a_lease_ends_with_its_region() {
             &[side.sge(0, 16)],
         );
         if side.word(0) != 0 {
-            return (WireKey::Device(Key(side.word(0) as u32)), side.word(1));
+            return (RKey::Device(Key(side.word(0) as u32)), side.word(1));
         }
     };
     let (key, base) = fetch(10);

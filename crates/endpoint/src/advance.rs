@@ -20,7 +20,7 @@ impl<F: Front> Driver<F> {
         self.take_completions(state);
         let mut look = false;
         if !state.rdm.is_at_rest(&self.host) {
-            look = state.rdm.do_deferred_work(&self.host, time::now());
+            look = state.rdm.do_background_work(&self.host, time::now());
         }
         if look || ended_peers != state.ended_peers {
             state.ended_peers = ended_peers;

@@ -4,7 +4,7 @@
 //! from the post to the polled completion, for both sides together, and the part that the post takes.
 
 use rkey_base::memory::ProcessMemory;
-use rkey_core::{Access, Limits, Protection, RegionSpec, Secrets, WireKey};
+use rkey_core::{Access, Limits, Protection, RKey, RegionSpec, Secrets};
 use rkey_engine::*;
 use rkey_link::NodeId;
 use rkey_link::loopback::Loopback;
@@ -16,7 +16,7 @@ struct World {
     cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
     qps: [QpId; 2],
-    key: rkey_core::LocalKey,
+    key: rkey_core::LKey,
     target: Target,
     base: u64,
     _memory: Vec<u8>,
@@ -66,7 +66,7 @@ fn world() -> World {
     }
     let target = Target {
         addr: base + (1 << 19),
-        key: WireKey::Device(region.key),
+        key: RKey::Device(region.key),
     };
     World {
         engine,

@@ -10,8 +10,8 @@ use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::{
-    Accessor, Attempt, Denial, DomainId, Grant, LocalUse, NamedKey, Operation, Protection, Section,
-    WireKey,
+    Accessor, Attempt, Denial, DomainId, Grant, LocalUse, NamedKey, Operation, Protection, RKey,
+    Section,
 };
 use rkey_link::PullError;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl From<PullError> for AccessError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestedRange {
     pub(crate) who: Accessor,
-    pub(crate) key: WireKey,
+    pub(crate) key: RKey,
     pub(crate) addr: u64,
 }
 

@@ -106,7 +106,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(link_state) = self.links.at_mut(index) else {
             return;
         };
-        link_state.link.flush();
+        link_state.link.end_burst();
         // An acknowledgement that waits to be combined with others also counts as progress.
         progress.did = progress.did || (!link_state.meta.stuck && link_state.link.pending());
         let down = link_state
@@ -305,8 +305,8 @@ fn carry_out_reply<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
 
 fn send_response<L: Link>(link_state: &mut LinkState<L>, answer: Response) {
     let sent = link_state.link.send_response(&answer.header, |mut place| {
-        let len = place.len().min(answer.wire.len());
-        place.put(0, &answer.wire[..len]);
+        let len = place.len().min(answer.denial.len());
+        place.put(0, &answer.denial[..len]);
         Ok(())
     });
     match sent {

@@ -495,7 +495,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             };
             for _ in 0..FLUSHES {
                 if link_state.link.pending() {
-                    link_state.link.flush();
+                    link_state.link.end_burst();
                 }
             }
         }

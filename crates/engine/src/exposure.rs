@@ -1,6 +1,6 @@
 //! Whether a peer may be able to access memory without the engine. Readable without the engine's lock.
 
-use rkey_core::LocalKey;
+use rkey_core::LKey;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Our memory that a peer may still access directly: a remote iovec that the peer has not acknowledged named it.
@@ -9,7 +9,7 @@ pub struct ExposedMemory {
     /// The number of the queue pair of the request. The queue pair may no longer exist.
     pub qpn: u32,
     /// The key of the region. The region may no longer exist.
-    pub key: LocalKey,
+    pub key: LKey,
 }
 
 /// The exposure of an engine's memory. The exposure changes only under the engine's lock; a reader may rely on it only if

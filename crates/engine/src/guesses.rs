@@ -17,7 +17,7 @@
 
 use crate::{Engine, LinkId, Origin, Process, QpId};
 use rkey_base::memory::Memory;
-use rkey_core::{Denial, NamedKey, Reason, WireKey};
+use rkey_core::{Denial, NamedKey, RKey, Reason};
 use rkey_link::Link;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -166,7 +166,7 @@ struct Record {
     /// The time of the last key that counted.
     last: u64,
     seen: Guesser,
-    recent: [Option<WireKey>; REPEATS],
+    recent: [Option<RKey>; REPEATS],
     next: usize,
 }
 
@@ -388,7 +388,7 @@ mod tests {
 
     fn unknown(key: u64) -> Denial {
         let attempt = Attempt::Remote(Operation::Read);
-        let mut denial = Denial::withheld(attempt, WireKey::Requested(key), 0, 8);
+        let mut denial = Denial::withheld(attempt, RKey::Requested(key), 0, 8);
         denial.reason = Reason::UnknownKey;
         denial
     }

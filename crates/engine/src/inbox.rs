@@ -8,7 +8,7 @@ use crate::{CqId, Sge};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
-use rkey_core::{Attempt, Denial, DomainId, LocalKey, LocalUse, NamedKey};
+use rkey_core::{Attempt, Denial, DomainId, LKey, LocalUse, NamedKey};
 
 /// Takes peers' messages that would otherwise complete receives in a completion queue.
 pub trait Inbox<M> {
@@ -60,9 +60,7 @@ impl<'a, M: Memory> Message<'a, M> {
 
 #[cold]
 fn fault(sges: &[Sge], bytes: PeerBytes<'_>, address: u64) -> Box<Denial> {
-    let (addr, key) = sges
-        .first()
-        .map_or((0, LocalKey(0)), |sge| (sge.addr, sge.key));
+    let (addr, key) = sges.first().map_or((0, LKey(0)), |sge| (sge.addr, sge.key));
     let attempt = Attempt::Local(LocalUse::Recv);
     Denial::fault(
         attempt,

@@ -10,7 +10,7 @@ use crate::{
     Sge, Status,
 };
 use rkey_base::memory::Memory;
-use rkey_core::LocalKey;
+use rkey_core::LKey;
 use rkey_link::{DownReason, Link};
 
 impl<L: Link, M: Memory> Engine<L, M> {
@@ -166,7 +166,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Flushes a link after a send outside `drive`, and fails the queue pairs of completion queues that overran.
     pub(crate) fn after_post(&mut self, link: LinkId) {
         if let Some(link_state) = self.links.get_mut(link) {
-            link_state.link.flush();
+            link_state.link.end_burst();
         }
         self.fail_users_of_overrun_cqs();
     }
@@ -188,7 +188,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// Whether a peer may still access the region with this local key, because a remote iovec named it and the peer has
     /// not acknowledged it. A timeout or a flush of the request here does not change that; only the peer's
     /// acknowledgement or the end of the link does.
-    pub fn exposes(&self, key: LocalKey) -> bool {
+    pub fn exposes(&self, key: LKey) -> bool {
         !self.links_exposing(key).is_empty()
     }
 
@@ -204,7 +204,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// The links over which a peer may still access the region; see [`Self::exposes`].
-    pub fn links_exposing(&self, key: LocalKey) -> Vec<LinkId> {
+    pub fn links_exposing(&self, key: LKey) -> Vec<LinkId> {
         self.links_that_name(|sges| sges.iter().any(|sge| sge.key == key))
     }
 

@@ -23,7 +23,7 @@ pub(crate) enum Nak {
 }
 
 impl Nak {
-    pub(crate) fn from_wire(imm: u32) -> Option<Self> {
+    pub(crate) fn from_code(imm: u32) -> Option<Self> {
         Some(match imm as u8 {
             1 => Self::ReceiverNotReady,
             2 => Self::Sequence,
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn nak_codes_round_trip() {
         for imm in 0..=u32::from(u8::MAX) {
-            if let Some(nak) = Nak::from_wire(imm) {
+            if let Some(nak) = Nak::from_code(imm) {
                 assert_eq!(nak as u32, imm);
                 assert_eq!(
-                    Nak::from_wire(imm | 0x1f00),
+                    Nak::from_code(imm | 0x1f00),
                     Some(nak),
                     "the delay does not affect the code"
                 );

@@ -13,7 +13,7 @@ use crate::{
 };
 use crate::{Route, UdAddress};
 use rkey_base::memory::Memory;
-use rkey_core::WireKey;
+use rkey_core::RKey;
 use rkey_link::Link;
 
 impl<L: Link, M: Memory> Engine<L, M> {
@@ -30,7 +30,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 start_timeout(&mut self.x, qp);
             }
             if !request.flags.contains(SendFlags::MORE) {
-                link_state.link.flush();
+                link_state.link.end_burst();
             }
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         {
             send_queued_connected(&mut self.x, Some(link_state), qp);
             if !request.flags.contains(SendFlags::MORE) {
-                link_state.link.flush();
+                link_state.link.end_burst();
             }
         } else {
             let id = qp.id;
@@ -99,7 +99,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if !request.flags.contains(SendFlags::MORE)
             && let Some(link_state) = link.and_then(|link| self.links.get_mut(link))
         {
-            link_state.link.flush();
+            link_state.link.end_burst();
         }
     }
 
@@ -312,8 +312,8 @@ fn prepare_frame(qp: &mut Qp, request: &SendRequest<'_>) -> Result<(), PostError
 pub(crate) fn aim(wqe: &mut Wqe, flags: &mut WqeFlags, remote: &Target) {
     wqe.addr = remote.addr;
     match remote.key {
-        WireKey::Device(key) => wqe.key = u64::from(key.0),
-        WireKey::Requested(key) => {
+        RKey::Device(key) => wqe.key = u64::from(key.0),
+        RKey::Requested(key) => {
             wqe.key = key;
             *flags |= WqeFlags::REQUESTED_KEY;
         }

@@ -7,9 +7,7 @@
 use crate::{CompletionOp, SendFlags, SendRequest, Sge, Status, UdAddress};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
-use rkey_core::{
-    Access, Attempt, Denial, Key, LocalKey, LocalUse, Operation, Rules, WindowId, WireKey,
-};
+use rkey_core::{Access, Attempt, Denial, Key, LKey, LocalUse, Operation, RKey, Rules, WindowId};
 use std::collections::VecDeque;
 
 bitflags! {
@@ -112,9 +110,9 @@ impl Wqe {
             _ => (Attempt::Remote(Operation::Write), self.key),
         };
         let key = if requested {
-            WireKey::Requested(key)
+            RKey::Requested(key)
         } else {
-            WireKey::Device(Key(key as u32))
+            RKey::Device(Key(key as u32))
         };
         Denial::withheld(attempt, key, self.addr, self.total.into())
     }
@@ -167,7 +165,7 @@ pub(crate) enum Detail {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BindWork {
     pub(crate) window: WindowId,
-    pub(crate) region: LocalKey,
+    pub(crate) region: LKey,
     pub(crate) range: VaRange,
     pub(crate) access: Access,
     pub(crate) zero_based: bool,
@@ -196,7 +194,7 @@ pub(crate) struct SendQueue {
 pub(crate) const NO_SGE: Sge = Sge {
     addr: 0,
     len: 0,
-    key: LocalKey(0),
+    key: LKey(0),
 };
 
 impl SendQueue {

@@ -3,7 +3,7 @@
 use crate::{LinkId, QpState};
 use bitflags::bitflags;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WireKey};
+use rkey_core::{Access, Key, LKey, RKey, Rules, WindowId};
 
 /// The longest message, in bytes (2^31, as on verbs devices).
 pub const MESSAGE_MAX: u64 = 1 << 31;
@@ -17,7 +17,7 @@ pub struct Sge {
     /// Length in bytes; may be 0.
     pub len: u32,
     /// The local key of the region that covers it.
-    pub key: LocalKey,
+    pub key: LKey,
 }
 
 /// A location in a peer's memory.
@@ -26,7 +26,7 @@ pub struct Target {
     /// The address, in the addressing of the key's region or window.
     pub addr: u64,
     /// The peer's key.
-    pub key: WireKey,
+    pub key: RKey,
 }
 
 /// The operation of a send-queue work request.
@@ -79,7 +79,7 @@ pub enum Work {
         /// The window.
         window: WindowId,
         /// The region; ignored for an empty range.
-        region: LocalKey,
+        region: LKey,
         /// The range in the region; an empty range unbinds.
         range: VaRange,
         /// The rights of the window.
@@ -171,7 +171,7 @@ pub struct SendRequest<'a> {
 
 impl Work {
     /// The key of the peer's memory, if the work names any.
-    pub(crate) const fn key(&self) -> Option<WireKey> {
+    pub(crate) const fn key(&self) -> Option<RKey> {
         match self {
             Self::Write { remote, .. }
             | Self::Read { remote }

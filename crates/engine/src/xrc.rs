@@ -12,7 +12,7 @@ use crate::{
     CompletionOp, CqId, Engine, EngineError, PostError, QpType, SendRequest, SrqId, Work, XrcdId,
 };
 use rkey_base::memory::Memory;
-use rkey_core::{DomainId, WireKey};
+use rkey_core::{DomainId, RKey};
 use rkey_link::Link;
 
 /// How many bits of the number of a shared receive queue are its index; the other 8 are its generation.
@@ -123,7 +123,7 @@ pub(crate) fn prepare(
     if wqe.is_local() {
         return Ok(());
     }
-    if let Some(WireKey::Requested(_)) = request.work.key() {
+    if let Some(RKey::Requested(_)) = request.work.key() {
         return Err(PostError::NotSupported(
             "extended reliable connections cannot use requested (64-bit) keys",
         ));

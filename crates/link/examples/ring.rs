@@ -119,7 +119,7 @@ fn target(name: &str) -> Outcome {
             }
             link.request_done();
         } else {
-            link.flush();
+            link.end_burst();
             hint::pause();
             idle += 1;
             if idle.is_multiple_of(1 << 16) && matches!(link.on_socket(), Some(Event::Gone)) {
@@ -169,7 +169,7 @@ impl Initiator {
             });
             match sent {
                 Ok(ticket) => {
-                    self.link.flush();
+                    self.link.end_burst();
                     return Ok(ticket);
                 }
                 Err(SendError::Full) => hint::pause(),
@@ -184,7 +184,7 @@ impl Initiator {
             if self.link.next_response()?.is_some() {
                 self.link.response_done();
             }
-            self.link.flush();
+            self.link.end_burst();
             hint::pause();
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Initiator {
                     Err(e) => return Err(e.into()),
                 }
             };
-            self.link.flush();
+            self.link.end_burst();
         }
         self.wait_for(last)?;
         Ok(start.elapsed())

@@ -148,8 +148,8 @@ impl Link for AnyLink {
     }
 
     #[inline]
-    fn flush(&mut self) {
-        each!(self, link => link.flush());
+    fn end_burst(&mut self) {
+        each!(self, link => link.end_burst());
     }
 
     fn publish(&mut self) {

@@ -271,8 +271,8 @@ impl<L: Link> Link for Faulty<L> {
         self.down.is_some() || self.inner.pending()
     }
 
-    fn flush(&mut self) {
-        self.inner.flush();
+    fn end_burst(&mut self) {
+        self.inner.end_burst();
     }
 
     fn publish(&mut self) {
@@ -329,7 +329,7 @@ mod tests {
                 seen.push(incoming.header);
                 link.request_done();
             }
-            link.flush();
+            link.end_burst();
         }
         (seen, link.is_up())
     }

@@ -36,7 +36,7 @@ pub enum Op {
 impl Op {
     /// The operation with this number, if there is one.
     #[inline]
-    pub const fn from_wire(value: u8) -> Option<Self> {
+    pub const fn from_code(value: u8) -> Option<Self> {
         Some(match value {
             1 => Self::Send,
             2 => Self::Write,
@@ -149,7 +149,7 @@ mod tests {
     fn operation_numbers_round_trip() {
         let mut known = 0;
         for value in 0..=u8::MAX {
-            if let Some(op) = Op::from_wire(value) {
+            if let Some(op) = Op::from_code(value) {
                 assert_eq!(op as u8, value);
                 assert_eq!(op.is_response(), value >= 64);
                 known += 1;

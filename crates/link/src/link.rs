@@ -33,7 +33,7 @@ impl std::fmt::Display for NodeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Payload up to this many bytes travels inside its slot.
-    pub inline_max: u32,
+    pub in_slot_max: u32,
     /// The maximum payload of one fragment.
     pub fragment_max: u32,
     /// Whether the responder can copy from and to the requester's memory ([`Link::pull`], [`Link::push`]).
@@ -217,7 +217,7 @@ pub trait Link {
 
     /// Publishes due acknowledgements and wakes the peer if it sleeps. Call it after each burst of requests or
     /// responses, and occasionally during unsuccessful polling.
-    fn flush(&mut self);
+    fn end_burst(&mut self);
 
     /// Publishes a delayed acknowledgement, and wakes the peer if it sleeps. Does nothing on a link that never delays
     /// acknowledgements.

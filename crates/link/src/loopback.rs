@@ -3,7 +3,7 @@
 //! Queue pairs connected within one device use the same slots and checks as all others. Only remote iovecs are simpler,
 //! because both sides have the same memory.
 
-use crate::ring::{End, Geometry, HeapHalf, INLINE_MAX, KeepMapped, Role};
+use crate::ring::{End, Geometry, HeapHalf, IN_SLOT_MAX, KeepMapped, Role};
 use crate::{
     Capabilities, DownReason, Header, Link, Malformed, NodeId, PullError, ReceivedFragment,
     SendError, Ticket,
@@ -80,10 +80,10 @@ impl Link for Loopback {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            inline_max: INLINE_MAX,
+            in_slot_max: IN_SLOT_MAX,
             fragment_max: self.requester.fragment_max(),
             remote_iovec: true,
-            remote_iovec_min: INLINE_MAX + 1,
+            remote_iovec_min: IN_SLOT_MAX + 1,
             direct: false,
         }
     }
@@ -184,7 +184,7 @@ impl Link for Loopback {
     }
 
     #[inline]
-    fn flush(&mut self) {
+    fn end_burst(&mut self) {
         // Within one process, batching saves no cache line transfers, so everything is published at once.
         self.requester.publish_ack_if_due();
         self.responder.publish_ack_if_due();
@@ -241,7 +241,7 @@ mod tests {
             assert!(link.pending());
             assert!(link.next_response().unwrap().is_some());
             link.response_done();
-            link.flush();
+            link.end_burst();
             assert_eq!(link.acknowledged(), Ok(round + 1));
             assert!(!link.pending() && views.iter().all(|view| !view.pending()));
         }

@@ -138,11 +138,11 @@ fn child_asks(mut link: ShmLink) {
             acked <= u64::from(answered),
             "an acknowledgement overtook an answer"
         );
-        link.flush();
+        link.end_burst();
     }
     let since = Instant::now();
     while link.acknowledged().unwrap() < u64::from(MESSAGES) {
-        link.flush();
+        link.end_burst();
         std::thread::yield_now();
         assert!(since.elapsed() < LONG);
     }
@@ -156,12 +156,12 @@ fn messages_of_all_lengths_arrive_in_both_directions() {
     while taken < MESSAGES {
         assert!(since.elapsed() < LONG, "stuck after {taken}");
         if !link.room_to_respond() {
-            link.flush();
+            link.end_burst();
             std::thread::yield_now();
             continue;
         }
         let Some(incoming) = link.next_request().unwrap() else {
-            link.flush();
+            link.end_burst();
             std::thread::yield_now();
             continue;
         };
@@ -181,7 +181,7 @@ fn messages_of_all_lengths_arrive_in_both_directions() {
             .unwrap();
         }
         link.request_done();
-        link.flush();
+        link.end_burst();
         taken += 1;
         since = Instant::now();
     }
@@ -191,7 +191,7 @@ fn messages_of_all_lengths_arrive_in_both_directions() {
         .is_none_or(|event| !matches!(event, Event::Gone))
     {
         let _ = link.next_request();
-        link.flush();
+        link.end_burst();
         std::thread::yield_now();
     }
     finish(child);
@@ -208,7 +208,7 @@ fn child_sends_with_gaps(mut link: ShmLink) {
             ..Header::new(Op::Probe)
         };
         link.send_request(&header, |_| Ok(())).unwrap();
-        link.flush();
+        link.end_burst();
         // One message at a time, so that no later message hides a lost wake-up.
         let start = Instant::now();
         while link.acknowledged().unwrap() <= u64::from(msn) {
@@ -237,7 +237,7 @@ fn every_message_wakes_a_sleeping_responder() {
             link.request_done();
             taken += 1;
         }
-        link.flush();
+        link.end_burst();
         view.announce_sleep();
         barrier::heavy();
         if !view.pending() {
@@ -294,7 +294,7 @@ fn child_streams(mut link: ShmLink) {
             link.response_done();
         }
         let _ = link.acknowledged().unwrap();
-        link.flush();
+        link.end_burst();
     }
 }
 
@@ -344,7 +344,7 @@ fn a_killed_peer_is_detected_and_leaves_nothing_behind() {
                 let _ = link.send_response(&Header::new(Op::Nak), |_| Ok(()));
                 link.request_done();
             }
-            link.flush();
+            link.end_burst();
             if let Some(Event::Gone) = link.on_socket() {
                 break;
             }

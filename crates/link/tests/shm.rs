@@ -46,7 +46,7 @@ fn requests_and_responses_arrive() {
                 Ok(())
             })
             .unwrap();
-        requester.flush();
+        requester.end_burst();
         assert!(responder.pending());
         let incoming = responder.next_request().unwrap().unwrap();
         assert_eq!(incoming.header, header);
@@ -63,7 +63,7 @@ fn requests_and_responses_arrive() {
             })
             .unwrap();
         responder.request_done();
-        responder.flush();
+        responder.end_burst();
         assert_eq!(
             requester.acknowledged(),
             Ok(ticket),
@@ -75,7 +75,7 @@ fn requests_and_responses_arrive() {
         );
         requester.response_done();
         assert_eq!(requester.acknowledged(), Ok(ticket + 1));
-        requester.flush();
+        requester.end_burst();
         assert_eq!(responder.acknowledged(), Ok(0), "it has sent no request");
         assert!(requester.next_request().unwrap().is_none());
         assert!(responder.next_response().unwrap().is_none());
@@ -237,15 +237,15 @@ fn a_sleeping_responder_is_woken_once() {
     let probe = Header::new(Op::Probe);
     // Awake: no doorbell.
     requester.send_request(&probe, |_| Ok(())).unwrap();
-    requester.flush();
+    requester.end_burst();
     assert!(responder.line().next_event().is_none());
     // The peer is asleep: the first flush rings, the second does not.
     view.announce_sleep();
     barrier::heavy();
     requester.send_request(&probe, |_| Ok(())).unwrap();
-    requester.flush();
+    requester.end_burst();
     requester.send_request(&probe, |_| Ok(())).unwrap();
-    requester.flush();
+    requester.end_burst();
     assert!(view.pending());
     assert!(wait_readable(responder.line().as_fd()));
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
@@ -254,7 +254,7 @@ fn a_sleeping_responder_is_woken_once() {
     view.awake();
     view.announce_sleep();
     requester.send_request(&probe, |_| Ok(())).unwrap();
-    requester.flush();
+    requester.end_burst();
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
     requester.kick();
     assert!(matches!(responder.line().next_event(), Some(Event::Wake)));
@@ -266,14 +266,14 @@ fn a_sleeping_requester_is_woken_by_its_acknowledgement() {
     requester
         .send_request(&Header::new(Op::Probe), |_| Ok(()))
         .unwrap();
-    requester.flush();
+    requester.end_burst();
     let view = requester.poll_view();
     view.announce_sleep();
     responder.next_request().unwrap().unwrap();
     responder.request_done();
     for _ in 0..50 {
         let _ = responder.next_request().unwrap();
-        responder.flush();
+        responder.end_burst();
     }
     assert!(matches!(requester.line().next_event(), Some(Event::Wake)));
     assert!(view.pending());
@@ -314,7 +314,7 @@ fn the_last_fragments_of_a_peer_that_has_ended_are_received() {
     responder.request_done();
     let sent = responder.send_response(&Header::new(Op::Nak), |_| Ok(()));
     assert_eq!(sent, Err(SendError::Down));
-    responder.flush();
+    responder.end_burst();
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn a_stopped_responder_writes_nothing_when_it_continues() {
             ..Header::new(Op::Read)
         };
         link.send_remote_iovec(&header, &[place]).unwrap();
-        link.flush();
+        link.end_burst();
         until("a write", || memory[0].load(Ordering::Relaxed) != 0);
         // The responder is stopped at a different point of its loop each time.
         for _ in 0..round * 7 {

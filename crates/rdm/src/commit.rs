@@ -1,7 +1,7 @@
 //! Requests to make earlier writes durable: the payload of
 //! [`Kind::Commit`](crate::header::Kind::Commit).
 
-use rkey_core::{Key, WireKey};
+use rkey_core::{Key, RKey};
 
 /// The size of one range in a request, in bytes: address, length, key, and whether the device chose
 /// the key.
@@ -17,7 +17,7 @@ pub struct RemoteRange {
     /// The length of the range, in bytes.
     pub len: u64,
     /// The key of the memory.
-    pub key: WireKey,
+    pub key: RKey,
 }
 
 /// Why a request cannot be executed.
@@ -37,8 +37,8 @@ pub fn encode(ranges: &[RemoteRange]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ranges.len() * RANGE_LEN);
     for range in ranges {
         let (key, by_device) = match range.key {
-            WireKey::Device(key) => (u64::from(key.0), 1u64),
-            WireKey::Requested(key) => (key, 0),
+            RKey::Device(key) => (u64::from(key.0), 1u64),
+            RKey::Requested(key) => (key, 0),
         };
         for word in [range.addr, range.len, key, by_device] {
             bytes.extend(word.to_le_bytes());
@@ -64,10 +64,10 @@ pub fn decode(payload: &[u8]) -> Result<Vec<RemoteRange>, CommitError> {
     };
     let read = |range: &[u8]| {
         let key = match word(range, 3) {
-            0 => WireKey::Requested(word(range, 2)),
+            0 => RKey::Requested(word(range, 2)),
             _ => {
                 let key = u32::try_from(word(range, 2)).map_err(|_| CommitError::UnknownKey)?;
-                WireKey::Device(Key(key))
+                RKey::Device(Key(key))
             }
         };
         Ok(RemoteRange {
@@ -91,8 +91,8 @@ mod tests {
             key,
         };
         let sent = [
-            range(WireKey::Device(Key(7))),
-            range(WireKey::Requested(u64::MAX - 1)),
+            range(RKey::Device(Key(7))),
+            range(RKey::Requested(u64::MAX - 1)),
         ];
         assert_eq!(decode(&encode(&sent)), Ok(sent.to_vec()));
     }

@@ -27,11 +27,11 @@ pub fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Sges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rkey_core::LocalKey;
+    use rkey_core::LKey;
 
     #[test]
     fn a_part_of_a_scatter_list_may_begin_and_end_inside_an_entry() {
-        let key = LocalKey(7);
+        let key = LKey(7);
         let sge = |addr, len| Sge { addr, len, key };
         let all = [sge(100, 10), sge(200, 0), sge(300, 5)];
         assert_eq!(part(&all, 0, 10).as_slice(), [sge(100, 10)]);

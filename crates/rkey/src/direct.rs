@@ -40,7 +40,7 @@ impl DirectMemory {
             let left = timeout.saturating_sub(time::since(started));
             let lease = pair
                 .raw()
-                .lease(key.wire_key(), key.address(), key.len(), write, left);
+                .lease(key.rkey(), key.address(), key.len(), write, left);
             match lease {
                 Ok(map) => break map,
                 // The link to a peer is made in the background after connecting.

@@ -4,7 +4,7 @@
 //! grants nothing: the owner of the memory checks every access against its own table, and a revoked key stays refused.
 
 use crate::error::Error;
-use rkey_core::{Access, Key, WireKey};
+use rkey_core::{Access, Key, RKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -60,15 +60,15 @@ impl RemoteKey {
         Self::checked(address, length, KeyName::Device(key), Access::REMOTE)
     }
 
-    pub(crate) fn from_wire(
+    pub(crate) fn from_rkey(
         address: u64,
         length: u64,
-        key: WireKey,
+        key: RKey,
         access: Access,
     ) -> Result<Self, Error> {
         let name = match key {
-            WireKey::Device(key) => KeyName::Device(key.0),
-            WireKey::Requested(key) => KeyName::Requested(key),
+            RKey::Device(key) => KeyName::Device(key.0),
+            RKey::Requested(key) => KeyName::Requested(key),
         };
         Self::checked(address, length, name, access)
     }
@@ -124,10 +124,10 @@ impl RemoteKey {
 
     /// The key as a request carries it.
     #[must_use]
-    pub fn wire_key(&self) -> WireKey {
+    pub fn rkey(&self) -> RKey {
         match self.name {
-            KeyName::Device(key) => WireKey::Device(Key(key)),
-            KeyName::Requested(key) => WireKey::Requested(key),
+            KeyName::Device(key) => RKey::Device(Key(key)),
+            KeyName::Requested(key) => RKey::Requested(key),
         }
     }
 

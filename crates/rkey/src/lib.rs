@@ -134,7 +134,7 @@ pub use shared::SharedMemory;
 pub use window::Window;
 
 pub use rkey_cache::Stats as CacheStats;
-pub use rkey_core::{Access, Denial, Key, LocalKey, Reason, WindowKind};
+pub use rkey_core::{Access, Denial, Key, LKey, Reason, WindowKind};
 pub use rkey_device::Config;
 pub use rkey_engine::{
     Completion, CompletionFlags, CompletionOp, DenialReport, QpState, SendFlags, SendRequest, Sge,

@@ -7,7 +7,7 @@ use crate::options::RegionOptions;
 use crate::owned::{Registered, RegistrationRequest};
 use crate::window::Window;
 use parking_lot::Mutex;
-use rkey_core::{Access, Addressing, LocalKey, WindowKind, WireKey};
+use rkey_core::{Access, Addressing, LKey, RKey, WindowKind};
 use rkey_engine::Sge;
 use std::collections::HashMap;
 use std::ops::{Bound, RangeBounds};
@@ -88,7 +88,7 @@ impl MemoryRegion {
 
     /// The key that our own operations use for the region. It is useless to a peer.
     #[must_use]
-    pub fn local_key(&self) -> LocalKey {
+    pub fn local_key(&self) -> LKey {
         self.registered.region().local_key
     }
 
@@ -179,8 +179,8 @@ impl MemoryRegion {
             let region = self.registered.region();
             let key = region
                 .requested
-                .map_or(WireKey::Device(region.key), WireKey::Requested);
-            return RemoteKey::from_wire(self.base, len, key, access);
+                .map_or(RKey::Device(region.key), RKey::Requested);
+            return RemoteKey::from_rkey(self.base, len, key, access);
         }
         let name = (offset, len, access.bits());
         let mut parts = self.parts.lock();

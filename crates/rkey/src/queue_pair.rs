@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
 use crate::window::{BIND_RULES, Window};
-use rkey_core::{Access, Key, WireKey};
+use rkey_core::{Access, Key, RKey};
 use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
 use rkey_device::link::NodeId;
@@ -395,7 +395,7 @@ impl QueuePair {
         let key = reserved
             .as_ref()
             .map_or_else(|| window.key_with(bits), ReservedKey::key);
-        let remote = RemoteKey::from_wire(start, len, WireKey::Device(key), access)?;
+        let remote = RemoteKey::from_rkey(start, len, RKey::Device(key), access)?;
         let work = Work::Bind {
             window: window.id(),
             region: region.local_key(),
@@ -450,6 +450,6 @@ fn bind_by_hand() -> Error {
 fn target(key: &RemoteKey, offset: u64) -> Target {
     Target {
         addr: key.address().wrapping_add(offset),
-        key: key.wire_key(),
+        key: key.rkey(),
     }
 }

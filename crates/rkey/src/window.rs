@@ -4,7 +4,7 @@ use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
-use rkey_core::{Access, BindRegion, BindRequest, Key, Rules, WindowId, WindowKind, WireKey};
+use rkey_core::{Access, BindRegion, BindRequest, Key, RKey, Rules, WindowId, WindowKind};
 use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
 use std::ops::RangeBounds;
@@ -60,7 +60,7 @@ impl Window {
         let (offset, len) = resolve("region", region.len(), &range)?;
         let start = region.base().wrapping_add(offset);
         let key = self.request(region_name(region), start, len, access)?;
-        RemoteKey::from_wire(start, len, WireKey::Device(key), access)
+        RemoteKey::from_rkey(start, len, RKey::Device(key), access)
     }
 
     /// Revokes the key of the window. When this returns, every access with it is refused, and none is in progress.
@@ -69,7 +69,7 @@ impl Window {
     /// # Errors
     /// The window is of type 2 (see [`QueuePair::post_invalidate`](crate::QueuePair::post_invalidate)).
     pub fn unbind(&self) -> Result<()> {
-        let nothing = BindRegion::Key(rkey_core::LocalKey(0));
+        let nothing = BindRegion::Key(rkey_core::LKey(0));
         self.request(nothing, 0, 0, Access::empty()).map(|_| ())
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{LONG, device, pattern};
 use rkey::endpoint::{Address, Endpoint, Receiving, Sending, Tag};
-use rkey::{Access, Device, Error, LocalKey, SendFlags, Sge, Status};
+use rkey::{Access, Device, Error, LKey, SendFlags, Sge, Status};
 use std::time::{Duration, Instant};
 
 fn endpoint() -> Endpoint {
@@ -334,7 +334,7 @@ fn the_internal_local_key_of_an_endpoint_cannot_be_used_by_programs() {
     for slots in 0..64 {
         let key = part.key.0 ^ slots << 12;
         let part = Sge {
-            key: LocalKey(key),
+            key: LKey(key),
             ..part
         };
         let pair = [(); 2].map(|()| domain.queue_pair(&queue).build().unwrap());

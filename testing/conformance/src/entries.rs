@@ -2,7 +2,7 @@
 //! hang. If it accepts them, it checks that the result encodes to bytes with the same meaning.
 
 use daplrkey::hello::{Hello, Purpose};
-use rkey_core::{Denial, RawKey, WIRE_LEN, WireKey};
+use rkey_core::{DENIAL_LEN, Denial, RKey, RawKey};
 
 /// One reader of a peer's bytes.
 #[derive(Debug, Clone, Copy)]
@@ -183,12 +183,12 @@ fn connect_samples() -> Vec<Vec<u8>> {
 
 /// A denial in the form in which a NAK carries it.
 pub fn denial(bytes: &[u8]) {
-    let mut wire = [0; WIRE_LEN];
-    let len = bytes.len().min(WIRE_LEN);
+    let mut wire = [0; DENIAL_LEN];
+    let len = bytes.len().min(DENIAL_LEN);
     wire[..len].copy_from_slice(&bytes[..len]);
-    let denial = Denial::from_wire(&wire);
+    let denial = Denial::decode(&wire);
     assert!(!denial.to_string().is_empty() && !denial.explain().is_empty());
-    let again = Denial::from_wire(&denial.to_wire());
+    let again = Denial::decode(&denial.encode());
     assert_eq!(
         again.to_string(),
         denial.to_string(),
@@ -211,7 +211,7 @@ pub fn raw_key(bytes: &[u8]) {
 
 fn raw_key_samples() -> Vec<Vec<u8>> {
     let key = RawKey {
-        key: WireKey::Requested(0x5a_03c1),
+        key: RKey::Requested(0x5a_03c1),
         base: 0x7f12_a000,
         len: 4096,
         node: 7,

@@ -120,7 +120,7 @@ impl Link for HostileLink {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            inline_max: 208,
+            in_slot_max: 208,
             fragment_max: FRAGMENT_MAX as u32,
             remote_iovec: true,
             remote_iovec_min: 4096,
@@ -218,5 +218,5 @@ impl Link for HostileLink {
         !self.requests.is_empty() || !self.responses.is_empty()
     }
 
-    fn flush(&mut self) {}
+    fn end_burst(&mut self) {}
 }

@@ -5,7 +5,7 @@ use crate::hostile::{HOSTILE, HostileLink};
 use crate::mutate::mix;
 use rkey_base::memory::ArenaMemory;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Limits, Protection, Region, RegionSpec, Secrets, WireKey};
+use rkey_core::{Access, Limits, Protection, RKey, Region, RegionSpec, Secrets};
 use rkey_engine::{
     Completion, CqShared, Engine, EngineConfig, LinkId, Peer, QpAttributes, QpConfig, QpId,
     QpState, RecvRequest, SendFlags, SendRequest, Sge, Target, Work,
@@ -279,7 +279,7 @@ impl World {
     fn post(&mut self, script: &mut Script<'_>) {
         let remote = Target {
             addr: 0x5000,
-            key: WireKey::Requested(7),
+            key: RKey::Requested(7),
         };
         let work = match script.byte() % 5 {
             0 => Work::Send {

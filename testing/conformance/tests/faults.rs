@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::memory::{Mapped, PAGE, file};
 use common::side::{Side, seed_of};
 use common::{LONG, pattern};
-use rkey_core::{Access, Region, RegionSpec, WireKey};
+use rkey_core::{Access, RKey, Region, RegionSpec};
 use rkey_device::{AsyncEvent, Config, Cq, Qp};
 use rkey_engine::{
     Completion, CompletionOp, QpState, RecvRequest, SendRequest, Sge, Status, Target, Work,
@@ -134,7 +134,7 @@ fn register(side: &Side, memory: &Mapped) -> Region {
 fn target(memory: &Mapped, region: &Region, at: usize) -> Target {
     Target {
         addr: memory.base() + at as u64,
-        key: WireKey::Device(region.key),
+        key: RKey::Device(region.key),
     }
 }
 

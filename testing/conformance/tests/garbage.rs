@@ -243,7 +243,7 @@ fn bad_requester(random: &mut Random) {
                     Ok(())
                 });
             }
-            link.flush();
+            link.end_burst();
             if turn % 4 != 0 {
                 scribble(random, 1 + turn);
             }
@@ -292,7 +292,7 @@ fn bad_responder(random: &mut Random) {
                 let _ = link.send_response(&head, |_| Ok(()));
                 link.request_done();
             }
-            link.flush();
+            link.end_burst();
             link.kick();
         }
         if random.below(3) == 0 {

@@ -11,7 +11,7 @@ use common::side::{AREA, INBOX, Remote, SINK, SINK_COUNT, SINK_WORDS, Side, seed
 use common::traffic::Traffic;
 use common::{LONG, Random, pattern, until};
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, Region, RegionSpec, WireKey};
+use rkey_core::{Access, Key, RKey, Region, RegionSpec};
 use rkey_device::{Config, DeviceError, SharedMemory};
 use rkey_engine::{Completion, QpState, SendRequest, Status, Target, Work};
 use rkey_link::direct::DirectError;
@@ -269,9 +269,9 @@ fn invitation(memory: &SharedMemory, region: Region) -> Vec<u8> {
 }
 
 /// The address and the key in an invitation.
-fn invited(bytes: &[u8]) -> (u64, WireKey) {
+fn invited(bytes: &[u8]) -> (u64, RKey) {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    (word(0), WireKey::Device(Key(word(8) as u32)))
+    (word(0), RKey::Device(Key(word(8) as u32)))
 }
 
 const LEASED: usize = 1 << 20;

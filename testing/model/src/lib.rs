@@ -26,7 +26,7 @@ mod words {
         NoSuchDomain, NoSuchRegion, NoSuchWindow, Busy, Limit, Empty, AddressWraps, AccessNeeds, KeyTaken, KeyReserved,
         AlreadyEnabled, AlreadyBound, NeedsEndpoint, ForeignKey, StillBound, ZeroLength, NotRemote, ZeroBasedWindow,
         ZeroBasedRegion, KeyAndQpNeeded, RegionLacks,
-        UnknownKey, Stale, LocalKey, RemoteKey, OtherDomain, Disabled, Unbound, WrongEndpoint, Right, Wraps, OutOfRange,
+        UnknownKey, Stale, LKey, RemoteKey, OtherDomain, Disabled, Unbound, WrongEndpoint, Right, Wraps, OutOfRange,
         CrossesSegments, Misaligned, NotAWindow, WindowKind,
     }
 
@@ -379,7 +379,7 @@ impl Model {
             _ => self.meaning(key)?,
         };
         let local = matches!(key, Name::Local(_));
-        need(!local || qp.is_none(), No::LocalKey)?;
+        need(!local || qp.is_none(), No::LKey)?;
         need(local || qp.is_some(), No::RemoteKey)?;
         if let Name::Local(_) | Name::Remote(_) | Name::Requested(_) = key {
             let it = &self.regions[number];

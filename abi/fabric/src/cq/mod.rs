@@ -121,9 +121,9 @@ impl Cq {
     }
 
     #[cold]
-    fn send_deferred_answers(&self) {
+    fn send_owed_answers(&self) {
         for endpoint in &*self.endpoints.all() {
-            endpoint.send_deferred_answers();
+            endpoint.send_owed_answers();
         }
     }
 

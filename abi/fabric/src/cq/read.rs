@@ -56,7 +56,7 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
     let due = cq.has_read(&mut queue);
     drop(queue);
     if due {
-        cq.send_deferred_answers();
+        cq.send_owed_answers();
     }
     if taken == 0 {
         Err(FiError::AGAIN)
@@ -230,7 +230,7 @@ pub(super) unsafe extern "C" fn readerr(
         }
         drop(queue);
         if due {
-            cq.send_deferred_answers();
+            cq.send_owed_answers();
         }
         Ok(1)
     })

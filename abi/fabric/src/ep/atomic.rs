@@ -14,7 +14,7 @@ use super::*;
 use crate::mr::buffers::Held;
 use crate::mr::{hmem, local};
 use rkey_device::base::Memory;
-use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, WireKey};
+use rkey_device::core::{Accessor, Key, LocalUse, Operation as Access, RKey};
 use rkey_rdm::atomic::{Kind, Request};
 use rkey_rdm::endpoint::AtomicCall;
 use rkey_rdm::header;
@@ -139,9 +139,9 @@ impl Endpoint {
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
         self.with_room(live, &mut state, connection, 1, report, |state| {
             let device_keys = state.rdm.connections()[connection].device_keys;
-            let (key, device_key) = match super::rma::wire_key(self, device_keys, it.key)? {
-                WireKey::Device(key) => (u64::from(key.0), true),
-                WireKey::Requested(key) => (key, false),
+            let (key, device_key) = match super::rma::rkey(self, device_keys, it.key)? {
+                RKey::Device(key) => (u64::from(key.0), true),
+                RKey::Requested(key) => (key, false),
             };
             let what = header::Atomic {
                 addr: it.addr,
@@ -177,8 +177,8 @@ pub(super) fn execute(
     let request = Request::read(it, payload)?;
     let reads_only = request.reads_only();
     let key = match it.device_key {
-        true => WireKey::Device(Key(u32::try_from(it.key).map_err(|_| FiError::NOKEY)?)),
-        false => WireKey::Requested(it.key),
+        true => RKey::Device(Key(u32::try_from(it.key).map_err(|_| FiError::NOKEY)?)),
+        false => RKey::Requested(it.key),
     };
     let who = Accessor {
         domain: host.pd.id,

@@ -11,8 +11,8 @@ impl Driven for Endpoint {
         Self::progress(self);
     }
 
-    fn send_deferred_answers(&self) {
-        Self::send_deferred_answers(self);
+    fn send_owed_answers(&self) {
+        Self::send_owed_answers(self);
     }
 
     /// Makes the descriptor readable when more work arrives, then handles what has arrived before. Only a thread that waits

@@ -7,7 +7,7 @@ use super::*;
 use crate::cq::Entry;
 use crate::errno::of_status;
 use crate::identity::Identity;
-use rkey_device::core::{Denial, DomainId, LocalKey, LocalUse, NamedKey, WireKey};
+use rkey_device::core::{Denial, DomainId, LKey, LocalUse, NamedKey, RKey};
 use rkey_device::engine::{SendRequest, Sge, Status};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::{Front, queue_pair};
@@ -51,7 +51,7 @@ fn name_of(av: Option<&Av>, peer: SocketAddr) -> String {
 
 /// Advice for a refusal.
 fn advice(denial: &Denial) -> String {
-    if denial.key == NamedKey::Remote(WireKey::Requested(FI_KEY_NOTAVAIL)) {
+    if denial.key == NamedKey::Remote(RKey::Requested(FI_KEY_NOTAVAIL)) {
         return "The key is FI_KEY_NOTAVAIL: fi_mr_key returns it for a region that has no remote rights or is not enabled yet.".to_owned();
     }
     denial.advice()
@@ -126,7 +126,7 @@ impl Host for EpHost {
     }
 
     #[inline]
-    fn everything(&self) -> LocalKey {
+    fn everything(&self) -> LKey {
         self.pd.everything()
     }
 

@@ -287,7 +287,7 @@ impl Endpoint {
     /// Called when the program has read entries of a full queue: sends peers the responses that they wait for, even if the
     /// program does not poll again.
     #[cold]
-    pub(crate) fn send_deferred_answers(&self) {
+    pub(crate) fn send_owed_answers(&self) {
         let Some(live) = self.live.get() else { return };
         live.state.lock().rdm.send_owed(&live.host);
     }

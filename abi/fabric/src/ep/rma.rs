@@ -11,7 +11,7 @@ use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::buffers::Held;
 use crate::mr::raw;
 use libc::iovec;
-use rkey_device::core::{LocalUse, WireKey};
+use rkey_device::core::{LocalUse, RKey};
 use rkey_rdm::commit::RemoteRange;
 use rkey_rdm::endpoint::{self, Memory};
 use smallvec::{SmallVec, smallvec};
@@ -29,8 +29,8 @@ pub(super) struct Transfer<'a> {
     pub(super) deferred: Option<&'a Deferred>,
 }
 
-/// The wire key for the program's key at the peer of a connection.
-pub(super) fn wire_key(ep: &Endpoint, device_keys: bool, key: u64) -> Result<WireKey> {
+/// The remote key for the program's key at the peer of a connection.
+pub(super) fn rkey(ep: &Endpoint, device_keys: bool, key: u64) -> Result<RKey> {
     raw::resolve(&ep.domain, key, device_keys).ok_or_else(|| {
         rkey_device::denials::refused(&format!(
             "key {key:#x} was not mapped with fi_mr_map_raw, as the domain's FI_MR_RAW requires"
@@ -80,7 +80,7 @@ impl Endpoint {
                 Ok(RemoteRange {
                     addr: place.addr,
                     len: place.len as u64,
-                    key: wire_key(self, device_keys, place.key)?,
+                    key: rkey(self, device_keys, place.key)?,
                 })
             };
             let remote: SmallVec<[RemoteRange; 1]> = match it.remote {

@@ -9,7 +9,7 @@ use super::{monitor, runtimes};
 use crate::errno::{FiError, Result};
 use rkey_cache::Kind as CacheKind;
 use rkey_device::base::VaRange;
-use rkey_device::core::{DomainId, LocalKey, LocalUse};
+use rkey_device::core::{DomainId, LKey, LocalUse};
 use rkey_kinds::Kind;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Buffers {
         usage: LocalUse,
         foreign: bool,
         held: &mut Held,
-    ) -> Result<Option<LocalKey>> {
+    ) -> Result<Option<LKey>> {
         let access = usage.needs();
         // Endpoints with an authorization key of their own are in another protection domain.
         if self.system.1.pd() != pd {

@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use rkey_device::Device;
-use rkey_device::core::{LocalKey, Region};
+use rkey_device::core::{LKey, Region};
 use rkey_device::denials::refused;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct ExposedMessages {
     /// The number of entries, for a shortcut when there are none.
     count: AtomicUsize,
-    by_region: Mutex<HashMap<LocalKey, Vec<Region>>>,
+    by_region: Mutex<HashMap<LKey, Vec<Region>>>,
 }
 
 impl ExposedMessages {
@@ -22,14 +22,14 @@ impl ExposedMessages {
     /// Another thread may have closed the region since the caller checked it. If the caller then posts a request and
     /// checks again, either it finds the region closed or the closing thread finds this entry: both take the engine's
     /// lock in between.
-    pub(crate) fn add(&self, owner: LocalKey, message: Region) {
+    pub(crate) fn add(&self, owner: LKey, message: Region) {
         let mut by_region = self.by_region.lock();
         by_region.entry(owner).or_default().push(message);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Must be called when the message has been read or has failed.
-    pub(crate) fn remove(&self, owner: LocalKey, message: Region) {
+    pub(crate) fn remove(&self, owner: LKey, message: Region) {
         let mut by_region = self.by_region.lock();
         let Some(list) = by_region.get_mut(&owner) else {
             return;
@@ -46,14 +46,14 @@ impl ExposedMessages {
 
     /// Ends the messages of a closed region: once this returns, no peer reads any of them.
     #[inline]
-    pub(crate) fn end(&self, owner: LocalKey, device: &Device) {
+    pub(crate) fn end(&self, owner: LKey, device: &Device) {
         if self.count.load(Ordering::Relaxed) > 0 {
             self.end_some(owner, device);
         }
     }
 
     #[cold]
-    fn end_some(&self, owner: LocalKey, device: &Device) {
+    fn end_some(&self, owner: LKey, device: &Device) {
         let list = self.by_region.lock().remove(&owner).unwrap_or_default();
         self.count.fetch_sub(list.len(), Ordering::Relaxed);
         if !list.is_empty() {

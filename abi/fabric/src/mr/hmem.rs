@@ -13,7 +13,7 @@ use crate::errno::{FiError, Result};
 use crate::lenient;
 use crate::sys::*;
 use rkey_device::base::{Copier, VaRange};
-use rkey_device::core::{Access, LocalKey, Region, RegionSpec};
+use rkey_device::core::{Access, LKey, Region, RegionSpec};
 use rkey_device::{Device, DeviceError};
 use rkey_kinds::file::{self, Mapping};
 use rkey_kinds::{Kind, Refusal, Wanted, discover};
@@ -258,7 +258,7 @@ pub(crate) fn is_foreign(addr: u64) -> Result<bool> {
 }
 
 /// The key of a protection domain for a buffer without a registration.
-pub(super) fn unregistered(pd: &ProtectionDomain, foreign: bool) -> Result<LocalKey> {
+pub(super) fn unregistered(pd: &ProtectionDomain, foreign: bool) -> Result<LKey> {
     match foreign {
         true => pd.everything_foreign(),
         false => Ok(pd.everything()),

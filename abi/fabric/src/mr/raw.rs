@@ -14,7 +14,7 @@ use crate::info::filter::build_key_size;
 use crate::object::{input, list, store};
 use crate::sys::*;
 use rkey_device::base::VaRange;
-use rkey_device::core::{Key, RawKey, WireKey};
+use rkey_device::core::{Key, RKey, RawKey};
 
 /// `fi_mr_raw_attr` (FI-168 to FI-171).
 ///
@@ -35,8 +35,8 @@ pub(super) unsafe fn get(mr: &Mr, arg: *const MrRawAttr) -> Result<()> {
     }
     let region = mr.for_peers();
     let key = match region.requested {
-        Some(requested) => WireKey::Requested(requested),
-        None => WireKey::Device(region.key),
+        Some(requested) => RKey::Requested(requested),
+        None => RKey::Device(region.key),
     };
     let bytes = if mr.domain.has(FI_MR_RAW) {
         let raw = RawKey {
@@ -131,16 +131,16 @@ fn forget(domain: &Domain, number: u64) -> Result<()> {
 
 /// The remote key for the key of a data transfer. `provider_keys`: the peer's device has chosen its keys.
 #[inline]
-pub(crate) fn resolve(domain: &Domain, key: u64, provider_keys: bool) -> Option<WireKey> {
+pub(crate) fn resolve(domain: &Domain, key: u64, provider_keys: bool) -> Option<RKey> {
     if domain.has(FI_MR_RAW) {
         return domain.raw_keys.get(key).map(|raw| raw.key);
     }
     if provider_keys {
         // The device never issues such a number. It is sent as a requested key, which the peer refuses with an explanation.
         return Some(match u32::try_from(key) {
-            Ok(key) => WireKey::Device(Key(key)),
-            Err(_) => WireKey::Requested(key),
+            Ok(key) => RKey::Device(Key(key)),
+            Err(_) => RKey::Requested(key),
         });
     }
-    Some(WireKey::Requested(key))
+    Some(RKey::Requested(key))
 }

@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 use rkey_device::base::VaRange;
-use rkey_device::core::{Access, DomainId, LocalKey, RegionSpec};
+use rkey_device::core::{Access, DomainId, LKey, RegionSpec};
 use rkey_device::engine::{
     Completion, QpState, RecvRequest, SendFlags, SendRequest, Sge, Status, Work,
 };
@@ -21,7 +21,7 @@ pub(crate) struct Outsider {
     device: Device,
     listener: Listener,
     domain: DomainId,
-    key: LocalKey,
+    key: LKey,
     memory: Box<[u8]>,
 }
 

@@ -7,7 +7,7 @@ use super::socket::{Phase, Socket};
 use super::stream::Shutdown;
 use super::table::{self, Any};
 use super::waiting::Progress;
-use rkey_kit::{Errno, fence, fence_or_minus_one};
+use rkey_kit::{Errno, c_call, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// `rshutdown`.
 pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let how = match how {
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
@@ -96,7 +96,7 @@ fn end(socket: &Arc<Socket>) {
 
 /// `rclose`. Like the stock library, returns the error number `EBADF` itself, not -1, if the number is not that of a socket.
 pub extern "C" fn rclose(number: c_int) -> c_int {
-    fence(|| {
+    c_call(|| {
         crate::front::service()?;
         match table::remove(number).ok_or(Errno::BADF)? {
             Any::Stream(socket) => close(&socket),

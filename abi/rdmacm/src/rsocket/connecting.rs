@@ -8,7 +8,7 @@ use super::open::ensure_id;
 use super::socket::{Phase, Socket, State};
 use super::table::{self, Any};
 use crate::address::{is_any, is_ours};
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn rconnect(
     address: *const libc::sockaddr,
     len: libc::socklen_t,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
         let to = unsafe { read_address(address, len) }?;

@@ -9,7 +9,7 @@ use super::table;
 use super::transfer::{count_or_minus_one, single};
 use super::waiting::Progress;
 use super::wire::{Iomap, RemoteSge};
-use rkey_kit::{Errno, contained, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one, contained};
 use std::ffi::{c_int, c_void};
 
 /// An area that this side has mapped.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn riomap(
 
 /// `riounmap`.
 pub extern "C" fn riounmap(number: c_int, at: *mut c_void, len: usize) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let socket = table::stream(number)?;
         let addr = at.expose_provenance() as u64;
         let mut state = socket.state.lock();

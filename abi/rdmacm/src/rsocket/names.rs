@@ -8,7 +8,7 @@ use super::socket::Phase;
 use super::table::{self, Any};
 use crate::address;
 use rkey_kit::argument::output;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn rgetpeername(
     len: *mut libc::socklen_t,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { get_name(number, address, len, true) })
+    c_call_or_minus_one(|| unsafe { get_name(number, address, len, true) })
 }
 
 /// `rgetsockname`.
@@ -129,5 +129,5 @@ pub unsafe extern "C" fn rgetsockname(
     len: *mut libc::socklen_t,
 ) -> c_int {
     // SAFETY: guaranteed by the caller.
-    fence_or_minus_one(|| unsafe { get_name(number, address, len, false) })
+    c_call_or_minus_one(|| unsafe { get_name(number, address, len, false) })
 }

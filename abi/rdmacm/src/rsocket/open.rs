@@ -10,7 +10,7 @@ use super::options::Options;
 use super::service;
 use super::socket::{Listening, Phase, Socket, State};
 use super::table::{self, Any};
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
 
 /// `rsocket`.
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    fence_or_minus_one(|| open(domain, kind, protocol))
+    c_call_or_minus_one(|| open(domain, kind, protocol))
 }
 
 /// `rbind`.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn rbind(
     address: *const libc::sockaddr,
     len: libc::socklen_t,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let socket = table::find(number)?;
         // SAFETY: guaranteed by the caller.
         let address = unsafe { read_address(address, len) }?;
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn rbind(
 
 /// `rlisten`.
 pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let socket = table::stream(number)?;
         let limit = usize::try_from(backlog).unwrap_or(BACKLOG_MAX);
         let limit = limit.clamp(BACKLOG_MIN, BACKLOG_MAX);
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn raccept(
     address: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let socket = table::stream(number)?;
         let deadline = socket.deadline(|options| options.receive_timeout);
         let blocks = socket.blocks(0);

@@ -7,7 +7,7 @@ use super::socket::{Phase, State};
 use super::table::{self, Any};
 use super::waiting::{Progress, SPIN, TICK};
 use rkey_kit::argument::output;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_short};
 use std::time::{Duration, Instant};
 
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn rpoll(
     count: libc::nfds_t,
     timeout: c_int,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         // SAFETY: guaranteed by the caller.
         let fds = unsafe { descriptors(fds, count) }?;
         wait(fds, deadline(timeout)).map(|found| found as c_int)
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn rselect(
     excepts: *mut libc::fd_set,
     time: *mut libc::timeval,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
             return Err(Errno::INVAL);
         }

@@ -112,7 +112,7 @@ fn request_connection(socket: &Socket, state: &mut State) -> Result<(), Errno> {
     socket.waiting.watch(link.fd())?;
     let offer = link.offer();
     state.phase = Phase::Connecting(Some(link));
-    with_id(state, |id, _| id.connect(&offer.to_wire()))
+    with_id(state, |id, _| id.connect(&offer.encode()))
 }
 
 /// The connection is established. On the active side, the event carries the peer's offer.
@@ -127,7 +127,7 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
 }
 
 fn offer(data: &[u8]) -> Result<Offer, Errno> {
-    Offer::from_wire(data).map_err(|why| {
+    Offer::decode(data).map_err(|why| {
         complain(format_args!(
             "the peer is not an rsocket, or sent invalid private data: {why}"
         ));
@@ -175,7 +175,7 @@ fn accept_request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno
     let mut own = socket.state.lock();
     own.listener = Some(about);
     own.phase = Phase::Open(Box::new(Connection::new(link, &offer)));
-    let accepted = with_id(&mut own, |id, _| id.accept(&answer.to_wire()));
+    let accepted = with_id(&mut own, |id, _| id.accept(&answer.encode()));
     drop(own);
     let socket = Arc::new(socket);
     match accepted {

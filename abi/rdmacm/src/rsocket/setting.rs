@@ -8,7 +8,7 @@ use super::socket::{Phase, State};
 use super::table::{self, Any};
 use super::waiting::Progress;
 use rkey_kit::argument::output;
-use rkey_kit::{Errno, fence_or_minus_one};
+use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_long, c_void};
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn rsetsockopt(
     at: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let option = (level, name);
         match table::find(number)? {
             Any::Stream(socket) => {
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn rgetsockopt(
     at: *mut c_void,
     len: *mut libc::socklen_t,
 ) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let (socket, option) = (table::find(number)?, (level, name));
         if at.is_null() || len.is_null() {
             return Err(Errno::FAULT);
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn rgetsockopt(
 
 /// `rfcntl`. It is variadic in C. The Linux ABIs that we support pass a variadic integer like a named one.
 pub extern "C" fn rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
-    fence_or_minus_one(|| {
+    c_call_or_minus_one(|| {
         let socket = table::find(number)?;
         match command {
             libc::F_GETFL => {

@@ -138,7 +138,7 @@ impl RemoteSge {
         }
     }
 
-    fn to_wire(self) -> [u8; Self::SIZE] {
+    fn encode(self) -> [u8; Self::SIZE] {
         let mut wire = [0; Self::SIZE];
         wire[..8].copy_from_slice(&self.addr.to_be_bytes());
         wire[8..12].copy_from_slice(&self.key.to_be_bytes());
@@ -146,7 +146,7 @@ impl RemoteSge {
         wire
     }
 
-    fn from_wire(wire: &[u8; Self::SIZE]) -> Self {
+    fn decode(wire: &[u8; Self::SIZE]) -> Self {
         let word =
             |at: usize| u32::from_be_bytes([wire[at], wire[at + 1], wire[at + 2], wire[at + 3]]);
         Self {
@@ -199,7 +199,7 @@ impl Offer {
 
     /// Encodes the private data.
     #[must_use]
-    pub fn to_wire(self) -> [u8; Self::SIZE] {
+    pub fn encode(self) -> [u8; Self::SIZE] {
         let mut wire = [0; Self::SIZE];
         wire[0] = VERSION;
         if cfg!(target_endian = "big") {
@@ -210,8 +210,8 @@ impl Offer {
         }
         wire[2..4].copy_from_slice(&self.credits.to_be_bytes());
         wire[7] = scaled(self.iomaps);
-        wire[8..24].copy_from_slice(&self.targets.to_wire());
-        wire[24..].copy_from_slice(&self.first.to_wire());
+        wire[8..24].copy_from_slice(&self.targets.encode());
+        wire[24..].copy_from_slice(&self.first.encode());
         wire
     }
 
@@ -219,7 +219,7 @@ impl Offer {
     ///
     /// # Errors
     /// Why it is not the private data of an rsocket on this host.
-    pub fn from_wire(data: &[u8]) -> Result<Self, &'static str> {
+    pub fn decode(data: &[u8]) -> Result<Self, &'static str> {
         let (wire, _) = data
             .split_first_chunk::<{ Self::SIZE }>()
             .ok_or("too short")?;
@@ -231,7 +231,7 @@ impl Offer {
         }
         let sge = |at: usize| {
             let part = wire[at..].first_chunk::<{ RemoteSge::SIZE }>();
-            part.map(RemoteSge::from_wire).unwrap_or_default()
+            part.map(RemoteSge::decode).unwrap_or_default()
         };
         let offer = Self {
             credits: u16::from_be_bytes([wire[2], wire[3]]),
@@ -323,7 +323,7 @@ mod tests {
                 len: 0x1_0000,
             },
         };
-        let wire = offer.to_wire();
+        let wire = offer.encode();
         assert_eq!(wire[..8], [1, 2, 1, 0x80, 0, 0, 0, 8]);
         assert_eq!(
             wire[8..24],
@@ -332,14 +332,14 @@ mod tests {
         assert_eq!(wire[36..], [0, 1, 0, 0]);
         let mut padded = wire.to_vec();
         padded.resize(56, 0);
-        assert_eq!(Offer::from_wire(&padded), Ok(offer));
+        assert_eq!(Offer::decode(&padded), Ok(offer));
         for (at, value) in [(0, 2), (1, 3), (23, 0), (21, 1), (37, 0)] {
             let mut bad = wire;
             bad[at] = value;
-            assert!(Offer::from_wire(&bad).is_err(), "byte {at}");
+            assert!(Offer::decode(&bad).is_err(), "byte {at}");
         }
-        assert!(Offer::from_wire(&wire[..39]).is_err());
-        assert!(Offer::from_wire(&[0; 56]).is_err());
+        assert!(Offer::decode(&wire[..39]).is_err());
+        assert!(Offer::decode(&[0; 56]).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
 };
 use rkey_device::Config;
 use rkey_device::core::Api;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn new_context(open: Arc<Open>) -> Result<*mut Context, Errno> {
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
 pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
-    fence(|| {
+    c_call(|| {
         rkey_kit::log::start();
         device::check(device)?;
         let mut config = Config::from_env().map_err(|error| {
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
 /// # Safety
 /// `cmd_fd` may be any number.
 pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
-    fence(|| {
+    c_call(|| {
         let wanted = identity(cmd_fd).ok_or(Errno::BADF)?;
         let same = |c: &ContextObject| identity(c.open.command.as_raw_fd()) == Some(wanted);
         let open = ContextObject::pool()
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
 /// # Safety
 /// Neither the context nor its objects may be used afterwards.
 pub unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: unused, as the caller guarantees.
         unsafe {
             find::<ContextObject>(context)?;

@@ -10,7 +10,7 @@ use crate::status;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, CqEx, CqInitAttrEx, ModifyCqAttr, PollCqAttr, TmInfo};
 use rkey_device::engine::Stamped;
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::ffi::{c_int, c_uint};
 
 /// The fields that a program may request.
@@ -75,7 +75,7 @@ pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `input` refuses null; the caller guarantees the rest.
         let attr = unsafe { input(attr)? };
         let known = CQ_INIT_ATTR_MASK_FLAGS | CQ_INIT_ATTR_MASK_PD;
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAt
 /// # Safety
 /// See [`crate::object`] for the rules of handles and attributes.
 pub unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
-    fence(|| {
+    c_call(|| {
         // SAFETY: `find` validates the handle; `input` refuses null; the caller guarantees the rest.
         unsafe {
             find::<CqObject>(cq)?;

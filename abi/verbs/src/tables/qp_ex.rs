@@ -12,9 +12,9 @@ use crate::post::{self, INLINE_MAX, address, target};
 use crate::qp::QpObject;
 use crate::sys::consts::*;
 use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpCap, QpEx};
-use rkey_device::core::{Key, LocalKey};
+use rkey_device::core::{Key, LKey};
 use rkey_device::engine::{Sge, Work};
-use rkey_kit::{Errno, fence};
+use rkey_kit::{Errno, c_call};
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
@@ -78,7 +78,7 @@ unsafe fn with_batch(qp: *mut QpEx, body: impl FnOnce(&mut Batch) -> Result<(), 
     }
     // SAFETY: the caller holds the lock.
     let batch = unsafe { &mut *builder.batch.get() };
-    let code: c_int = fence(|| body(batch).map(|()| 0));
+    let code: c_int = c_call(|| body(batch).map(|()| 0));
     if code != 0 && batch.failed.is_none() {
         batch.failed = Some(Errno::from_raw(code));
     }
@@ -229,7 +229,7 @@ unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
             batch.sges.push(Sge {
                 addr,
                 len: length,
-                key: LocalKey(lkey),
+                key: LKey(lkey),
             });
             batch.requests.last_mut().ok_or(Errno::INVAL)?.sges = start..start + 1;
             Ok(())
@@ -247,7 +247,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const crat
             batch.sges.extend(list.iter().map(|element| Sge {
                 addr: element.addr,
                 len: element.length,
-                key: LocalKey(element.lkey),
+                key: LKey(element.lkey),
             }));
             batch.requests.last_mut().ok_or(Errno::INVAL)?.sges = start..start + count;
             Ok(())
@@ -315,7 +315,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
     if !builder.lock.is_locked() {
         return Errno::INVAL.raw();
     }
-    let code = fence(|| {
+    let code = c_call(|| {
         // SAFETY: locked since start.
         unsafe { (*builder.batch.get()).post(&object.qp) }.map(|()| 0)
     });

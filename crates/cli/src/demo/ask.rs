@@ -69,7 +69,7 @@ pub(super) enum Bait {
     /// A region of another device of the owner.
     OtherDevice,
     /// The local key instead of the remote one.
-    LocalKey,
+    LKey,
     /// A window that was rebound.
     Rebound,
     /// A zero-based region, with its address in the owner's process.

@@ -72,7 +72,7 @@ const MISTAKES: [Mistake; 10] = [
     },
     Mistake {
         title: "the local key sent instead of the remote one",
-        bait: Bait::LocalKey,
+        bait: Bait::LKey,
         spoil: Ok,
         attempt: Attempt::Write,
         names_it: |reason| matches!(reason, Reason::LocalKeyUsedRemotely),

@@ -199,7 +199,7 @@ impl OwnerState {
                 remember(&mut self.bait_objects, Box::new(region));
                 key
             }
-            Bait::LocalKey => {
+            Bait::LKey => {
                 let region = self.domain.register(fresh(), ALL)?;
                 let local = region.local_key().0;
                 let key = RemoteKey::from_parts(region.base(), region.len(), local)?;

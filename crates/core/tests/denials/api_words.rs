@@ -34,7 +34,7 @@ fn a_missing_right_is_named_by_its_flag() {
             ),
             &format!("Register the region with {missing} as well."),
         );
-        let (who, key) = (it.who(), WireKey::Device(region.key));
+        let (who, key) = (it.who(), RKey::Device(region.key));
         let granted = Access::REMOTE_READ;
         let denial = Denial::by_queue_pair(&who, key, 0, 8, Operation::Write, granted, api);
         assert_eq!(denial.advice(), qp_advice);

@@ -36,7 +36,7 @@ impl Fixture {
 
     pub(crate) fn write(&self, key: u32, addr: u64, len: u64) -> Box<Denial> {
         let who = self.who();
-        let key = WireKey::Device(Key(key));
+        let key = RKey::Device(Key(key));
         self.table
             .check_remote(&who, key, addr, len, Operation::Write)
             .unwrap_err()
@@ -48,7 +48,7 @@ impl Fixture {
 pub(crate) fn says(denial: &Denial, sentence: &str, advice: &str) {
     assert_eq!(denial.to_string(), sentence);
     assert_eq!(denial.explain(), format!("{sentence}\n  {advice}"));
-    let peer = Denial::from_wire(&denial.to_wire());
+    let peer = Denial::decode(&denial.encode());
     let over = format!(" over {} {QP:#x}", denial.api.words().queue_pair);
     if !matches!(denial.reason, Reason::OtherDomain { .. }) {
         assert_eq!(peer.to_string(), sentence.replace(&over, ""));

@@ -91,7 +91,7 @@ fn a_local_key_used_by_a_peer_is_refused() {
 fn a_remote_key_in_a_local_request_is_refused() {
     let it = Fixture::new();
     let region = it.register(Access::all(), Addressing::Virtual);
-    let key = LocalKey(region.key.0);
+    let key = LKey(region.key.0);
     let denial = it
         .table
         .check_local(it.domain, key, 0x7000, 8, LocalUse::Send)
@@ -322,7 +322,7 @@ fn queue_pair_denials_and_page_faults_are_explained() {
         qp: QP,
         peer: None,
     };
-    let key = WireKey::Requested(7);
+    let key = RKey::Requested(7);
     let denial = Denial::by_queue_pair(
         &who,
         key,
@@ -345,7 +345,7 @@ fn queue_pair_denials_and_page_faults_are_explained() {
         "RDMA write of 8 B at 0x1000 with requested key 0x7 denied: \
          page fault at 0x1000: memory not mapped or not writable"
     );
-    let peer = Denial::from_wire(&denial.to_wire());
+    let peer = Denial::decode(&denial.encode());
     assert!(
         peer.to_string()
             .ends_with("page fault: memory not mapped or not writable")
@@ -355,7 +355,7 @@ fn queue_pair_denials_and_page_faults_are_explained() {
 #[test]
 fn advice_about_local_memory_is_for_the_program_that_posted() {
     let it = Fixture::new();
-    let key = LocalKey(0x42);
+    let key = LKey(0x42);
     let unknown = it
         .table
         .check_local(it.domain, key, 0x7000, 8, LocalUse::Send);
@@ -436,8 +436,8 @@ fn the_denial_of_a_stale_key_reveals_nothing_about_the_next_region() {
     it.table.deregister(region.id).unwrap().finish().unwrap();
     let _next = it.register(Access::REMOTE_READ, Addressing::Zero);
     let denial = it.write(region.key.0, 0x7000, 8);
-    assert_eq!(denial.to_wire()[4..8], [0; 4]);
-    assert_eq!(denial.to_wire()[32..], [0; 16]);
+    assert_eq!(denial.encode()[4..8], [0; 4]);
+    assert_eq!(denial.encode()[32..], [0; 16]);
 }
 
 #[test]

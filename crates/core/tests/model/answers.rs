@@ -45,12 +45,12 @@ pub(crate) fn bind_no(error: &BindError) -> No {
 
 pub(crate) fn denial_no(denial: &Denial) -> No {
     // The peer gets the same refusal.
-    let peer = Denial::from_wire(&denial.to_wire());
+    let peer = Denial::decode(&denial.encode());
     assert_eq!(peer.reason, denial.reason);
     match denial.reason {
         Reason::UnknownKey => No::UnknownKey,
         Reason::StaleKey { .. } => No::Stale,
-        Reason::LocalKeyUsedRemotely => No::LocalKey,
+        Reason::LocalKeyUsedRemotely => No::LKey,
         Reason::RemoteKeyUsedLocally => No::RemoteKey,
         Reason::OtherDomain { .. } => No::OtherDomain,
         Reason::Disabled => No::Disabled,

@@ -140,7 +140,7 @@ fn everything_happened(seen: &HashMap<(&'static str, Option<No>), u64>) {
         ("access by key", &access),
         (
             "access by key",
-            &[UnknownKey, Stale, LocalKey, WrongEndpoint, Misaligned],
+            &[UnknownKey, Stale, LKey, WrongEndpoint, Misaligned],
         ),
         ("access by requested key", &[UnknownKey, Right, OutOfRange]),
         ("access by window", &window),

@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    fn write(&self, from: DomainId, key: WireKey, len: u64) -> Result<(), Box<Denial>> {
+    fn write(&self, from: DomainId, key: RKey, len: u64) -> Result<(), Box<Denial>> {
         let who = Accessor {
             domain: from,
             qp: 0x12,
@@ -52,7 +52,7 @@ fn memory_of_another_api_is_refused_by_default() {
     let it = World::new(false);
     for &(from, _) in &it.sides {
         for &(owner, region) in &it.sides {
-            let result = it.write(from, WireKey::Device(region.key), 8);
+            let result = it.write(from, RKey::Device(region.key), 8);
             if from == owner {
                 assert!(result.is_ok());
                 continue;
@@ -79,7 +79,7 @@ fn a_requested_key_can_name_a_region_of_another_api() {
         let (fabric, _) = it.sides[1];
         for side in [0, 2] {
             let (owner, region) = it.sides[side];
-            let key = WireKey::Requested(region.key.0.into());
+            let key = RKey::Requested(region.key.0.into());
             match it.write(fabric, key, 8) {
                 Ok(()) => assert!(across),
                 Err(denial) => {
@@ -87,13 +87,13 @@ fn a_requested_key_can_name_a_region_of_another_api() {
                     assert_eq!(denial.reason, Reason::OtherDomain { owner });
                 }
             }
-            let wide = WireKey::Requested(u64::from(region.key.0) | 1 << 32);
+            let wide = RKey::Requested(u64::from(region.key.0) | 1 << 32);
             let denial = it.write(fabric, wide, 8).unwrap_err();
             assert_eq!(denial.reason, Reason::UnknownKey);
         }
         // A 64-bit key does not name regions of the same API in another domain.
         let other = it.table.create_domain_for(Api::Libfabric, false).unwrap();
-        let key = WireKey::Requested(it.sides[1].1.key.0.into());
+        let key = RKey::Requested(it.sides[1].1.key.0.into());
         assert_eq!(
             it.write(other, key, 8).unwrap_err().reason,
             Reason::UnknownKey
@@ -106,7 +106,7 @@ fn the_owner_may_admit_peers_across_apis() {
     let it = World::new(true);
     for &(from, own) in &it.sides {
         for &(owner, region) in &it.sides {
-            let key = WireKey::Device(region.key);
+            let key = RKey::Device(region.key);
             assert!(it.write(from, key, 8).is_ok());
             // What the memory does not allow is still refused, in the words of the API that registered it.
             let denial = it.write(from, key, 0x1001).unwrap_err();
@@ -120,7 +120,7 @@ fn the_owner_may_admit_peers_across_apis() {
         }
         // Two domains of one API remain separate.
         let second = it.table.create_domain_for(from.api(), false).unwrap();
-        let denial = it.write(second, WireKey::Device(own.key), 8).unwrap_err();
+        let denial = it.write(second, RKey::Device(own.key), 8).unwrap_err();
         assert_eq!(denial.reason, Reason::OtherDomain { owner: from });
     }
 }
@@ -142,7 +142,7 @@ fn windows_are_reachable_across_apis_like_regions() {
             domain: owner,
             rules: Rules::default(),
         };
-        let key = WireKey::Device(it.table.bind_window(&request).unwrap());
+        let key = RKey::Device(it.table.bind_window(&request).unwrap());
         for &(from, _) in &it.sides {
             let result = it.write(from, key, 16);
             assert_eq!(result.is_ok(), across || from == owner, "{result:?}");
@@ -157,12 +157,12 @@ fn an_exclusive_domain_is_unreachable_from_other_apis() {
     let it = World::new(true);
     let owner = it.table.create_domain_for(Api::Libfabric, true).unwrap();
     let region = register(&it.table, owner);
-    assert!(it.write(owner, WireKey::Device(region.key), 8).is_ok());
+    assert!(it.write(owner, RKey::Device(region.key), 8).is_ok());
     for &(side, own) in &it.sides {
-        let denial = it.write(side, WireKey::Device(region.key), 8).unwrap_err();
+        let denial = it.write(side, RKey::Device(region.key), 8).unwrap_err();
         assert_eq!(denial.reason, Reason::OtherDomain { owner });
         assert!(!denial.advice().contains("RKEY_CROSS_API"));
-        let denial = it.write(owner, WireKey::Device(own.key), 8).unwrap_err();
+        let denial = it.write(owner, RKey::Device(own.key), 8).unwrap_err();
         assert_eq!(denial.reason, Reason::OtherDomain { owner: side });
     }
 }

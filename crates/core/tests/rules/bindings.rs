@@ -52,7 +52,7 @@ fn a_region_bound_to_an_endpoint_serves_no_other_endpoint() {
     };
     let region = table.register(&spec).unwrap();
     let ask = |qp| {
-        let (who, key) = (over(domain, qp), WireKey::Device(region.key));
+        let (who, key) = (over(domain, qp), RKey::Device(region.key));
         table
             .check_remote(&who, key, 0x1000, 8, Operation::Read)
             .map_err(|denial| denial.reason)
@@ -99,7 +99,7 @@ fn a_window_serves_only_the_endpoint_of_its_region() {
     };
     let key = table.bind_window(&request).unwrap();
     let ask = |qp| {
-        let (who, key) = (over(domain, qp), WireKey::Device(key));
+        let (who, key) = (over(domain, qp), RKey::Device(key));
         let grant = table.check_remote(&who, key, 0x1010, 8, Operation::Write);
         grant.map(drop).map_err(|denial| denial.reason)
     };
@@ -125,7 +125,7 @@ fn a_region_for_one_peer_serves_no_other_peer() {
             qp: 1,
             peer,
         };
-        let grant = table.check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write);
+        let grant = table.check_remote(&who, RKey::Device(key), 0x1010, 8, Operation::Write);
         grant.map(drop).map_err(|denial| denial.reason)
     };
     let serves_seven_only = |key| {
@@ -197,7 +197,7 @@ fn a_region_without_a_peer_serves_all_peers() {
                 qp: 1,
                 peer,
             };
-            let grant = table.check_remote(&who, WireKey::Device(key), 0x1000, 8, Operation::Write);
+            let grant = table.check_remote(&who, RKey::Device(key), 0x1000, 8, Operation::Write);
             assert!(grant.is_ok(), "{peer:?}: {grant:?}");
         }
     }

@@ -47,14 +47,14 @@ fn grants_of_a_section_do_not_delay_deregistration() {
         let grant = section.check_remote(&who, key, 0x1000, 8, write);
         grant.map(drop)
     };
-    let key = WireKey::Device(region.key);
+    let key = RKey::Device(region.key);
     let grant = section.check_remote(&who, key, 0x1000, 8, write).unwrap();
     assert_eq!(grant.single(), Some(range(0x1000, 8)));
     assert_eq!(
         (grant.region(), grant.counter()),
         (Some(region.id), Some(5))
     );
-    assert!(ask(&section, WireKey::Requested(9)).is_ok());
+    assert!(ask(&section, RKey::Requested(9)).is_ok());
     let local = region.local_key;
     assert!(
         section
@@ -121,7 +121,7 @@ fn a_stale_key_stays_refused_in_a_section_when_generations_wrap() {
     let ranges = [range(0x1000, 64)];
     let spec = RegionSpec::new(domain, &ranges, ALL);
     let ask = |section: &Section, key: Key| {
-        let key = WireKey::Device(key);
+        let key = RKey::Device(key);
         let grant = section.check_remote(&who, key, 0x1000, 8, Operation::Write);
         grant.map(drop)
     };
@@ -246,7 +246,7 @@ fn a_change_in_place_keeps_keys_and_handle() {
     let changing = table.change_region(region.id, &change).unwrap();
     let who = over(other, 1);
     let asked = || {
-        let refused = table.check_remote(&who, WireKey::Requested(3), 0, 8, Operation::Read);
+        let refused = table.check_remote(&who, RKey::Requested(3), 0, 8, Operation::Read);
         refused.unwrap_err().reason
     };
     assert_eq!(

@@ -59,9 +59,9 @@ impl Fixture {
 
     pub(crate) fn write(&self, key: Key, qp: u32, addr: u64, len: u64) -> Result<VaRange, Reason> {
         let who = over(self.domain, qp);
-        let grant =
-            self.table
-                .check_remote(&who, WireKey::Device(key), addr, len, Operation::Write);
+        let grant = self
+            .table
+            .check_remote(&who, RKey::Device(key), addr, len, Operation::Write);
         grant
             .map(|grant| grant.single().unwrap())
             .map_err(|denial| denial.reason)

@@ -19,7 +19,7 @@ fn requested_keys_are_unique_among_the_live_regions_of_a_domain() {
     };
     let ask = |domain, key| {
         let who = over(domain, 1);
-        let key = WireKey::Requested(key);
+        let key = RKey::Requested(key);
         table
             .check_remote(&who, key, 0x1000, 8, Operation::Write)
             .map(|grant| grant.region())
@@ -76,7 +76,7 @@ fn remote_keys_do_not_repeat_when_generations_wrap() {
         let first = *first.get_or_insert(key);
         let who = over(domain, 1);
         for key in [first, key] {
-            let asked = table.check_remote(&who, WireKey::Device(key), 0x1000, 8, Operation::Write);
+            let asked = table.check_remote(&who, RKey::Device(key), 0x1000, 8, Operation::Write);
             let refused = asked.unwrap_err().reason;
             assert!(matches!(refused, Reason::StaleKey { .. }), "{refused:?}");
         }

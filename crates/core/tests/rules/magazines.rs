@@ -26,7 +26,7 @@ fn close(table: &Protection, magazine: &Magazine, region: Region) {
     deregistering.unwrap().finish().unwrap();
 }
 
-fn reason(table: &Protection, domain: DomainId, key: WireKey) -> Option<Reason> {
+fn reason(table: &Protection, domain: DomainId, key: RKey) -> Option<Reason> {
     let who = Accessor {
         domain,
         qp: 1,
@@ -193,7 +193,7 @@ fn revoking_into_a_magazine_also_ends_bindings() {
             .revoke_and_deregister_into(&magazine, region.id)
             .unwrap();
         deregistering.finish().unwrap();
-        let stale = reason(&table, domain, WireKey::Device(region.key));
+        let stale = reason(&table, domain, RKey::Device(region.key));
         assert!(matches!(stale, Some(Reason::StaleKey { .. })), "{stale:?}");
         assert_eq!(table.forget_endpoint(1), 0, "nothing is bound to it");
         let gone = table
@@ -221,7 +221,7 @@ fn keys_of_deregistered_regions_are_stale() {
             ..RegionSpec::new(domain, &bytes, ALL)
         };
         let region = table.register_from(&magazine, &spec).unwrap();
-        let (key, requested) = (WireKey::Device(region.key), WireKey::Requested(round % 3));
+        let (key, requested) = (RKey::Device(region.key), RKey::Requested(round % 3));
         assert!(had.insert(region.key), "a key twice");
         assert_eq!(reason(&table, domain, key), None);
         assert_eq!(reason(&table, domain, requested), None);

@@ -22,7 +22,7 @@ fn null() -> (Protection, DomainId, Region) {
 fn spans(
     table: &Protection,
     domain: DomainId,
-    key: LocalKey,
+    key: LKey,
     len: u64,
     want: LocalUse,
 ) -> Vec<(u64, u64)> {
@@ -80,7 +80,7 @@ fn peers_and_other_domains_cannot_reach_a_null_region() {
     );
     let who = over(domain, 1);
     for want in [Operation::Write, Operation::Read, Operation::Atomic] {
-        let denied = table.check_remote(&who, WireKey::Device(region.key), 0, 8, want);
+        let denied = table.check_remote(&who, RKey::Device(region.key), 0, 8, want);
         let reason = denied.unwrap_err().reason;
         assert!(
             matches!(reason, Reason::Right { .. }),

@@ -214,7 +214,7 @@ fn an_empty_request_accesses_nothing_and_is_granted() {
             (0, 0, None)
         );
         let grant = table
-            .check_local(domain, LocalKey(key), 1, 0, LocalUse::Recv)
+            .check_local(domain, LKey(key), 1, 0, LocalUse::Recv)
             .unwrap();
         assert!(grant.is_empty());
     }

@@ -40,6 +40,6 @@ pub(crate) fn remote(
 ) -> Result<Grant<'_>, Reason> {
     let who = over(domain, 1);
     table
-        .check_remote(&who, WireKey::Device(key), addr, len, want)
+        .check_remote(&who, RKey::Device(key), addr, len, want)
         .map_err(|denial| denial.reason)
 }

@@ -104,7 +104,7 @@ fn windows_work_on_scatter_lists_and_zero_based_regions() {
     let who = over(it.domain, 1);
     let grant = it
         .table
-        .check_remote(&who, WireKey::Device(key), 8, 4, Operation::Write)
+        .check_remote(&who, RKey::Device(key), 8, 4, Operation::Write)
         .unwrap();
     assert_eq!(
         grant.spans().map(|span| span.range()).collect::<Vec<_>>(),
@@ -196,7 +196,7 @@ fn a_window_grants_its_own_rights_only() {
             let who = over(it.domain, 1);
             let granted = it
                 .table
-                .check_remote(&who, WireKey::Device(key), 0x1010, 8, want);
+                .check_remote(&who, RKey::Device(key), 0x1010, 8, want);
             assert_eq!(
                 granted.is_ok(),
                 access.contains(want.needs()),
@@ -245,7 +245,7 @@ fn an_unbind_depends_only_on_its_length() {
     let window = it.window(WindowKind::Dat);
     let key = it.bind(&it.request(window.id));
     let request = it.request(window.id);
-    let garbage = BindRegion::Key(LocalKey(0xdead_beef));
+    let garbage = BindRegion::Key(LKey(0xdead_beef));
     let range = range(0xffff_ffff, 0);
     it.bind(&BindRequest {
         region: garbage,
@@ -271,7 +271,7 @@ fn a_grant_through_a_window_outlives_the_binding_but_not_the_region() {
         let who = over(it.domain, 1);
         let grant = it
             .table
-            .check_remote(&who, WireKey::Device(key), 0x1010, 8, Operation::Write)
+            .check_remote(&who, RKey::Device(key), 0x1010, 8, Operation::Write)
             .unwrap();
         it.table.deallocate_window(window.id).unwrap();
         let deregistering = it.table.deregister(it.region.id).unwrap();

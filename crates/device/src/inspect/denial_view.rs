@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_view_of_a_denial_uses_the_terms_of_its_api() {
-        let key = rkey_core::NamedKey::Remote(rkey_core::WireKey::Device(rkey_core::Key(7)));
+        let key = rkey_core::NamedKey::Remote(rkey_core::RKey::Device(rkey_core::Key(7)));
         let attempt = Attempt::Remote(rkey_core::Operation::Write);
         let node = NodeId::default();
         let view = |api| {

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, ReentrantMutex};
 use rkey_base::limit::Limit;
-use rkey_core::{BindError, Denial, WIRE_LEN};
+use rkey_core::{BindError, DENIAL_LEN, Denial};
 pub use rkey_engine::report::KEPT;
 use rkey_engine::{Completion, DenialReport, Guesser, Reports, Side};
 use rkey_link::NodeId;
@@ -203,11 +203,11 @@ impl Denials {
         (qpn, peer_qpn): (u32, u32),
         denial: Denial,
         may_explain: bool,
-    ) -> ([u8; WIRE_LEN], u32) {
+    ) -> ([u8; DENIAL_LEN], u32) {
         let wire = if may_explain {
-            denial.to_wire()
+            denial.encode()
         } else {
-            denial.without_reason().to_wire()
+            denial.without_reason().encode()
         };
         let id = self.note(DenialReport {
             id: 0,

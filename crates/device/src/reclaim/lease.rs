@@ -16,9 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rkey_base::segment::Arena;
-use rkey_core::{
-    Accessor, Denial, Key, MemoryKind, Operation, Protection, Region, RegionId, WireKey,
-};
+use rkey_core::{Accessor, Denial, Key, MemoryKind, Operation, Protection, RKey, Region, RegionId};
 use rkey_engine::{LinkId, QpInfo};
 use rkey_link::direct::{LeaseBoard, LeaseId, LeaseOffer};
 use rkey_link::{Link, NodeId};
@@ -57,10 +55,10 @@ pub(super) struct RegionKeys {
 }
 
 impl RegionKeys {
-    fn contain(&self, key: WireKey) -> bool {
+    fn contain(&self, key: RKey) -> bool {
         match key {
-            WireKey::Device(key) => self.key == key,
-            WireKey::Requested(key) => self.requested == Some(key),
+            RKey::Device(key) => self.key == key,
+            RKey::Requested(key) => self.requested == Some(key),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The messages between devices about leases, over the control socket of a link.
 
-use rkey_core::{Key, WireKey};
+use rkey_core::{Key, RKey};
 use serde::{Deserialize, Serialize};
 
 /// A message about leases.
@@ -39,11 +39,11 @@ pub(super) struct LeaseRequest {
 }
 
 impl LeaseRequest {
-    pub(super) fn key(&self) -> WireKey {
+    pub(super) fn key(&self) -> RKey {
         if self.requested {
-            WireKey::Requested(self.key)
+            RKey::Requested(self.key)
         } else {
-            WireKey::Device(Key(self.key as u32))
+            RKey::Device(Key(self.key as u32))
         }
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn decodes(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rkey_core::WIRE_LEN;
+    use rkey_core::DENIAL_LEN;
 
     #[test]
     fn lease_messages_round_trip_and_malformed_ones_are_refused() {
@@ -87,7 +87,7 @@ mod tests {
             },
             Message::Denied {
                 id: 1,
-                denial: vec![2; WIRE_LEN],
+                denial: vec![2; DENIAL_LEN],
                 report: 7,
             },
             Message::Refused {

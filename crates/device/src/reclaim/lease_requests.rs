@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rkey_core::{Denial, WireKey};
+use rkey_core::{Denial, RKey};
 use rkey_engine::LinkId;
 use rkey_link::direct::{DirectMap, LeaseClient, LeaseOffer};
 use rkey_link::peer::Line;
@@ -126,7 +126,7 @@ impl Qp {
     /// [`DeviceError::TimedOut`], [`DeviceError::NotConnected`].
     pub fn lease(
         &self,
-        key: WireKey,
+        key: RKey,
         addr: u64,
         len: u64,
         write: bool,
@@ -137,8 +137,8 @@ impl Qp {
         let requests = &shared.reclaim.lease_requests;
         let id = requests.add(link);
         let (requested, number) = match key {
-            WireKey::Device(key) => (false, key.0.into()),
-            WireKey::Requested(key) => (true, key),
+            RKey::Device(key) => (false, key.0.into()),
+            RKey::Requested(key) => (true, key),
         };
         let src_qpn = self.qpn();
         let ask = Message::Ask(LeaseRequest {

@@ -26,7 +26,7 @@ mod segment;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rkey_core::{Denial, Draining, LocalKey, Protection, Region, WIRE_LEN};
+use rkey_core::{DENIAL_LEN, Denial, Draining, LKey, Protection, Region};
 use rkey_engine::{Exposure, LinkId};
 use rkey_link::Link;
 use rkey_link::direct::LeaseOffer;
@@ -116,8 +116,8 @@ impl Reclaim {
                 }
             }
             Some(Message::Denied { id, denial, report }) => {
-                if let Ok(bytes) = <&[u8; WIRE_LEN]>::try_from(&denial[..]) {
-                    let answer = Answer::Denied(Denial::from_wire(bytes), report);
+                if let Ok(bytes) = <&[u8; DENIAL_LEN]>::try_from(&denial[..]) {
+                    let answer = Answer::Denied(Denial::decode(bytes), report);
                     self.lease_requests.answer(link, id, answer);
                 }
             }
@@ -131,7 +131,7 @@ impl Reclaim {
 
     /// Whether deregistering a region without leases would return at once: no outstanding request of ours names it, and
     /// no peer of a lost link can touch it. Leases are not checked: deregistering a region that has some may still wait.
-    pub(crate) fn is_region_quiet(&self, driver: &EngineDriver, key: LocalKey) -> bool {
+    pub(crate) fn is_region_quiet(&self, driver: &EngineDriver, key: LKey) -> bool {
         let exposed = driver.lock().exposes(key);
         !exposed && self.has_no_lost_peers(driver, CopyScope::Region(key))
     }
@@ -213,7 +213,7 @@ impl Reclaim {
 
 /// Waits until peers have responded to all our requests that named a region. Cuts their links after a while.
 #[cold]
-fn wait_for_responses(driver: &EngineDriver, key: LocalKey) {
+fn wait_for_responses(driver: &EngineDriver, key: LKey) {
     let started = Instant::now();
     let mut backoff = Backoff::new();
     while !driver.has_failed() && driver.lock().exposes(key) {
@@ -227,7 +227,7 @@ fn wait_for_responses(driver: &EngineDriver, key: LocalKey) {
 }
 
 /// The links over which a peer has not acknowledged a request that named a region.
-fn unacknowledged_links(engine: &DeviceEngine, key: LocalKey) -> Vec<LinkId> {
+fn unacknowledged_links(engine: &DeviceEngine, key: LKey) -> Vec<LinkId> {
     let mut links = engine.links_exposing(key);
     links.retain(|id| engine.link(*id).is_some_and(Link::has_unacked));
     links

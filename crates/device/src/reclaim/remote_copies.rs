@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rkey_core::LocalKey;
+use rkey_core::LKey;
 use rkey_engine::{ExposedMemory, Exposure, LinkId};
 use rkey_link::peer::PeerAccess;
 use rkey_link::{AnyLink, Link, LinkRole};
@@ -39,7 +39,7 @@ pub(crate) enum CopyScope {
     /// All memory whose addresses a peer received.
     All,
     /// The region with this local key.
-    Region(LocalKey),
+    Region(LKey),
     /// The memory that requests of the queue pair with this number named.
     Qp(u32),
 }

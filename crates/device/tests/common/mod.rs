@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rkey_base::range::VaRange;
-use rkey_core::{Access, DomainId, Region, RegionSpec, WireKey};
+use rkey_core::{Access, DomainId, RKey, Region, RegionSpec};
 use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
 use rkey_engine::{Completion, RecvRequest, SendRequest, Sge, Status, Target, Work};
 
@@ -275,7 +275,7 @@ impl Drop for Side {
 #[derive(Clone, Copy)]
 pub struct Remote {
     pub base: u64,
-    pub key: WireKey,
+    pub key: RKey,
 }
 
 impl From<&[u8]> for Remote {
@@ -284,7 +284,7 @@ impl From<&[u8]> for Remote {
         let key = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
         Self {
             base,
-            key: WireKey::Device(rkey_core::Key(key)),
+            key: RKey::Device(rkey_core::Key(key)),
         }
     }
 }

@@ -3,7 +3,7 @@
 mod bulk;
 
 use crate::{LinkId, Origin};
-use rkey_core::WIRE_LEN;
+use rkey_core::DENIAL_LEN;
 use rkey_link::{Capabilities, DownReason, Header, Link, LinkRole, NodeId, Ticket};
 use std::collections::VecDeque;
 
@@ -85,7 +85,7 @@ impl Records {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Response {
     pub(crate) header: Header,
-    pub(crate) wire: [u8; WIRE_LEN],
+    pub(crate) denial: [u8; DENIAL_LEN],
 }
 
 /// The engine's state for a link.

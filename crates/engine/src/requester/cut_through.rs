@@ -14,7 +14,7 @@ use crate::send_queue::WqeFlags;
 use crate::{CompletionOp, QpState, SendFlags, SendRequest, Status, Work};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_core::{LocalUse, WireKey};
+use rkey_core::{LocalUse, RKey};
 use rkey_link::{Header, HeaderFlags, Link, Op};
 
 /// The peer's memory that a send or a write without extras names.
@@ -37,10 +37,8 @@ impl Aim {
         };
         match *work {
             Work::Write { remote, imm: None } => Some(match remote.key {
-                WireKey::Device(key) => {
-                    aim(CompletionOp::Write, remote.addr, u64::from(key.0), false)
-                }
-                WireKey::Requested(key) => aim(CompletionOp::Write, remote.addr, key, true),
+                RKey::Device(key) => aim(CompletionOp::Write, remote.addr, u64::from(key.0), false),
+                RKey::Requested(key) => aim(CompletionOp::Write, remote.addr, key, true),
             }),
             Work::Send {
                 imm: None,
@@ -96,7 +94,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
         return false;
     }
     let len = match length(qp, request, aim.op) {
-        Some(len) if len as u64 <= u64::from(link_state.meta.caps.inline_max) => len,
+        Some(len) if len as u64 <= u64::from(link_state.meta.caps.in_slot_max) => len,
         _ => return false,
     };
     let write = aim.op == CompletionOp::Write;

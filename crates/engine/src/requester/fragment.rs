@@ -27,7 +27,7 @@ pub(super) fn send_fragment<L: Link, M: Memory>(
     qp: &mut Qp,
 ) -> Result<(), SendError> {
     let wqe = qp.sq.wqe(qp.sq.next);
-    let short = wqe.total <= SHORT_MAX.min(link_state.meta.caps.inline_max)
+    let short = wqe.total <= SHORT_MAX.min(link_state.meta.caps.in_slot_max)
         && matches!(wqe.op, CompletionOp::Write | CompletionOp::Send)
         && !qp.config.qp_type.is_datagram();
     if short {
@@ -167,7 +167,7 @@ fn send_message_fragment<L: Link, M: Memory>(
     } else {
         LocalUse::Send
     };
-    if header.total <= link_state.meta.caps.inline_max {
+    if header.total <= link_state.meta.caps.in_slot_max {
         header.flags |= HeaderFlags::FIRST | HeaderFlags::LAST;
         header.len = header.total;
     } else {

@@ -109,7 +109,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
             Ok(_) => {
                 link_state.meta.no_room = false;
                 record(link_state, qp, seq, true);
-                link_state.link.flush();
+                link_state.link.end_burst();
             }
             Err(SendError::Full) if !link_state.meta.no_room => {
                 // `waited` is about the first link of the list only.

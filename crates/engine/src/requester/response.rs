@@ -97,12 +97,12 @@ pub(crate) fn on_response<M: Memory>(
         Op::ReadData => on_read_data(x, qp, incoming, bytes),
         Op::AtomicResult => on_atomic_result(x, qp, header.msn, header.operands[0]),
         Op::Nak => {
-            let mut wire = [0; rkey_core::WIRE_LEN];
+            let mut wire = [0; rkey_core::DENIAL_LEN];
             let denial = (bytes.len() == wire.len()).then(|| {
                 bytes.get(0, &mut wire);
-                Denial::from_wire(&wire)
+                Denial::decode(&wire)
             });
-            let Some(code) = Nak::from_wire(header.imm) else {
+            let Some(code) = Nak::from_code(header.imm) else {
                 return;
             };
             if code == Nak::NoRemoteIovec {

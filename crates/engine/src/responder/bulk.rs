@@ -17,7 +17,7 @@ use crate::qp::pair::{MSN_MASK, Qp};
 use rkey_base::fault::Fault;
 use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
-use rkey_core::{LocalUse, Operation, WIRE_LEN};
+use rkey_core::{DENIAL_LEN, LocalUse, Operation};
 use rkey_link::{DownReason, Header, HeaderFlags, Link, Op, PullError, RemoteIovec, SendError};
 
 /// The maximum number of bytes that one step moves.
@@ -202,7 +202,7 @@ fn push_step<L: Link, M: Memory>(
             qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
             Stepped::Finished(Reply::Response(Response {
                 header: answer,
-                wire: [0; WIRE_LEN],
+                denial: [0; DENIAL_LEN],
             }))
         }
         Err(AccessError::Pull(PullError::Refused)) => {

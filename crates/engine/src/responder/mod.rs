@@ -31,7 +31,7 @@ use crate::qp::pair::{MSN_MASK, Qp};
 use crate::{AsyncEvent, Event, QpState};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
-use rkey_core::{Access, Denial, Key, Operation, WIRE_LEN, WireKey};
+use rkey_core::{Access, DENIAL_LEN, Denial, Key, Operation, RKey};
 use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
 pub(crate) use bulk::{Stepped, bulk_step};
@@ -265,7 +265,7 @@ fn atomic<M: Memory>(x: &mut Context<M>, qp: &mut Qp, node: NodeId, header: &Hea
             result.operands = [old, 0];
             Reply::Response(Response {
                 header: result,
-                wire: [0; WIRE_LEN],
+                denial: [0; DENIAL_LEN],
             })
         }
         Err(trouble) => refuse_failed_access(x, qp, node, header, trouble),
@@ -286,7 +286,7 @@ fn qp_allows<M: Memory>(
     }
     let len = u64::from(header.total);
     let granted = qp.settings.access & Access::REMOTE;
-    let (who, key) = (qp.accessor(), wire_key(header));
+    let (who, key) = (qp.accessor(), rkey(header));
     let api = who.domain.api();
     let denial = Denial::by_queue_pair(&who, key, header.addr, len, want, granted, api);
     Err(refuse(x, qp, node, header, Nak::RemoteAccess, Some(denial)))
@@ -310,11 +310,11 @@ pub(crate) fn qp_still_allows<M: Memory>(
 }
 
 #[inline]
-fn wire_key(header: &Header) -> WireKey {
+fn rkey(header: &Header) -> RKey {
     if header.flags.contains(HeaderFlags::REQUESTED_KEY) {
-        WireKey::Requested(header.key)
+        RKey::Requested(header.key)
     } else {
-        WireKey::Device(Key(header.key as u32))
+        RKey::Device(Key(header.key as u32))
     }
 }
 
@@ -322,7 +322,7 @@ fn wire_key(header: &Header) -> WireKey {
 pub(crate) fn requested_range(qp: &Qp, header: &Header) -> RequestedRange {
     RequestedRange {
         who: qp.accessor(),
-        key: wire_key(header),
+        key: rkey(header),
         addr: header.addr,
     }
 }

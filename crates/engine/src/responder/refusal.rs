@@ -3,7 +3,7 @@
 //! The peer gets the reason, the local program gets a report, and the queue pair moves to the error state unless it has
 //! `survive_remote_error`.
 
-use super::{Reply, wire_key};
+use super::{Reply, rkey};
 use crate::checked_memory::{AccessError, name_element};
 use crate::context::Context;
 use crate::nak::Nak;
@@ -47,7 +47,7 @@ pub(crate) fn refuse_failed_access<M: Memory>(
                 Op::Write | Op::Send => Operation::Write,
                 _ => Operation::Atomic,
             });
-            let key = NamedKey::Remote(wire_key(header));
+            let key = NamedKey::Remote(rkey(header));
             let (addr, len) = whole(qp, header);
             let denial = Denial::fault(attempt, key, addr, len, fault.address);
             refuse(x, qp, node, header, Nak::RemoteOperation, Some(denial))
@@ -87,7 +87,7 @@ pub(crate) fn refuse<M: Memory>(
         let origin = x.serving;
         x.count_guess(&origin, &denial);
         // A peer that must not be told the reason gets only the status, which is the same for every reason.
-        let told = origin.explain.then(|| denial.to_wire());
+        let told = origin.explain.then(|| denial.encode());
         let id = x.report(Side::Target, qp, node, None, *denial);
         if let Some(told) = told {
             reply = Reply::denial(header, code, &told, id);

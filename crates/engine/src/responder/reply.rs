@@ -2,7 +2,7 @@
 
 use crate::link_state::{Bulk, Response};
 use crate::nak::Nak;
-use rkey_core::WIRE_LEN;
+use rkey_core::DENIAL_LEN;
 use rkey_link::{Header, Op};
 
 /// The outcome of a request.
@@ -27,7 +27,7 @@ impl Reply {
     pub(crate) fn fault_of_requester(header: &Header, address: u64) -> Self {
         let mut answer = Response {
             header: response_header(header, Op::Nak),
-            wire: [0; WIRE_LEN],
+            denial: [0; DENIAL_LEN],
         };
         answer.header.imm = Nak::RequesterFault as u32;
         answer.header.addr = address;
@@ -38,22 +38,22 @@ impl Reply {
     pub(crate) fn nak_with(header: &Header, imm: u32) -> Self {
         let mut answer = Response {
             header: response_header(header, Op::Nak),
-            wire: [0; WIRE_LEN],
+            denial: [0; DENIAL_LEN],
         };
         answer.header.imm = imm;
         Self::Response(answer)
     }
 
     /// A NAK with the reason, and the id of the local report.
-    pub(crate) fn denial(header: &Header, code: Nak, wire: &[u8; WIRE_LEN], id: u32) -> Self {
+    pub(crate) fn denial(header: &Header, code: Nak, bytes: &[u8; DENIAL_LEN], id: u32) -> Self {
         let mut answer = Response {
             header: response_header(header, Op::Nak),
-            wire: *wire,
+            denial: *bytes,
         };
         answer.header.imm = code as u32;
         answer.header.key = id.into();
-        answer.header.len = WIRE_LEN as u32;
-        answer.header.total = WIRE_LEN as u32;
+        answer.header.len = DENIAL_LEN as u32;
+        answer.header.total = DENIAL_LEN as u32;
         Self::Response(answer)
     }
 }

@@ -7,7 +7,7 @@ use crate::Side;
 use crate::checked_memory::{AccessError, Counter, RequestedRange};
 use crate::responder::count_access;
 use rkey_base::memory::Memory;
-use rkey_core::{Access, Attempt, Denial, Key, NamedKey, Operation, Reason, WireKey};
+use rkey_core::{Access, Attempt, Denial, Key, NamedKey, Operation, RKey, Reason};
 use rkey_link::NodeId;
 use rkey_roce::transport::{Refusal, RemoteRange};
 
@@ -55,7 +55,7 @@ impl<M: Memory> WireHost<'_, M> {
     pub(super) fn asked(&self, range: &RemoteRange) -> RequestedRange {
         RequestedRange {
             who: self.qp.accessor(),
-            key: WireKey::Device(Key(range.rkey)),
+            key: RKey::Device(Key(range.rkey)),
             addr: range.address,
         }
     }

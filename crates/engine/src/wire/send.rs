@@ -84,7 +84,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         send_queued(&mut self.x, &mut self.links, qp);
         if qp.sq.next != before {
             for link_state in self.links.iter_mut() {
-                link_state.link.flush();
+                link_state.link.end_burst();
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Addressing, Key, Reason, RegionSpec, WindowKind, WireKey};
+use rkey_core::{Access, Addressing, Key, RKey, Reason, RegionSpec, WindowKind};
 use rkey_engine::*;
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ fn peer(explain: bool) -> Origin {
 }
 
 /// Keys and addresses that node 1 denies to node 0, each for a different reason.
-fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
+fn mistakes(node: &mut Node) -> Vec<(RKey, u64)> {
     let range = [VaRange::new(node.base(), 64).unwrap()];
     let spec = RegionSpec::new(node.domain, &range, ALL);
     let gone = node.protection.register(&spec).unwrap();
@@ -50,7 +50,7 @@ fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
         .create_window(node.domain, WindowKind::Type1)
         .unwrap();
     let base = node.base();
-    let mut all = vec![(WireKey::Requested(5), base)];
+    let mut all = vec![(RKey::Requested(5), base)];
     let device = [
         (Key(0x7777_7777), base),
         (gone.key, base),
@@ -66,7 +66,7 @@ fn mistakes(node: &mut Node) -> Vec<(WireKey, u64)> {
         (good.key, u64::MAX - 2),
         (zero_based.key, base),
     ];
-    all.extend(device.map(|(key, addr)| (WireKey::Device(key), addr)));
+    all.extend(device.map(|(key, addr)| (RKey::Device(key), addr)));
     all
 }
 

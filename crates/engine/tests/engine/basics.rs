@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use rkey_base::memory::ArenaMemory;
-use rkey_core::{Access, Protection, RegionSpec, Secrets, WireKey};
+use rkey_core::{Access, Protection, RKey, RegionSpec, Secrets};
 use rkey_engine::*;
 use rkey_link::loopback::Loopback;
 use rkey_link::{Capabilities, NodeId};
@@ -239,7 +239,7 @@ fn every_operation_works_over_the_loopback() {
         }];
         let remote = Target {
             addr: base + 400_000,
-            key: WireKey::Device(region.key),
+            key: RKey::Device(region.key),
         };
         let room = [Sge {
             addr: base + 720_000,
@@ -276,7 +276,7 @@ fn every_operation_works_over_the_loopback() {
     // A denial with both sides in one process is reported once: the completion names the target's report.
     let remote = Target {
         addr: base,
-        key: WireKey::Device(rkey_core::Key(0x7777_7777)),
+        key: RKey::Device(rkey_core::Key(0x7777_7777)),
     };
     let write = Work::Write { remote, imm: None };
     let sge = [Sge {

@@ -218,7 +218,7 @@ fn a_datagram_to_an_empty_group_must_still_be_valid() {
     let foreign = Sge {
         addr: 0,
         len: 8,
-        key: rkey_core::LocalKey(77),
+        key: rkey_core::LKey(77),
     };
     let sges = [foreign];
     let mut request = SendRequest::new(1, send_work(), &sges);

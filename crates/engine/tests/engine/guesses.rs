@@ -1,7 +1,7 @@
 //! Peers that guess keys: which of them must wait, for how long, and what the guesses reveal.
 
 use crate::support::*;
-use rkey_core::{Key, Reason, WireKey};
+use rkey_core::{Key, RKey, Reason};
 use rkey_engine::guesses::{ALLOWANCE, PAUSE_LAST, REFILL, USER_ALLOWANCE, USER_REFILL};
 use rkey_engine::*;
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ impl Attack {
         let mut remote = self.pair.nodes[1].target(&self.theirs, 0);
         if !good {
             self.tried += 1;
-            remote.key = WireKey::Requested(u64::from(self.tried) << 32);
+            remote.key = RKey::Requested(u64::from(self.tried) << 32);
         }
         let sge = [self.pair.nodes[0].sge(&self.mine, 0, 8)];
         let write = Work::Write { remote, imm: None };
@@ -302,7 +302,7 @@ fn wrong_keys_count_as_guesses_unless_they_were_once_valid() {
     let mut counted = 0;
     for (key, offset, counts) in keys {
         let mut remote = attack.pair.nodes[1].target(&attack.theirs, offset);
-        remote.key = WireKey::Device(key);
+        remote.key = RKey::Device(key);
         let write = Work::Write { remote, imm: None };
         attack.pair.send(0, &qp, &SendRequest::new(1, write, &sge));
         assert_eq!(attack.finish(&qp), Status::RemoteAccess);

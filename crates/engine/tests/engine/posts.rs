@@ -2,7 +2,7 @@
 //! not support it.
 
 use crate::support::*;
-use rkey_core::WireKey;
+use rkey_core::RKey;
 use rkey_engine::*;
 
 fn refused(node: &mut Node, qp: &Qp, request: &SendRequest<'_>) -> PostError {
@@ -89,7 +89,7 @@ fn a_transition_requires_its_attributes_and_refuses_others() {
 fn work_that_a_queue_pair_type_does_not_support_is_refused() {
     let remote = Target {
         addr: 0,
-        key: WireKey::Device(NO_RKEY),
+        key: RKey::Device(NO_RKEY),
     };
     let read = Work::Read { remote };
     let swap = Work::CompareSwap {

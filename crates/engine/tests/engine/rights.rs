@@ -1,7 +1,7 @@
 //! What each peer may do: rights, ranges, domains, keys, connections.
 
 use crate::support::*;
-use rkey_core::{Access, Key, Reason, RegionSpec, WireKey};
+use rkey_core::{Access, Key, RKey, Reason, RegionSpec};
 use rkey_engine::*;
 
 /// Every right grants its own kind of operation and no other; a refused operation changes nothing.
@@ -225,7 +225,7 @@ fn unknown_and_stale_keys_are_refused() {
         if stale {
             assert!(pair.nodes[1].close(&theirs));
         } else {
-            remote.key = WireKey::Device(Key(theirs.key.0 ^ 0x5555_5500));
+            remote.key = RKey::Device(Key(theirs.key.0 ^ 0x5555_5500));
         }
         let outcome = attempt(&mut pair, &qps, Work::Write { remote, imm: None }, &sge);
         assert_eq!(outcome.status, Status::RemoteAccess);

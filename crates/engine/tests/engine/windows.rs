@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, Region, Rules, Window, WindowKind, WireKey};
+use rkey_core::{Access, Key, RKey, Region, Rules, Window, WindowKind};
 use rkey_engine::*;
 
 struct Bound {
@@ -59,7 +59,7 @@ impl Bound {
         let sge = [self.pair.nodes[0].sge(&self.mine, 0, 8)];
         let remote = Target {
             addr: self.pair.nodes[1].base() + offset,
-            key: WireKey::Device(key),
+            key: RKey::Device(key),
         };
         let a = self.a.clone();
         self.pair.send(
@@ -307,7 +307,7 @@ fn a_fenced_bind_waits_for_reads() {
     };
     let bound = |world: &Bound| {
         let base = world.pair.nodes[1].base();
-        let key = WireKey::Device(key);
+        let key = RKey::Device(key);
         let table = &world.pair.nodes[1].protection;
         table
             .check_remote(&who, key, base, 8, rkey_core::Operation::Read)

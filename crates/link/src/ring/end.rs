@@ -116,7 +116,7 @@ impl End {
         if !self.sender.has_slot() {
             self.read_peer_ack_for_slot()?;
         }
-        if header.len > super::slot::INLINE_MAX && !self.sender.has_room() {
+        if header.len > super::slot::IN_SLOT_MAX && !self.sender.has_room() {
             // A full ring is not an error yet because a smaller fragment may still fit, but the peer's ack word may
             // have broken the link.
             self.read_peer_ack().map_err(|_| SendError::Full)?;

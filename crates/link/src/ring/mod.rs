@@ -29,7 +29,7 @@ mod slot;
 pub use end::PollView;
 pub(crate) use end::{End, Role};
 pub(crate) use half::{Geometry, Half, HeapHalf, KeepMapped, LEASES};
-pub(crate) use slot::{INLINE_MAX, read_bytes};
+pub(crate) use slot::{IN_SLOT_MAX, read_bytes};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! cache miss whenever the peer has written it.
 
 use super::half::Half;
-use super::slot::{self, INLINE_MAX, PAYLOAD_IN_RING};
+use super::slot::{self, IN_SLOT_MAX, PAYLOAD_IN_RING};
 use crate::{Header, HeaderFlags, Malformed, Op, SendError};
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
@@ -152,7 +152,7 @@ impl Sender {
         let extension;
         if header.len == 0 {
             extension = if header.op.has_operands() { 16 } else { 0 };
-        } else if header.len <= INLINE_MAX {
+        } else if header.len <= IN_SLOT_MAX {
             // SAFETY: payload begins at most 48 bytes into our 256-byte slot and is at most 208 bytes;
             // only this sender writes our slots.
             let place =
@@ -238,7 +238,7 @@ impl Sender {
             sum = sum.checked_add(len).ok_or(SendError::Full)?;
         }
         let bytes = remote_iovec.len() * 16;
-        if remote_iovec.is_empty() || bytes > INLINE_MAX as usize || sum != u64::from(wanted) {
+        if remote_iovec.is_empty() || bytes > IN_SLOT_MAX as usize || sum != u64::from(wanted) {
             return Err(SendError::Full);
         }
         let index = self.produced;

@@ -32,7 +32,7 @@ const SHORT_PAYLOAD: usize = 24;
 /// The operation of a send with a short header.
 const SHORT_SEND: u8 = 7;
 /// The maximum payload in a slot.
-pub(crate) const INLINE_MAX: u32 = (SLOT - PAYLOAD) as u32;
+pub(crate) const IN_SLOT_MAX: u32 = (SLOT - PAYLOAD) as u32;
 /// The value of `extension` for payload in the payload ring.
 pub(crate) const PAYLOAD_IN_RING: u16 = u16::MAX;
 
@@ -65,11 +65,11 @@ fn is_short(header: &Header) -> bool {
         && header.addr | header.key == 0
         && header.imm == 0
         && header.total == header.len
-        && header.flags.bits() & (SHORT | NOT_SHORT).bits() == SHORT.bits()
+        && header.flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits() == WHOLE_MESSAGE.bits()
 }
 
-const SHORT: HeaderFlags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
-const NOT_SHORT: HeaderFlags = HeaderFlags::IMMEDIATE
+const WHOLE_MESSAGE: HeaderFlags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
+const EXTRA_FIELDS: HeaderFlags = HeaderFlags::IMMEDIATE
     .union(HeaderFlags::INVALIDATE)
     .union(HeaderFlags::REQUESTED_KEY)
     .union(HeaderFlags::REMOTE_IOVEC);
@@ -156,7 +156,7 @@ pub(crate) unsafe fn read(
     if (first >> 32) as u8 == SHORT_SEND {
         return read_short(first, rules, get);
     }
-    let Some(op) = Op::from_wire((first >> 32) as u8) else {
+    let Some(op) = Op::from_code((first >> 32) as u8) else {
         return Err(Malformed::new("unknown operation"));
     };
     if op.is_response() != rules.responses {
@@ -220,7 +220,7 @@ pub(crate) unsafe fn read(
         }
         return Ok((header, Body::InPayloadRing(offset as u32)));
     }
-    if u32::from(extension) != header.len || header.len > INLINE_MAX {
+    if u32::from(extension) != header.len || header.len > IN_SLOT_MAX {
         return Err(Malformed::new("inconsistent lengths"));
     }
     Ok((header, Body::Inline(PAYLOAD)))
@@ -237,12 +237,12 @@ fn read_short(
         return Err(Malformed::new("an operation in the wrong direction"));
     }
     let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
-    if flags.bits() & (SHORT | NOT_SHORT).bits() != SHORT.bits() {
+    if flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits() != WHOLE_MESSAGE.bits() {
         return Err(Malformed::new("a short send with extra fields"));
     }
     let (qps, counts) = (get(1), get(2));
     let len = (counts >> 32) as u32;
-    if (first >> 48) as u32 != len || len > INLINE_MAX {
+    if (first >> 48) as u32 != len || len > IN_SLOT_MAX {
         return Err(Malformed::new("inconsistent lengths"));
     }
     let header = Header {

@@ -8,7 +8,7 @@ use super::line::{Event, Line};
 use super::peer_access::PeerAccess;
 use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
-use crate::ring::{End, Geometry, Half, INLINE_MAX, KeepMapped, PollView, Role};
+use crate::ring::{End, Geometry, Half, IN_SLOT_MAX, KeepMapped, PollView, Role};
 use crate::{
     Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, PollHandle, PullError,
     ReceivedFragment, RemotePeer, SendError, Ticket, peer,
@@ -149,7 +149,7 @@ impl ShmLink {
             credentials: parts.credentials,
             end: End::new(parts.role, own, peer, keep),
             capabilities: Capabilities {
-                inline_max: INLINE_MAX,
+                in_slot_max: IN_SLOT_MAX,
                 fragment_max: parts.own_geometry.fragment_max,
                 remote_iovec: parts.remote_iovec,
                 remote_iovec_min: parts.remote_iovec_min,
@@ -428,7 +428,7 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn flush(&mut self) {
+    fn end_burst(&mut self) {
         self.end.end_step();
         if self.end.take_dirty() {
             if self.light {
@@ -446,7 +446,7 @@ impl Link for ShmLink {
     #[inline]
     fn publish(&mut self) {
         self.end.publish_ack_if_due();
-        self.flush();
+        self.end_burst();
     }
 
     fn role(&self) -> LinkRole {

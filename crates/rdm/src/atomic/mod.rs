@@ -37,7 +37,7 @@ pub enum Kind {
 impl Kind {
     /// The form with this number in a header.
     #[must_use]
-    pub fn from_wire(form: u8) -> Option<Self> {
+    pub fn from_code(form: u8) -> Option<Self> {
         Some(match form {
             0 => Self::Base,
             1 => Self::Fetch,

@@ -23,7 +23,7 @@ impl<'a> Request<'a> {
     /// takes, or operands of the wrong length; [`AtomicError::Unsupported`]: the operation does not exist for
     /// this type.
     pub fn read(it: &header::Atomic, payload: &'a [u8]) -> Result<Self, AtomicError> {
-        let kind = Kind::from_wire(it.form).ok_or(AtomicError::Malformed)?;
+        let kind = Kind::from_code(it.form).ok_or(AtomicError::Malformed)?;
         let datatype = DataType::of(it.datatype).ok_or(AtomicError::Unsupported)?;
         let op = Op::of(it.op).ok_or(AtomicError::Unsupported)?;
         let (most, size) = limits(kind, datatype, op)?;

@@ -8,7 +8,7 @@ use crate::error::{Error, Failure, Result};
 use crate::header::{Atomic, Header};
 use crate::operation_id::Plain;
 use core::net::SocketAddr;
-use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
+use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_engine::{Completion, SendRequest, Sge};
 
 /// What an endpoint runs on and reports to.
@@ -61,7 +61,7 @@ pub trait Host: Sized {
     /// The protection domain of the endpoint.
     fn domain(&self) -> DomainId;
     /// The local key of all memory, for buffers of the endpoint and for memory that the program names without a region.
-    fn everything(&self) -> LocalKey;
+    fn everything(&self) -> LKey;
     /// Copies bytes to the program's local memory.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! [`Endpoint`] makes the decisions, and its [`Host`] carries them out: the host owns the queue pairs, the memory and the
 //! program's objects. The host calls the endpoint when the program requests something, when the device has completed
-//! something, and periodically with the time ([`Endpoint::do_deferred_work`]). The endpoint calls the host to act. No call waits.
+//! something, and periodically with the time ([`Endpoint::do_background_work`]). The endpoint calls the host to act. No call waits.
 //!
 //! A host takes the completions of its device and passes each to [`Endpoint::receive_completed`] or
 //! [`Endpoint::request_completed`]. It can take short messages directly from the ring, through [`Endpoint::inbox`].

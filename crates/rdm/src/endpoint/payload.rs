@@ -7,7 +7,7 @@ use crate::backlog::Later;
 use crate::error::{Error, Result};
 use crate::header::Header;
 use crate::sges::{Sges, part};
-use rkey_core::{Key, LocalUse, WireKey};
+use rkey_core::{Key, LocalUse, RKey};
 use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 
 impl<H: Host> Endpoint<H> {
@@ -86,7 +86,7 @@ impl<H: Host> Endpoint<H> {
         };
         let remote = Target {
             addr: 0,
-            key: WireKey::Device(Key(*key)),
+            key: RKey::Device(Key(*key)),
         };
         let all = landing.sges.iter().copied();
         let sges: Sges = all.filter(|sge| sge.len > 0).collect();

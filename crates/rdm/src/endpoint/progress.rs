@@ -1,4 +1,4 @@
-//! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::do_deferred_work`]).
+//! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::do_background_work`]).
 
 use super::operation::{Arrival, Operation, OperationKind};
 use super::{Endpoint, Host, Service};
@@ -161,7 +161,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether [`Self::do_deferred_work`] would have nothing to do.
+    /// Whether [`Self::do_background_work`] would have nothing to do.
     #[inline]
     #[must_use]
     pub fn is_at_rest(&self, host: &H) -> bool {
@@ -177,7 +177,7 @@ impl<H: Host> Endpoint<H> {
     /// Does the work that no completion triggers. Call it right after taking the device's completions. Returns whether
     /// the host must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
-    pub fn do_deferred_work(&mut self, host: &H, now: Instant) -> bool {
+    pub fn do_background_work(&mut self, host: &H, now: Instant) -> bool {
         if !self.draining.is_empty() {
             self.drain(host, now);
         }

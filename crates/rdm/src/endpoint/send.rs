@@ -10,7 +10,7 @@ use crate::operation_id::Plain;
 use rkey_engine::{SendRequest, Sge};
 
 /// The maximum length of a message that fits, with any header, into the inline data of a request.
-const SHORT: usize = INLINE_MAX - MAX_LEN;
+const INLINE_PAYLOAD_MAX: usize = INLINE_MAX - MAX_LEN;
 
 /// A message of the program, without its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,8 @@ impl<H: Host> Endpoint<H> {
             return self.send_rts(host, it, body, operation);
         }
         // Most messages are plain operations, which need no entry in the list of operations.
-        let remembered = self.is_ordered() || it.header.confirm || it.inject && len > SHORT;
+        let remembered =
+            self.is_ordered() || it.header.confirm || it.inject && len > INLINE_PAYLOAD_MAX;
         let sent = match it.plain.and_then(Plain::number).filter(|_| !remembered) {
             Some(id) => self.post_message(host, it, body, id),
             None => {
@@ -107,7 +108,7 @@ impl<H: Host> Endpoint<H> {
         if confirm {
             operation = operation.awaiting_answer();
         }
-        let long = it.inject && len > SHORT;
+        let long = it.inject && len > INLINE_PAYLOAD_MAX;
         if long {
             let mut bytes = vec![0; len].into_boxed_slice();
             body.copy(&mut bytes)?;

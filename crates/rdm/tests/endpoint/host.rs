@@ -2,7 +2,7 @@
 
 use crate::net::{Net, gather, scatter, sge};
 use core::net::SocketAddr;
-use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
+use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_engine::{Completion, SendRequest, Sge, Status};
 use rkey_rdm::address::Destination;
 use rkey_rdm::atomic::Request;
@@ -143,8 +143,8 @@ impl Host for SimHost {
     fn domain(&self) -> DomainId {
         unreachable!("messages bypass the engine")
     }
-    fn everything(&self) -> LocalKey {
-        LocalKey(1)
+    fn everything(&self) -> LKey {
+        LKey(1)
     }
     fn store(&self, sges: &[Sge], bytes: &[u8], _: LocalUse) -> Result<()> {
         scatter(sges, bytes);

@@ -4,7 +4,7 @@
 // UNSAFETY: the network reads and writes memory by address.
 
 use rkey_base::memory::{Memory, ProcessMemory};
-use rkey_core::WireKey;
+use rkey_core::RKey;
 use rkey_engine::{Completion, CompletionOp, SendRequest, Sge, Status, Work};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::limits::{BUFFERS, SENDS};
@@ -220,8 +220,8 @@ impl Net {
         self.devices[node].arrivals.push_back(arrival);
     }
 
-    fn region(&self, key: WireKey, addr: u64, len: usize) -> Option<Sge> {
-        let WireKey::Device(key) = key else {
+    fn region(&self, key: RKey, addr: u64, len: usize) -> Option<Sge> {
+        let RKey::Device(key) = key else {
             return None;
         };
         let &(base, whole) = self.regions.get(&key.0)?;
@@ -280,6 +280,6 @@ pub(crate) fn sge(addr: u64, len: usize) -> Sge {
     Sge {
         addr,
         len: len as u32,
-        key: rkey_core::LocalKey(1),
+        key: rkey_core::LKey(1),
     }
 }

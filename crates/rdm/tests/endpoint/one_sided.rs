@@ -3,7 +3,7 @@
 use crate::host::{Op, Told};
 use crate::net::{gather, sge};
 use crate::world::{Node, World, address};
-use rkey_core::{Key, WireKey};
+use rkey_core::{Key, RKey};
 use rkey_rdm::atomic::{DataType, Kind, Op as AtomicOp};
 use rkey_rdm::commit::RemoteRange;
 use rkey_rdm::endpoint::{AtomicCall, Memory, Service, Transfer};
@@ -41,9 +41,9 @@ fn only_identified_callers_are_notified_that_they_may_retry() {
     }
 }
 
-fn expose(world: &World, memory: &mut [u8]) -> WireKey {
+fn expose(world: &World, memory: &mut [u8]) -> RKey {
     let (addr, len) = (memory.as_mut_ptr() as u64, memory.len() as u32);
-    WireKey::Device(Key(world.net.borrow_mut().expose(addr, len)))
+    RKey::Device(Key(world.net.borrow_mut().expose(addr, len)))
 }
 
 fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
@@ -91,7 +91,7 @@ fn a_refused_write_returns_its_credit() {
     let place = RemoteRange {
         addr: 0,
         len: 8,
-        key: WireKey::Device(Key(99)),
+        key: RKey::Device(Key(99)),
     };
     for data in [1, u64::MAX] {
         // More times than the credit allows.

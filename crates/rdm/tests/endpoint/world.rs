@@ -333,7 +333,7 @@ impl World {
         let gone = self.net.borrow().devices[node].gone;
         self.take(node, LOOK);
         let Node { ep, host, .. } = &mut self.nodes[node];
-        let due = !ep.is_at_rest(host) && ep.do_deferred_work(host, self.now);
+        let due = !ep.is_at_rest(host) && ep.do_background_work(host, self.now);
         if due || gone != self.nodes[node].gone {
             self.nodes[node].gone = gone;
             let Node { ep, host, .. } = &mut self.nodes[node];

@@ -221,7 +221,7 @@ impl Handle {
         let remote = [RemoteRange {
             addr: key.address().wrapping_add(offset),
             len: part.len.into(),
-            key: key.wire_key(),
+            key: key.rkey(),
         }];
         // The bytes are in the region, so the operation has no buffer of its own.
         let slot = Arc::new(Slot::new(Lent::new(Vec::new())));

@@ -4,7 +4,7 @@ use super::address::Address;
 use super::inner::Inner;
 use super::slot::Slot;
 use crate::owned::{Exposed, LocalMemory};
-use rkey_core::{Denial, DomainId, LocalKey, LocalUse};
+use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::{Front, queue_pair};
 use rkey_engine::{Completion, PostError, SendRequest, Sge, Status};
@@ -93,7 +93,7 @@ impl Host for EndpointHost {
         self.memory.domain()
     }
 
-    fn everything(&self) -> LocalKey {
+    fn everything(&self) -> LKey {
         self.memory.key()
     }
 

@@ -5,7 +5,7 @@ use crate::domain::Domain;
 use crate::error::Result;
 use crate::options::RegionOptions;
 use crate::region::Region;
-use rkey_core::{Access, Addressing, DomainId, LocalKey, RegionSpec};
+use rkey_core::{Access, Addressing, DomainId, LKey, RegionSpec};
 use rkey_device::base::{Memory, VaRange};
 use rkey_engine::Sge;
 use std::ptr::NonNull;
@@ -103,7 +103,7 @@ impl LocalMemory {
     }
 
     /// The local key of all memory.
-    pub(crate) fn key(&self) -> LocalKey {
+    pub(crate) fn key(&self) -> LKey {
         self.all.local_key
     }
 

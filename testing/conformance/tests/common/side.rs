@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use rkey_base::range::VaRange;
-use rkey_core::{Access, DomainId, Key, Region, RegionSpec, WireKey};
+use rkey_core::{Access, DomainId, Key, RKey, Region, RegionSpec};
 use rkey_device::{Config, Cq, Device, Listener, Qp, QpOptions};
 use rkey_engine::{Completion, SendRequest, Sge, Status, Target, Work};
 
@@ -338,7 +338,7 @@ impl Remote {
     fn at(&self, word: usize, key: u32) -> Target {
         Target {
             addr: self.base + 8 * word as u64,
-            key: WireKey::Device(Key(key)),
+            key: RKey::Device(Key(key)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Key, LocalKey, Rules, WindowId, WindowKind};
+use rkey_core::{Access, Key, LKey, Rules, WindowId, WindowKind};
 use rkey_device::Qp;
 use rkey_engine::{
     Completion, CompletionOp, RecvRequest, SendFlags, SendRequest, Sge, Status, Work,
@@ -38,7 +38,7 @@ struct Window {
     id: WindowId,
     key: Key,
     bound: bool,
-    region: LocalKey,
+    region: LKey,
     range: VaRange,
 }
 

@@ -102,11 +102,11 @@ impl World {
                 .map(|grant| bytes(&grant))
         } else if visited {
             self.section
-                .check_local(id, LocalKey(key.0), addr, len, want)
+                .check_local(id, LKey(key.0), addr, len, want)
                 .map(|grant| bytes(&grant))
         } else {
             self.core
-                .check_local(id, LocalKey(key.0), addr, len, want)
+                .check_local(id, LKey(key.0), addr, len, want)
                 .map(|grant| bytes(&grant))
         };
         let model = self.model.check(domain, None, name, addr, len, access);

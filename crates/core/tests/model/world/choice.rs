@@ -86,8 +86,8 @@ impl World {
         }
     }
 
-    pub(super) fn key(&mut self, name: Name) -> WireKey {
-        WireKey::Device(match name {
+    pub(super) fn key(&mut self, name: Name) -> RKey {
+        RKey::Device(match name {
             Name::Local(region) => Key(self.regions[region].local_key.0),
             Name::Remote(region) => self.regions[region].key,
             Name::Chosen(window, number) => self.chosen[&(window, number)],
@@ -95,15 +95,15 @@ impl World {
                 let key = self.windows[window].1;
                 key.with_consumer_bits(bits)
             }
-            Name::Requested(key) => return WireKey::Requested(key),
+            Name::Requested(key) => return RKey::Requested(key),
             Name::Never => Key(self.random.below(256) as u32),
         })
     }
 
     pub(super) fn device_key(&mut self, name: Name) -> (Name, Key) {
         match self.key(name) {
-            WireKey::Device(key) => (name, key),
-            WireKey::Requested(_) => (Name::Never, Key(3)),
+            RKey::Device(key) => (name, key),
+            RKey::Requested(_) => (Name::Never, Key(3)),
         }
     }
 

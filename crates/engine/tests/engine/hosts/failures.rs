@@ -247,7 +247,7 @@ fn requests_that_packets_cannot_express_fail() {
     let regions = hosts.regions();
     let mut remote = hosts.nodes[1].target(&regions[1], 0);
     let atomic_write = Work::AtomicWrite { remote, value: 1 };
-    remote.key = rkey_core::WireKey::Requested(5);
+    remote.key = rkey_core::RKey::Requested(5);
     let write = Work::Write { remote, imm: None };
     let write = SendRequest::new(1, write, &[]);
     let refused = hosts.nodes[0].engine.post_send(a.id, &write);

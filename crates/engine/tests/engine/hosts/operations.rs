@@ -3,7 +3,7 @@
 use super::network::FAIR;
 use super::*;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Rules, WindowKind, WireKey};
+use rkey_core::{Access, RKey, Rules, WindowKind};
 
 const LENGTH: u32 = 3001;
 
@@ -187,7 +187,7 @@ fn empty_messages_are_delivered() {
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
     let remote = Target {
         addr: 0,
-        key: WireKey::Device(NO_RKEY),
+        key: RKey::Device(NO_RKEY),
     };
     world.execute(Work::Write { remote, imm: None }, &[]);
     world.execute(Work::Read { remote }, &[]);
@@ -304,7 +304,7 @@ fn windows_are_bound_and_invalidated_in_order() {
     assert_eq!(a.poll()[0].imm, key.0);
     let remote = Target {
         addr: world.hosts.nodes[1].base() + 8,
-        key: WireKey::Device(key),
+        key: RKey::Device(key),
     };
     let from = [world.sge(0, 0, 8)];
     world.execute(Work::Write { remote, imm: None }, &from);

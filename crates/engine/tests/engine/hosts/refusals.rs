@@ -2,7 +2,7 @@
 
 use super::network::FAIR;
 use super::*;
-use rkey_core::{Access, Key, Reason, WireKey};
+use rkey_core::{Access, Key, RKey, Reason};
 
 /// The only denial among the events.
 fn denial(events: &[Event]) -> &DenialReport {
@@ -91,7 +91,7 @@ fn a_request_of_many_packets_is_refused_as_a_whole() {
             let sge = [hosts.nodes[0].sge(&mine, 0, length)];
             let mut remote = hosts.nodes[1].target(&theirs, offset);
             if guess {
-                remote.key = WireKey::Device(far);
+                remote.key = RKey::Device(far);
             }
             let work = if write {
                 Work::Write { remote, imm: None }
@@ -241,7 +241,7 @@ fn a_host_that_guesses_keys_is_paused() {
         let [a, _] = hosts.connect(|_, _| {});
         let remote = Target {
             addr: 0,
-            key: WireKey::Device(Key(0x1234_0000 + rounds * 256)),
+            key: RKey::Device(Key(0x1234_0000 + rounds * 256)),
         };
         hosts.send(
             0,

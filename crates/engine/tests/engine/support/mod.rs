@@ -6,7 +6,7 @@ mod node;
 mod pair;
 mod wire;
 
-use rkey_core::{Key, LocalKey};
+use rkey_core::{Key, LKey};
 use rkey_engine::*;
 
 pub(crate) use attempt::{attempt, denied, works};
@@ -37,7 +37,7 @@ pub(crate) fn statuses(all: &[Completion]) -> Vec<(u64, Status)> {
     all.iter().map(|c| (c.id, c.status)).collect()
 }
 
-pub(crate) const NO_KEY: LocalKey = LocalKey(0);
+pub(crate) const NO_KEY: LKey = LKey(0);
 pub(crate) const NO_RKEY: Key = Key(0);
 
 /// A millisecond, in nanoseconds.

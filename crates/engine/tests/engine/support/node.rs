@@ -3,7 +3,7 @@
 use super::wire::WireEnd;
 use rkey_base::memory::ArenaMemory;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, DomainId, Limits, Protection, Region, RegionSpec, Secrets, WireKey};
+use rkey_core::{Access, DomainId, Limits, Protection, RKey, Region, RegionSpec, Secrets};
 use rkey_engine::*;
 use rkey_link::NodeId;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Node {
     pub(crate) fn target(&self, region: &Region, offset: u64) -> Target {
         Target {
             addr: self.base() + offset,
-            key: WireKey::Device(region.key),
+            key: RKey::Device(region.key),
         }
     }
 

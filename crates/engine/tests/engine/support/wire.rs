@@ -253,7 +253,7 @@ impl Link for WireEnd {
         !self.inbox.is_empty() || owes || self.down.is_some()
     }
 
-    fn flush(&mut self) {
+    fn end_burst(&mut self) {
         if !self.requester && self.done > self.told {
             self.told = self.done;
             self.outbox.push_back(Passing::Ack(self.done));
@@ -262,7 +262,7 @@ impl Link for WireEnd {
 }
 
 pub(crate) const CAPS: Capabilities = Capabilities {
-    inline_max: 64,
+    in_slot_max: 64,
     fragment_max: 256,
     remote_iovec: false,
     remote_iovec_min: 1024,

@@ -13,7 +13,7 @@ use crate::header::{Header, Kind};
 use crate::limits::EAGER_MAX;
 use crate::peers::Route;
 use core::net::SocketAddr;
-use rkey_core::{Key as DeviceKey, WireKey};
+use rkey_core::{Key as DeviceKey, RKey};
 use rkey_engine::{SendRequest, Sge, Target, Work};
 use std::time::Instant;
 
@@ -182,7 +182,7 @@ impl<H: Host> Endpoint<H> {
         });
         let remote = Target {
             addr: 0,
-            key: WireKey::Device(DeviceKey(key)),
+            key: RKey::Device(DeviceKey(key)),
         };
         let request = SendRequest::new(id, Work::Read { remote }, &sges);
         self.post(host, chunk.connection, &request)

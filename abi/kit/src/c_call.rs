@@ -21,15 +21,15 @@ pub fn contained<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Resu
 /// Runs the body of a C function. An error sets `errno` and becomes the failure value of the call; a panic (a bug in
 /// rkey, already reported by the panic hook) becomes `EIO` instead of ending the program.
 #[inline]
-pub fn fence<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
+pub fn c_call<R: Failure>(body: impl FnOnce() -> Result<R, Errno>) -> R {
     match contained(body) {
         Ok(value) => value,
         Err(errno) => failed(errno),
     }
 }
 
-/// Like [`fence`], for calls that return -1 for every error.
-pub fn fence_or_minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+/// Like [`c_call`], for calls that return -1 for every error.
+pub fn c_call_or_minus_one(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     contained(body).unwrap_or_else(|errno| {
         errno.set();
         -1
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_eio() {
-        let code: i32 = fence(|| panic!("a bug"));
+        let code: i32 = c_call(|| panic!("a bug"));
         assert_eq!(code, libc::EIO);
         assert_eq!(Errno::last(), Errno::IO);
     }
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn a_fence_returns_values_and_sets_errno_for_errors() {
-        assert_eq!(fence(|| Ok(0)), 0);
-        assert_eq!(fence::<i32>(|| Err(Errno::BUSY)), libc::EBUSY);
-        assert!(fence::<*mut u8>(|| Err(Errno::NOMEM)).is_null());
+        assert_eq!(c_call(|| Ok(0)), 0);
+        assert_eq!(c_call::<i32>(|| Err(Errno::BUSY)), libc::EBUSY);
+        assert!(c_call::<*mut u8>(|| Err(Errno::NOMEM)).is_null());
         assert_eq!(Errno::last(), Errno::NOMEM);
-        assert_eq!(fence_or_minus_one(|| Ok(0)), 0);
-        assert_eq!(fence_or_minus_one(|| Err(Errno::BUSY)), -1);
+        assert_eq!(c_call_or_minus_one(|| Ok(0)), 0);
+        assert_eq!(c_call_or_minus_one(|| Err(Errno::BUSY)), -1);
         assert_eq!(Errno::last(), Errno::BUSY);
-        assert_eq!(fence_or_minus_one(|| panic!("a bug")), -1);
+        assert_eq!(c_call_or_minus_one(|| panic!("a bug")), -1);
     }
 }
