@@ -9,11 +9,13 @@ use super::send::{Descriptors, total};
 use super::*;
 use crate::info::offer::RMA_IOV_LIMIT;
 use crate::mr::buffers::Held;
-use crate::mr::raw;
+use crate::mr::{local, raw};
 use libc::iovec;
 use rkey_device::core::{LocalUse, RKey};
+use rkey_device::engine::{Sge, Target};
 use rkey_rdm::commit::RemoteRange;
-use rkey_rdm::endpoint::{self, Memory};
+use rkey_rdm::endpoint::{self, Memory, PlainTransfer};
+use rkey_rdm::operation_id::{Form, Plain};
 use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 
@@ -39,7 +41,60 @@ pub(super) fn rkey(ep: &Endpoint, device_keys: bool, key: u64) -> Result<RKey> {
     })
 }
 
+impl<'a> Transfer<'a> {
+    /// The buffer and the remote range, if there is one of each and the transfer asks for nothing that a plain operation
+    /// cannot do.
+    #[inline]
+    fn one_piece(&self) -> Option<(&'a iovec, &'a RmaIov)> {
+        let extras = FI_INJECT | FI_COMMIT_COMPLETE;
+        let usual = self.flags & extras == 0 && self.data.is_none() && self.deferred.is_none();
+        match (self.iov, self.remote) {
+            ([buffer], [place]) if usual => Some((buffer, place)),
+            _ => None,
+        }
+    }
+}
+
 impl Endpoint {
+    /// Begins a transfer of one piece as a plain operation: nothing is stored for it beyond the id of its request. `None`
+    /// if it cannot be plain now; then nothing has happened.
+    #[inline]
+    fn transfer_plain(
+        &self,
+        live: &Live,
+        it: &Transfer<'_>,
+        reads: bool,
+        local: Sge,
+        place: &RmaIov,
+    ) -> Option<Result<()>> {
+        let (mut state, connection) = match self.connection_to(live, it.peer, it.flags) {
+            Ok(found) => found,
+            Err(error) => return Some(Err(error)),
+        };
+        let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
+        let id = state.rdm.plain_id(Plain {
+            context: it.context as usize,
+            form: if reads { Form::Read } else { Form::Write },
+            report,
+        })?;
+        Some(
+            self.with_room(live, &mut state, connection, 1, report, |state| {
+                let device_keys = state.rdm.connections()[connection].device_keys;
+                let transfer = PlainTransfer {
+                    connection,
+                    reads,
+                    local,
+                    remote: Target {
+                        addr: place.addr,
+                        key: rkey(self, device_keys, place.key)?,
+                    },
+                    fence: it.flags & FI_FENCE != 0,
+                };
+                Ok(state.rdm.transfer_plain(&live.host, id, &transfer)?)
+            }),
+        )
+    }
+
     pub(super) fn transfer(&self, it: &Transfer<'_>, reads: bool) -> Result<()> {
         self.check_caps(FI_RMA | if reads { FI_READ } else { FI_WRITE })?;
         let live = self.live()?;
@@ -51,18 +106,26 @@ impl Endpoint {
         if it.remote.is_empty() || it.remote.len() > RMA_IOV_LIMIT || there != Some(len) {
             return Err(FiError::INVAL);
         }
-        let inject = it.flags & FI_INJECT != 0;
         self.limits.check(Limits::RMA, it.flags, len)?;
+        let usage = match reads {
+            true => LocalUse::ReadSink,
+            false => LocalUse::WriteSource,
+        };
         let mut held = Held::default();
-        let local = if inject {
+        let local = if let Some((buffer, place)) = it.one_piece() {
+            let (at, desc) = ((buffer.iov_base as u64, buffer.iov_len), it.desc.get(0));
+            let sge = local::element(&self.domain, &self.pd, at, desc, usage, &mut held)?;
+            if held.is_empty()
+                && let Some(done) = self.transfer_plain(live, it, reads, sge, place)
+            {
+                return done;
+            }
+            Memory::InPlace(Some(sge).into_iter().filter(|sge| sge.len > 0).collect())
+        } else if it.flags & FI_INJECT != 0 {
             let mut bytes = vec![0; len].into_boxed_slice();
             gather(&self.domain, it.iov, &mut bytes)?;
             Memory::Copy(bytes)
         } else {
-            let usage = match reads {
-                true => LocalUse::ReadSink,
-                false => LocalUse::WriteSource,
-            };
             let mut sges = elements(&self.domain, &self.pd, it.iov, it.desc, usage, &mut held)?;
             sges.retain(|sge| sge.len > 0);
             Memory::InPlace(sges)

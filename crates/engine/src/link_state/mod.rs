@@ -46,7 +46,8 @@ impl Records {
         (ticket & (self.ring.len() as u64 - 1)) as usize
     }
 
-    #[inline]
+    // Called, it would load the record with one wide load just after several narrow stores, which stalls.
+    #[inline(always)]
     pub(crate) fn push(&mut self, record: Record) {
         if self.sent - self.acked == self.ring.len() as u64 {
             self.grow();

@@ -49,7 +49,7 @@ pub use peek::Found;
 pub use receive::Receive;
 pub use send::{Body, Outgoing};
 pub use shared::Pool;
-pub use transfer::{AtomicCall, Memory, Transfer};
+pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
 use crate::draining::Draining;
 use crate::error::Error;

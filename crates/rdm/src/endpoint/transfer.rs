@@ -12,6 +12,7 @@ use crate::commit::{self, RemoteRange};
 use crate::error::{Error, Result};
 use crate::header::{Atomic, Header, Kind, MAX_LEN};
 use crate::limits::INLINE_MAX;
+use crate::operation_id::Plain;
 use crate::sges::{Sges, part};
 use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 
@@ -51,6 +52,21 @@ impl Transfer<'_> {
     }
 }
 
+/// A transfer between one local buffer and one remote range that is a plain operation.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainTransfer {
+    /// The connection to the peer, which has room.
+    pub connection: usize,
+    /// True for a read, false for a write.
+    pub reads: bool,
+    /// The local memory.
+    pub local: Sge,
+    /// The remote memory, of the same length.
+    pub remote: Target,
+    /// Starts only when all earlier operations are complete.
+    pub fence: bool,
+}
+
 /// An atomic operation on a peer's memory.
 #[derive(Debug)]
 pub struct AtomicCall {
@@ -65,6 +81,39 @@ pub struct AtomicCall {
 }
 
 impl<H: Host> Endpoint<H> {
+    /// The id for an operation that waits only for the device, if such an operation can be plain now. Otherwise
+    /// [`Self::transfer`] begins it.
+    #[inline]
+    pub fn plain_id(&self, what: Plain) -> Option<u64> {
+        let in_order = !self.is_ordered() || self.sends.is_empty();
+        what.number().filter(|_| in_order)
+    }
+
+    /// Begins a plain transfer, with its id from [`Self::plain_id`].
+    ///
+    /// # Errors
+    /// An error of posting. Nothing was sent.
+    #[inline]
+    pub fn transfer_plain(&mut self, host: &H, id: u64, it: &PlainTransfer) -> Result<()> {
+        let work = match it.reads {
+            true => Work::Read { remote: it.remote },
+            false => Work::Write {
+                remote: it.remote,
+                imm: None,
+            },
+        };
+        let fence = match it.fence {
+            true => SendFlags::FENCE,
+            false => SendFlags::empty(),
+        };
+        let local = [it.local];
+        let request = SendRequest {
+            flags: SendFlags::SIGNALED | fence,
+            ..SendRequest::new(id, work, &local[..usize::from(it.local.len > 0)])
+        };
+        self.post(host, it.connection, &request)
+    }
+
     /// Begins a transfer.
     ///
     /// # Errors

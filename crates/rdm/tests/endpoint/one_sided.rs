@@ -2,18 +2,24 @@
 
 use crate::host::{Op, Told};
 use crate::net::{gather, sge};
-use crate::world::{Node, World, address};
+use crate::world::{From, How, Node, World, address};
 use rkey_core::{Key, RKey};
+use rkey_engine::Target;
 use rkey_rdm::atomic::{DataType, Kind, Op as AtomicOp};
 use rkey_rdm::commit::RemoteRange;
-use rkey_rdm::endpoint::{AtomicCall, Memory, Service, Transfer};
+use rkey_rdm::endpoint::{AtomicCall, Memory, PlainTransfer, Service, Transfer};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::Atomic;
+use rkey_rdm::operation_id::{Form, Plain};
 use smallvec::smallvec;
 
 /// A world of two connected nodes, and the index of the connection at node 0.
 fn connected() -> (World, usize) {
-    let mut world = World::new(2, Service::ReliableDatagram);
+    connected_by(Service::ReliableDatagram)
+}
+
+fn connected_by(service: Service) -> (World, usize) {
+    let mut world = World::new(2, service);
     loop {
         let Node { ep, host, .. } = &mut world.nodes[0];
         let peer = ep.peer_at(address(1));
@@ -53,6 +59,71 @@ fn transfer(world: &mut World, it: Transfer<'_>) -> Result<()> {
         form: None,
     };
     ep.transfer(host, it, op)
+}
+
+/// A plain operation with this context.
+fn plain(context: usize) -> Plain {
+    Plain {
+        context,
+        form: Form::Write,
+        report: true,
+    }
+}
+
+#[test]
+fn plain_transfers_copy_in_both_directions() {
+    for (reads, len) in [(false, 8), (true, 8), (false, 0), (true, 0)] {
+        let (mut world, connection) = connected();
+        let (mut here, mut there) = ([1u8; 8], [2u8; 8]);
+        let key = expose(&world, &mut there);
+        let it = PlainTransfer {
+            connection,
+            reads,
+            local: sge(here.as_mut_ptr() as u64, len),
+            remote: Target { addr: 0, key },
+            fence: true,
+        };
+        let Node { ep, host, .. } = &mut world.nodes[0];
+        let id = ep.plain_id(plain(9)).unwrap();
+        ep.transfer_plain(host, id, &it).unwrap();
+        assert_eq!(ep.under_way(), 1);
+        world.settle();
+        assert_eq!(world.told(0), [Told::Done(9, None)]);
+        let found = [&here, &there].map(|it| gather(&[sge(it.as_ptr() as u64, 8)]));
+        let expected = match (reads, len) {
+            (_, 0) => [[1; 8], [2; 8]],
+            (false, _) => [[1; 8], [1; 8]],
+            (true, _) => [[2; 8], [2; 8]],
+        };
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn contexts_of_more_than_56_bits_are_not_plain() {
+    let (world, _) = connected();
+    assert!(world.nodes[0].ep.plain_id(plain((1 << 56) - 1)).is_some());
+    assert_eq!(world.nodes[0].ep.plain_id(plain(1 << 56)), None);
+}
+
+#[test]
+fn no_operation_of_a_connected_endpoint_is_plain_while_an_earlier_one_waits() {
+    let (mut world, _) = connected_by(Service::Connected);
+    assert!(world.nodes[0].ep.plain_id(plain(9)).is_some());
+    let confirm = How {
+        confirm: true,
+        ..How::default()
+    };
+    world.send(0, 1, 8, confirm);
+    assert_eq!(world.nodes[0].ep.plain_id(plain(9)), None);
+    let untagged = From {
+        node: None,
+        tag: None,
+        any_tag: true,
+    };
+    world.receive(1, untagged, 8);
+    world.settle();
+    assert!(world.nodes[0].ep.plain_id(plain(9)).is_some());
 }
 
 #[test]
