@@ -65,6 +65,9 @@ pub(super) const PINGS: &[Case] = &[
     verbs("ibv_srq_pingpong", "DEVICE -g GID -m 1024 -n 100"),
 ];
 
+/// Our program with windows, refused accesses and sends that cannot be received. Over both address families, in both directions.
+pub(super) const OPERATIONS: &[Case] = &[verbs("operations", "DEVICE -g GID")];
+
 /// In both directions. The timeout of four seconds (`-u 20`) is for a slow guest: if Soft-RoCE's timer expires while
 /// acknowledgements are under way, Linux 6.1 can continue with an empty write, which the responder must refuse.
 pub(super) const PERFTEST: &[Case] = &[
@@ -174,7 +177,7 @@ pub(super) const JUMBO: &[Case] = &[
     verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 100"),
 ];
 
-/// In both directions, while the network loses packets.
+/// In both directions, while the network loses packets, and while rkey injects faults.
 pub(super) const LOSSY: &[Case] = &[
     verbs("ibv_rc_pingpong", "DEVICE -g GID -m 1024 -n 300 -s 8192"),
     verbs("ib_write_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
@@ -183,7 +186,7 @@ pub(super) const LOSSY: &[Case] = &[
     verbs("ib_atomic_bw", "DEVICE -F -x GID -m 1024 -n 200"),
 ];
 
-/// The programs that the guest needs.
+/// This machine's programs that the guest needs.
 pub(super) fn programs() -> Vec<&'static str> {
     let all = [PINGS, PERFTEST, MANAGED, MANAGED_PERFTEST, JUMBO, LOSSY];
     let mut names: Vec<_> = all

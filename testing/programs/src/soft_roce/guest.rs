@@ -17,6 +17,8 @@ pub(super) const GUEST: [&str; 2] = ["10.77.0.2", "fd77::2"];
 
 /// The TCP port on which the guest runs a shell for each connection.
 const SHELL: u16 = 4000;
+/// The guest device's counters.
+const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 /// Precedes the status of a command in the shell's output.
 const STATUS: &str = "guest-status ";
 /// The host's end of the network.
@@ -132,6 +134,21 @@ impl Guest {
             process::capture(self.host().args(words))?;
         }
         Ok(())
+    }
+
+    /// Whether the guest's device has counted packets that arrived twice, and packets that arrived after a gap.
+    ///
+    /// # Errors
+    /// The guest does not answer.
+    pub(super) fn saw_faults(&self) -> Result<Result<(), String>> {
+        let counters = ["duplicate_request", "out_of_seq_request"];
+        let names = counters.map(|name| format!("{COUNTERS}/{name}")).join(" ");
+        let said = self.run(&format!("cat {names}"), BOOT_LIMIT)?.output;
+        let counts: Vec<u64> = said.lines().filter_map(|line| line.parse().ok()).collect();
+        let saw = counts.len() == counters.len() && !counts.contains(&0);
+        Ok(saw
+            .then_some(())
+            .ok_or_else(|| format!("the guest should have counted {counters:?}, but shows {said}")))
     }
 
     /// How many packets were lost in each direction.

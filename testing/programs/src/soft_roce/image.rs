@@ -10,6 +10,10 @@ use std::process::Command;
 
 const SCRIPT: &str = include_str!("image.sh");
 const INIT: &str = include_str!("init.sh");
+const PROGRAM: &str = include_str!("operations.c");
+
+/// The name of our own program, which is built beside the image.
+pub(super) const OPERATIONS: &str = "operations";
 
 /// The programs that the guest, its image and the tests need, and their Debian packages.
 const NEEDED: &[(&str, &str)] = &[
@@ -20,7 +24,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("nft", "nftables"),
 ];
 
-/// The directory with the guest's `vmlinuz` and `initrd.gz`.
+/// The directory with the guest's `vmlinuz` and `initrd.gz`, and with the program [`OPERATIONS`].
 pub(super) fn image(session: &Session<'_>) -> Result<PathBuf> {
     let missing = NEEDED.iter().filter(|(name, _)| !process::exists(name));
     let packages: Vec<_> = missing.map(|(_, package)| *package).collect();
@@ -31,15 +35,18 @@ pub(super) fn image(session: &Session<'_>) -> Result<PathBuf> {
     );
     let folder = in_target(session, "soft-roce")?;
     let programs = cases::programs().join(" ");
-    once(&folder, &format!("{SCRIPT}{INIT}{programs}\n"), || {
-        build(&folder, &programs)
-    })?;
+    once(
+        &folder,
+        &format!("{SCRIPT}{INIT}{PROGRAM}{programs}\n"),
+        || build(&folder, &programs),
+    )?;
     Ok(folder)
 }
 
 fn build(folder: &Path, programs: &str) -> Result<()> {
     fs::write(folder.join("image.sh"), SCRIPT)?;
     fs::write(folder.join("init.sh"), INIT)?;
+    fs::write(folder.join("operations.c"), PROGRAM)?;
     let mut command = Command::new("sh");
     command
         .arg("image.sh")

@@ -1,5 +1,6 @@
 //! Programs on this host, over our `libibverbs.so.1` and `librdmacm.so.1`, and the same programs in a virtual machine, over the
-//! kernel's Soft-RoCE: ping-pongs, perftest and librdmacm's programs, in both directions, over IPv4 and IPv6.
+//! kernel's Soft-RoCE: ping-pongs, perftest, librdmacm's programs, and one of ours with windows and refused accesses, in both
+//! directions, over IPv4 and IPv6.
 
 mod cases;
 mod guest;
@@ -8,7 +9,7 @@ mod pair;
 
 use crate::folder::{open_up, verbs_into};
 use anyhow::Result;
-use cases::{Case, JUMBO, LOSSY, MANAGED, MANAGED_PERFTEST, PERFTEST, PINGS};
+use cases::{Case, JUMBO, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST, PINGS};
 use guest::Guest;
 use pair::{Family, Pair, Serves};
 use rkey_harness::{Report, Session};
@@ -20,6 +21,8 @@ const ETHERNET: u32 = 1500;
 const LARGE: u32 = 4200;
 /// The network loses one packet of so many, in each direction.
 const LOSS: u32 = 100;
+/// What rkey does to the packets that it sends in the last part.
+const FAULTS: &str = "loss=1%,duplicate=2%,reorder=5%,corrupt=1%,seed=17";
 
 /// The stage.
 ///
@@ -31,10 +34,15 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     let libraries = folder.join("lib");
     verbs_into(session, &libraries)?;
     open_up(&session.scratch)?;
+    std::fs::copy(
+        image.join(image::OPERATIONS),
+        libraries.join(image::OPERATIONS),
+    )?;
     let boot = |mtu| -> Result<Pair<'_>> {
         Ok(Pair {
             guest: Guest::boot(&image, &folder, mtu)?,
             libraries: &libraries,
+            faults: "",
         })
     };
     let mut report = Report {
@@ -44,7 +52,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         skipped: false,
     };
     let pair = boot(ETHERNET)?;
-    for cases in [PINGS, MANAGED] {
+    for cases in [PINGS, MANAGED, OPERATIONS] {
         play(&pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }
     play(&pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
@@ -57,6 +65,11 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     report.add(is_lossy.then_some(()).ok_or_else(|| {
         format!("the network should have lost packets in both directions, but lost {lost:?}")
     }));
+    drop(pair);
+    let mut pair = boot(ETHERNET)?;
+    pair.faults = FAULTS;
+    play(&pair, LOSSY, &BOTH, &[Family::V4], &mut report)?;
+    report.add(pair.guest.saw_faults()?);
     drop(pair);
     play(&boot(LARGE)?, JUMBO, &BOTH, &[Family::V4], &mut report)?;
     report.note = format!(

@@ -18,10 +18,13 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Selects the guest's device.
 const DEVICE: &str = "-d rxe0";
 
-/// A guest, and the directory with the library for this host's programs.
+/// A guest, and what this host's programs need.
 pub(super) struct Pair<'a> {
     pub(super) guest: Guest,
+    /// The directory with the libraries, and with our own program.
     pub(super) libraries: &'a Path,
+    /// `RKEY_FAULT` for this host's programs; empty for none.
+    pub(super) faults: &'a str,
 }
 
 /// The side that runs the server.
@@ -116,9 +119,13 @@ impl Pair<'_> {
     /// A command line on the host's end of the network, as an ordinary user.
     fn on_host(&self, line: &str) -> Command {
         let mut command = self.guest.host_unprivileged();
+        let own = self.libraries.display();
+        let path = std::env::var("PATH").unwrap_or_default();
         command
             .args(line.split_whitespace())
+            .env("PATH", format!("{own}:{path}"))
             .env("LD_LIBRARY_PATH", self.libraries)
+            .env("RKEY_FAULT", self.faults)
             .env("RKEY_WIRE", HOST.join(","))
             .env("RKEY_LOG", "warn");
         command
