@@ -361,7 +361,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_CAPTURE",
         default: "none",
         allowed: "none or an absolute path",
-        meaning: "a file in which the packets to and from other hosts are captured (pcap, for Wireshark); %p in its name stands for the process id",
+        meaning: "a file that captures the packets to and from other hosts (pcap, for Wireshark); %p in its name stands for the process ID",
         apply: |config, value| {
             config.wire.capture = path_or_none(value)?;
             Some(())
@@ -407,7 +407,7 @@ pub const VARIABLES: &[Variable] = &[
         ring_bytes,
         65536..=67108864,
         "2m",
-        "bytes of the payload ring of one direction of one link"
+        "bytes in the payload ring of each direction of a link"
     ),
     number!(
         "RKEY_MAX_REGIONS",
@@ -421,14 +421,14 @@ pub const VARIABLES: &[Variable] = &[
         limits.max_region_bytes,
         1..=9223372036854775807,
         "128T",
-        "bytes of one memory region"
+        "bytes in one memory region"
     ),
     number!(
         "RKEY_MAX_TOTAL_BYTES",
         limits.max_total_bytes,
         1..=9223372036854775807,
         "65536T",
-        "bytes of all memory regions together"
+        "bytes in all memory regions together"
     ),
     number!(
         "RKEY_MAX_WINDOWS",
@@ -526,7 +526,7 @@ pub const VARIABLES: &[Variable] = &[
         reserved_files,
         0..=1048576,
         "256",
-        "file descriptors reserved for the program out of RLIMIT_NOFILE, at most half of it; each link uses two or three"
+        "file descriptors of RLIMIT_NOFILE reserved for the program, at most half of them; each link uses two or three"
     ),
     number!(
         "RKEY_TIMEOUT",
@@ -555,7 +555,7 @@ pub const VARIABLES: &[Variable] = &[
         from_micros,
         0..=10_000_000,
         "40",
-        "microseconds for which the engine thread, and a thread that waits for completions, polls before it sleeps"
+        "microseconds that the engine thread, or a thread waiting for completions, polls before it sleeps"
     ),
     time!(
         "RKEY_TICK_MS",
@@ -577,7 +577,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_REPORT",
         default: "none",
         allowed: "none or an absolute path",
-        meaning: "an existing file: refused accesses are appended to it instead of to the log",
+        meaning: "an existing file to which refused accesses are appended instead of being logged",
         apply: |config, value| {
             config.report = path_or_none(value)?;
             Some(())

@@ -169,7 +169,7 @@ pub enum DeviceError {
         address: u64,
     },
     /// A system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what} failed: {source}")]
     Io {
         /// What the process tried to do.
         what: &'static str,

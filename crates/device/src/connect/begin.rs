@@ -148,7 +148,7 @@ impl Connecting {
         self.dropped += 1;
         if self.dropped > REDIALS {
             return Err(DeviceError::Handshake(
-                "the listener keeps dropping clients before it reads their requests",
+                "the listener keeps closing connections before it reads the requests",
             ));
         }
         Ok(None)

@@ -135,7 +135,7 @@ impl Listener {
                     let _ = channel.send(&Packet::Rejected(words));
                     let peer = name_of(&channel);
                     if !self.version_logged.swap(true, Ordering::Relaxed) {
-                        tracing::warn!(address = %self.address, peer, %error, "dropped a client");
+                        tracing::warn!(address = %self.address, peer, %error, "refused a client");
                     }
                 }
                 Ok(Some(_)) | Err(_) => {
@@ -143,7 +143,7 @@ impl Listener {
                     tracing::debug!(
                         address = %self.address,
                         peer = name_of(&channel),
-                        "dropped a client that violated the protocol"
+                        "closed the connection to a client that violated the protocol"
                     );
                 }
             }
@@ -163,7 +163,7 @@ impl Listener {
                     tracing::info!(
                         uid,
                         ?pid,
-                        "dropped a client of another user: both sides need RKEY_SHARE=all"
+                        "refused a client of another user: to allow it, set RKEY_SHARE=all on both sides"
                     );
                     return None;
                 }

@@ -243,7 +243,7 @@ impl std::fmt::Display for OtherVersion {
         let (peer, there) = (process::name_of(self.pid), self.version);
         write!(
             f,
-            "{peer} has a device of another version of rkey: link protocol {there} there, {PROTOCOL_VERSION} here"
+            "{peer} runs another version of rkey: it uses link protocol {there}, and this process uses {PROTOCOL_VERSION}"
         )
     }
 }

@@ -41,9 +41,10 @@ impl Adverts {
             SocketFlags::CLOEXEC,
             None,
         )
-        .map_err(DeviceError::io("joining a group"))?;
-        let address = names::abstract_address(&name).map_err(DeviceError::io("joining a group"))?;
-        rustix::net::bind(&socket, &address).map_err(DeviceError::io("joining a group"))?;
+        .map_err(DeviceError::io("joining a multicast group"))?;
+        let address = names::abstract_address(&name)
+            .map_err(DeviceError::io("joining a multicast group"))?;
+        rustix::net::bind(&socket, &address).map_err(DeviceError::io("joining a multicast group"))?;
         adverts.insert(group, (1, socket));
         Ok(())
     }

@@ -94,7 +94,7 @@ impl Device {
             });
         }
         let first_msn = getrandom::u32()
-            .map_err(|e| DeviceError::io("choosing a message number")(std::io::Error::other(e)))?
+            .map_err(|e| DeviceError::io("choosing the first MSN")(std::io::Error::other(e)))?
             & 0x00ff_ffff;
         let shared = self.shared();
         let qpn = shared
