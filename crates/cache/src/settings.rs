@@ -24,7 +24,7 @@ pub fn variables() -> [(&'static str, &'static str); 6] {
         (MAX_COUNT, "the maximum number of entries; 0: no cache"),
         (
             MAX_SIZE,
-            "the maximum total bytes of the entries; unset: no limit",
+            "the maximum total size of the entries in bytes; unset: no limit",
         ),
         (MONITOR, "userfaultfd, memhooks or disabled"),
         (CUDA, "0: CUDA memory is not cached"),

@@ -73,7 +73,7 @@ impl Listener {
                 Err(DeviceError::TimedOut { .. }) => {
                     let after = timeout.unwrap_or_default();
                     return Err(Error::Timeout {
-                        what: "waiting for a peer",
+                        what: "a peer to connect",
                         after,
                     });
                 }

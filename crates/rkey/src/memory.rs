@@ -260,7 +260,7 @@ impl MemoryRegion {
             return Ok(());
         }
         Err(Error::Rights(
-            "the region belongs to another device; register the memory with this one, too".into(),
+            "the region belongs to another device; register the memory with this device too".into(),
         ))
     }
 
@@ -275,7 +275,7 @@ impl MemoryRegion {
         }
         if !missing.is_empty() {
             return Err(Error::Rights(format!(
-                "the region was not registered with {missing}, so no key can have it"
+                "the region was not registered with {missing}, so no key can grant it"
             )));
         }
         Ok(())

@@ -443,7 +443,7 @@ impl QueuePair {
 /// and published memory relies on the rules that `post_bind` sets.
 #[cold]
 fn bind_by_hand() -> Error {
-    Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())
+    Error::Rights("post binds with post_bind, which checks the rights of the region".into())
 }
 
 #[inline]

@@ -58,7 +58,7 @@ pub enum NotMade {
     #[error("cannot detect forks: {0}")]
     Fork(io::Error),
     /// The registrar follows objects, and the kernel cannot be asked what is mapped at an address.
-    #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11)")]
+    #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11 or later)")]
     NoMaps,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn pages(range: &VaRange) -> VaRange {
         .end()
         .checked_next_multiple_of(page)
         .unwrap_or(u64::MAX);
-    VaRange::new(start, end - start).expect("the end is a number")
+    VaRange::new(start, end - start).expect("the end fits in 64 bits")
 }
 
 /// Which changes of watched memory a monitor sees.
@@ -58,7 +58,7 @@ pub enum Verdict {
 
 /// The monitor already serves 16 caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("16 caches already use this monitor")]
+#[error("16 caches already use this monitor, which is the maximum")]
 pub struct TooManyCaches;
 
 /// Notices changes of memory, and ends the affected entries ([`Entries::invalidate`]).

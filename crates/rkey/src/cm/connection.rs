@@ -155,7 +155,7 @@ impl Connection {
     fn check_reads(&self) -> Result<()> {
         match self.reads {
             0 => Err(Error::Rights(
-                "the peer's program accepts no reads and atomics: its responder_resources are 0"
+                "the peer's program accepts no reads or atomics: its responder_resources is 0"
                     .into(),
             )),
             _ => Ok(()),
