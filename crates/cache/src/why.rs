@@ -82,7 +82,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::NotMapped => f.write_str("part of the range is not mapped"),
             Self::File => f.write_str(
-                "the memory is a file or has a name, so another process can truncate it unnoticed",
+                "the memory is a file or named shared memory, which another process can truncate unnoticed",
             ),
             Self::SystemV => {
                 f.write_str("this is System V shared memory: userfaultfd does not report shmdt")
