@@ -5,7 +5,7 @@ use rkey_device::denials::limited;
 use rkey_rdm::endpoint::Note;
 use std::fmt::Arguments;
 
-/// Logs a complaint about a peer at level `warn`, unless too many were logged just before.
+/// Logs a warning about a peer, unless too many were logged just before.
 pub fn complain(what: Arguments<'_>) {
     static LIMIT: Limit = Limit::new();
     limited(&LIMIT, "warnings about peers", || {

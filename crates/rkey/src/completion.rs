@@ -60,7 +60,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The denial of a completion's operation, if it is still among the last few hundred, which the device keeps.
+    /// The denial that made a completion's operation fail, if it is one of the last few hundred, which the device keeps.
     #[must_use]
     pub fn denial(&self, completion: &Completion) -> Option<Box<Denial>> {
         self.raw

@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{0}")]
     Denied(Box<Denial>),
 
-    /// An access was denied without an explanation, which is in the owner's log (`rkey explain` on its machine).
+    /// An access was denied without an explanation: the owner's log has the reason (run `rkey explain` on the owner's host).
     #[error(
         "the {side} refused the operation ({status}) and gave no reason; run `rkey explain` on the {side}'s host to see why"
     )]

@@ -68,7 +68,7 @@ impl QueuePair {
         self.raw.qpn()
     }
 
-    /// What a peer needs to connect to this queue pair.
+    /// Returns what a peer needs to connect to this queue pair.
     #[must_use]
     pub fn address(&self) -> QueuePairAddress {
         let address = self.raw.address();

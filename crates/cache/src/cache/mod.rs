@@ -91,7 +91,7 @@ pub struct Cache<R: Registrar> {
 }
 
 impl<R: Registrar> Cache<R> {
-    /// An empty cache.
+    /// Creates an empty cache.
     ///
     /// # Errors
     /// See [`NotMade`]. A monitor that sees too little for the registrar is not an error, but the cache is then [off](Self::off).
@@ -178,7 +178,7 @@ impl<R: Registrar> Cache<R> {
         Ok(guard)
     }
 
-    /// A registration for this call alone: it neither uses nor becomes an entry.
+    /// Registers memory for this call alone: the registration neither uses nor becomes an entry.
     ///
     /// # Errors
     /// The registrar's error.

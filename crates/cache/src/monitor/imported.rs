@@ -66,7 +66,7 @@ pub struct Imported<S> {
 }
 
 impl<S: Source> Imported<S> {
-    /// A monitor for this source.
+    /// Creates a monitor for this source.
     #[must_use]
     pub fn new(source: S, timing: Timing) -> Self {
         Self {

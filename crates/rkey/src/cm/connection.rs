@@ -78,7 +78,7 @@ impl Connection {
         &self.operations.domain
     }
 
-    /// The queue pair, for its number and state.
+    /// The queue pair of the connection, for example to query its number and state.
     #[must_use]
     pub fn queue_pair(&self) -> &QueuePair {
         &self.operations.data
@@ -266,7 +266,7 @@ impl Connection {
     ///
     /// # Errors
     /// The error of an operation whose [`Pending`] was dropped; [`Error::Timeout`] if the peer does not confirm. The connection
-    /// ends even so.
+    /// ends in any case.
     pub fn disconnect(self) -> Result<()> {
         let timeout = self.operations.timeout();
         let drained = self.operations.sends.drain(timeout);
