@@ -22,7 +22,7 @@ pub use wire::{WireConfig, WireSetting};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
-    /// Only processes of the same user id (checked with `SO_PEERCRED` on both ends).
+    /// Only processes of the same user ID (checked with `SO_PEERCRED` on both ends).
     User,
     /// Processes of any user in the same network namespace. Both ends need this setting.
     All,
@@ -33,7 +33,7 @@ pub enum Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Explain {
-    /// Processes of the same user id.
+    /// Processes of the same user ID.
     User,
     /// All peers.
     All,
@@ -77,7 +77,7 @@ pub struct Config {
     pub max_links_per_process: u32,
     /// The maximum number of links that all processes of one other user may open together.
     pub max_links_per_user: u32,
-    /// How many of the descriptors that `RLIMIT_NOFILE` allows the links leave to the program; at most half of them.
+    /// The number of file descriptors of `RLIMIT_NOFILE` that the links leave to the program, at most half of them.
     pub reserved_files: u32,
     /// Which processes may connect to this device.
     pub share: Share,
@@ -90,7 +90,7 @@ pub struct Config {
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied directly between the
     /// processes. Smaller payloads wait for room.
     pub remote_iovec_min: u32,
-    /// The size of the payload ring of one direction of a link, in bytes. Two processes copy in and out of the ring at the same
+    /// The size of the payload ring of each direction of a link, in bytes. Two processes copy in and out of the ring at the same
     /// time, which is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
     /// Lets any process of this user read and write our memory, even where Yama would deny that (`PR_SET_PTRACER_ANY`). Off by

@@ -129,7 +129,8 @@ pub enum DeviceError {
         /// The other process's user ID.
         uid: u32,
     },
-    /// The connection could not be made: for example, the peer ended, violated the protocol, or claimed another process's device.
+    /// The connection could not be made: for example, the peer exited, violated the protocol, or claimed another process's
+    /// device.
     #[error("connecting failed: {0}")]
     Handshake(&'static str),
     /// The peer runs another version of rkey.

@@ -12,7 +12,7 @@ use rkey_cm::ConnectionId;
 use rkey_cm::manager::{Kind, NotAccepted, Refused};
 use rkey_cm::wire::{Detail, RejectReason, SidrStatus, Transport};
 
-/// How many refusals are kept.
+/// The number of most recent refusals that are kept.
 pub const KEPT: usize = 256;
 
 /// Why a connection was refused.
@@ -29,13 +29,13 @@ pub enum Why {
     QueuePairType,
     /// The listener's backlog, of this length, is full.
     Backlog(usize),
-    /// The client's process has reached its limit of undecided requests.
+    /// The client's process has reached its limit of pending requests.
     TooManyRequests,
     /// No resources for another connection.
     NoRoom,
     /// The program refused, with this reason: 28, or 35 because of vendor options.
     Program(u16),
-    /// The process at the other end has ended.
+    /// The process at the other end has exited.
     PeerGone,
     /// The peer gave up the connection.
     GaveUp,
@@ -136,7 +136,7 @@ impl Why {
         }
     }
 
-    /// From the reason in a message.
+    /// Converts the reason in a message.
     #[must_use]
     pub fn of_reason(reason: RejectReason) -> Self {
         match reason {
@@ -164,7 +164,7 @@ impl Why {
         }
     }
 
-    /// From the manager's reason.
+    /// Converts the manager's reason.
     #[must_use]
     pub fn of(why: NotAccepted) -> Self {
         match why {

@@ -13,7 +13,7 @@ use crate::error::DeviceError;
 use crate::objects::qp::Qp;
 use crate::wire::WirePath;
 
-/// A connection request that this side has begun and the peer has not answered yet. Dropping it withdraws the request.
+/// A connection request of this side that the peer has not answered yet. Dropping it withdraws the request.
 #[derive(Debug)]
 pub struct Connecting {
     device: Device,

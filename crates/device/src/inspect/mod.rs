@@ -248,9 +248,9 @@ impl std::fmt::Display for OtherVersion {
     }
 }
 
-/// All devices that processes of this user have open in this network namespace (with
-/// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within a
-/// second (their process is stopped, for example) are left out; [`list_all`] names them.
+/// Lists the devices that processes of this user have open in this network namespace (with `RKEY_SHARE=all`: those that are
+/// shared with everyone). Devices that do not answer within a second (their process is stopped, for example) are left out;
+/// [`list_all`] names them.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.

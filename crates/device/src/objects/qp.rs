@@ -33,7 +33,7 @@ pub type QpOptions = QpConfig<Cq, Srq>;
 pub struct QpAddress {
     /// The queue pair number.
     pub qpn: u32,
-    /// The number of the first message that it will send.
+    /// The MSN of the first message that the queue pair will send.
     pub msn: u32,
 }
 
