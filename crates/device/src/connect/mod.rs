@@ -166,7 +166,7 @@ impl Device {
         }
         if side.qps.len() != qps.len() {
             return Err(DeviceError::Handshake(
-                "the listener accepted with a different number of queue pairs",
+                "the listener accepted the connection with a different number of queue pairs",
             ));
         }
         let path = match there.channel.stream() {

@@ -164,7 +164,7 @@ impl Capture {
             Ok(file) => file,
             Err(why) => return self.end(&mut self.queue.lock(), &why),
         };
-        tracing::info!("packets are captured in {}", self.path.display());
+        tracing::info!("capturing packets to {}", self.path.display());
         if let Err(why) = self.write_to(file) {
             self.end(&mut self.queue.lock(), &why);
         }
