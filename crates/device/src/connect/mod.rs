@@ -384,7 +384,7 @@ mod tests {
         let (dials, answer) = ask_them(&[DropsUnread]);
         assert_eq!(dials, REDIALS as usize + 1);
         let why = answer.unwrap_err().to_string();
-        assert!(why.contains("before it reads their requests"), "{why}");
+        assert!(why.contains("before it reads the requests"), "{why}");
     }
 
     #[test]
