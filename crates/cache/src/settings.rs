@@ -260,7 +260,7 @@ impl Settings {
 }
 
 /// The monitor in effect.
-#[must_use = "the reader needs a thread"]
+#[must_use = "the reader needs a thread that runs it"]
 pub struct Chosen {
     /// The monitor that the settings name.
     pub wanted: MonitorName,

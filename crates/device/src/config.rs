@@ -385,7 +385,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_PTRACER",
         default: "off",
         allowed: "off or any",
-        meaning: "any: let every process of this user copy to and from this one even where Yama would refuse it",
+        meaning: "any: let every process of this user read and write the memory of this process, even where Yama would deny it",
         apply: |config, value| {
             config.ptracer_any = match value {
                 "off" => false,

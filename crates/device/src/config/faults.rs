@@ -29,7 +29,7 @@ pub struct Faults {
     pub reorder: Rate,
     /// The probability that one bit of a packet is flipped, which the invariant checksum lets the receiver detect.
     pub corrupt: Rate,
-    /// The time by which the sending of each packet is delayed.
+    /// The time by which each packet is delayed before it is sent.
     pub delay: Duration,
     /// The seed; `None`: a random one, which is logged.
     pub seed: Option<u64>,

@@ -189,7 +189,7 @@ impl Qp {
     /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. The
     /// denial is kept, logged and counted like one of the engine's. Returns whether the peer may learn the reason
     /// (`RKEY_EXPLAIN`).
-    #[must_use = "whether the peer may learn the reason"]
+    #[must_use = "the result says whether the peer may learn the reason"]
     pub fn note_refusal(&self, denial: Denial) -> bool {
         let Ok(info) = self.query() else { return false };
         let peer = info.attributes.peer;

@@ -254,7 +254,7 @@ impl Connection {
         matches!(self.link.end(), Ok(None))
     }
 
-    /// Waits until the peer disconnects or its process ends.
+    /// Waits until the peer disconnects or exits.
     ///
     /// # Errors
     /// [`Error::Timeout`].
