@@ -73,7 +73,7 @@ impl<H: Host> Endpoint<H> {
             self.cut_off(
                 host,
                 connection,
-                "the peer sent many requests, but does not take the answers",
+                "the peer sent many requests, but does not read the answers",
             );
         }
         self.watch_backlog(host);
