@@ -341,7 +341,10 @@ impl Patience {
             ensure!(!has_ended(ends), GONE);
             let start = *self.start.get_or_insert_with(Instant::now);
             if start.elapsed() > PATIENCE {
-                bail!("timed out after {} s waiting for {what}", PATIENCE.as_secs());
+                bail!(
+                    "timed out after {} s waiting for {what}",
+                    PATIENCE.as_secs()
+                );
             }
         }
         Ok(())

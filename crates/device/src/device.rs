@@ -81,7 +81,9 @@ impl Device {
             max_inline: config.max_inline,
             asks_about_silence: true,
         };
-        let section = protection.section().expect("a new table has no other section");
+        let section = protection
+            .section()
+            .expect("a new table has no other section");
         let mut engine = Engine::new(engine_config, section, process_memory());
         engine.share_report_ids(crate::inspect::denials::ids());
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;

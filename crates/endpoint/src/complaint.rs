@@ -8,9 +8,7 @@ use std::fmt::Arguments;
 /// Logs a warning about a peer, unless too many were logged just before.
 pub fn complain(what: Arguments<'_>) {
     static LIMIT: Limit = Limit::new();
-    limited(&LIMIT, "warnings about peers", || {
-        tracing::warn!("{what}")
-    });
+    limited(&LIMIT, "warnings about peers", || tracing::warn!("{what}"));
 }
 
 /// Logs what the state machine of an endpoint reports about its connections.

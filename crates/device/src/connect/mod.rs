@@ -223,9 +223,8 @@ impl Device {
 
 /// The path with the path MTU that both sides allow.
 fn agreed(path: Path, theirs: u8) -> Result<Path, DeviceError> {
-    let theirs = Mtu::from_code(theirs).ok_or(DeviceError::Handshake(
-        "the peer sent an invalid path MTU",
-    ))?;
+    let theirs = Mtu::from_code(theirs)
+        .ok_or(DeviceError::Handshake("the peer sent an invalid path MTU"))?;
     let mtu = path.mtu.min(theirs);
     Ok(Path { mtu, ..path })
 }

@@ -42,9 +42,10 @@ impl Adverts {
             None,
         )
         .map_err(DeviceError::io("joining a multicast group"))?;
-        let address = names::abstract_address(&name)
+        let address =
+            names::abstract_address(&name).map_err(DeviceError::io("joining a multicast group"))?;
+        rustix::net::bind(&socket, &address)
             .map_err(DeviceError::io("joining a multicast group"))?;
-        rustix::net::bind(&socket, &address).map_err(DeviceError::io("joining a multicast group"))?;
         adverts.insert(group, (1, socket));
         Ok(())
     }

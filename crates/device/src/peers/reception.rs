@@ -247,7 +247,11 @@ fn answer(shared: &Shared, connection: OtherConnection) {
     let result = match connection.first() {
         inspect::REQUEST => inspect::answer(shared, &connection),
         _ => {
-            tracing::debug!(?pid, uid, "closed the connection to a client that sent an unknown request");
+            tracing::debug!(
+                ?pid,
+                uid,
+                "closed the connection to a client that sent an unknown request"
+            );
             return;
         }
     };
