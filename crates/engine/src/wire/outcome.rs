@@ -64,7 +64,8 @@ fn set_timer<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let Some(wire) = qp.wire.as_deref_mut() else {
         return;
     };
-    if let Some(deadline) = wire.next_deadline()
+    // A timer that is already due would run again at once, for ever.
+    if let Some(deadline) = wire.next_deadline().map(|time| time.max(x.now + 1))
         && wire.timer.is_none_or(|timer| deadline < timer)
     {
         wire.timer = Some(deadline);

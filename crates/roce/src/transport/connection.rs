@@ -142,9 +142,12 @@ impl Connection {
         length
     }
 
-    /// Advances the time: runs the timers up to `now`.
+    /// Advances the time: runs the timers up to `now`. The next deadline is later.
     pub fn advance(&mut self, now: u64) {
         self.requester.on_time(now, &mut self.out);
+        if let Responding::Reliable(responder) = &mut self.responder {
+            responder.on_time(now);
+        }
     }
 
     /// When to call [`advance`](Self::advance) next; `None` if no timer runs.

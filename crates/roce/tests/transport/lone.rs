@@ -136,6 +136,11 @@ impl Lone {
     pub(crate) fn wait(&mut self) {
         self.now = self.connection.next_deadline().expect("a deadline");
         self.connection.advance(self.now);
+        let next = self.connection.next_deadline();
+        assert!(
+            next.is_none_or(|next| next > self.now),
+            "a timer that has run is still due"
+        );
     }
 }
 

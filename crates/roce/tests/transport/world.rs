@@ -171,6 +171,8 @@ impl World {
             for side in &mut self.sides {
                 side.act(self.now);
                 side.connection.advance(self.now);
+                let next = side.connection.next_deadline();
+                assert!(next.is_none_or(|next| next > self.now));
                 side.take_events();
             }
         }

@@ -258,6 +258,11 @@ impl Responder {
         }
     }
 
+    /// Advances the time.
+    pub(crate) fn on_time(&mut self, now: u64) {
+        self.pace.advance(now);
+    }
+
     /// When the next response may be sent, if it must not be sent yet.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         let resumes_at = self.pace.resumes_at()?;
@@ -273,7 +278,7 @@ impl Responder {
         to: &mut PacketBuffer,
     ) -> Option<usize> {
         if self.replies.begins_with_long(self.mtu) {
-            if !self.pace.may_send(step.now) {
+            if !self.pace.may_send() {
                 return None;
             }
             self.pace.sent(step.now);

@@ -51,26 +51,35 @@ impl Pace {
         (self.sent, self.bursts) = (0, 0);
     }
 
-    /// Whether the next packet of a long read may be sent at `now`.
-    pub(super) fn may_send(&self, now: u64) -> bool {
-        self.resumes_at().is_none_or(|time| time <= now)
+    /// Whether the next packet of a long read may be sent now.
+    pub(super) fn may_send(&self) -> bool {
+        self.resumes_at().is_none()
     }
 
-    /// When the next packet of a long read may be sent, if the current burst has been sent.
+    /// When the next burst begins, if the current one has been sent.
     pub(super) fn resumes_at(&self) -> Option<u64> {
         let is_sent = self.burst.is_some_and(|burst| self.sent >= burst);
         is_sent.then(|| self.begun.saturating_add(PERIOD))
     }
 
-    /// Records that a packet of a long read is sent at `now`.
-    pub(super) fn sent(&mut self, now: u64) {
-        let Some(burst) = self.burst else { return };
-        if self.sent >= burst {
-            (self.sent, self.bursts) = (0, self.bursts + 1);
+    /// Ends the pause if it is over at `now`.
+    pub(super) fn advance(&mut self, now: u64) {
+        if self.resumes_at().is_none_or(|time| now < time) {
+            return;
         }
+        self.sent = 0;
+        self.bursts += 1;
         if self.bursts >= BURSTS_TO_GROW {
             self.bursts = 0;
-            self.burst = Some(burst + 1).filter(|burst| *burst < BURST_MAX);
+            let larger = self.burst.map(|burst| burst + 1);
+            self.burst = larger.filter(|burst| *burst < BURST_MAX);
+        }
+    }
+
+    /// Records that a packet of a long read is sent at `now`.
+    pub(super) fn sent(&mut self, now: u64) {
+        if self.burst.is_none() {
+            return;
         }
         if self.sent == 0 {
             self.begun = now;
@@ -87,7 +96,8 @@ mod tests {
     /// How many packets may be sent at `now`, at most 10,000.
     fn burst(pace: &mut Pace, now: u64) -> u32 {
         let mut count = 0;
-        while count < 10_000 && pace.may_send(now) {
+        pace.advance(now);
+        while count < 10_000 && pace.may_send() {
             pace.sent(now);
             count += 1;
         }
