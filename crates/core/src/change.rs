@@ -5,8 +5,9 @@
 //! grants are dropped; then the changed region becomes live.
 
 use crate::entry::{Entry, flag};
+use crate::geometry::Geometry;
 use crate::grant::Deregistering;
-use crate::registry::{Filling, Geometry, allowed};
+use crate::registration::{Filling, allowed};
 use crate::section::drained::{Awaited, SectionDrained};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};

@@ -19,9 +19,10 @@
 //! Locks are taken in this order: the table's, a magazine's, the one for requested keys.
 
 use crate::entry::{Entry, NONE, flag};
+use crate::geometry::based;
 use crate::grant::Deregistering;
 use crate::key::GENERATIONS;
-use crate::registry::{allowed, based, rights};
+use crate::registration::{allowed, rights};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
 use crate::{CoreError, DomainId, Key, MemoryKind, Region, RegionId, RegionSpec};

@@ -148,7 +148,7 @@ impl Protection {
             .scatter
             .get(pin.start.load(Ordering::Relaxed))
             .filter(|_| scattered);
-        let state = match crate::registry::state(pin) {
+        let state = match crate::registration::state(pin) {
             RegionState::Disabled => "disabled",
             _ if pin.is_retired() => "deregistering",
             _ => "live",
