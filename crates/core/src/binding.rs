@@ -9,7 +9,7 @@ use crate::hold::Held;
 use crate::state::{RegionEvent, WindowEvent};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
-use crate::windows::Bound;
+use crate::windows::{Bound, WindowRecord};
 use crate::{
     Access, BindError, BindRegion, BindRequest, Key, Reason, RegionId, WindowId, WindowKind,
 };
@@ -30,7 +30,8 @@ impl Protection {
         let mut registry = self.registry.lock();
         let window = request.window;
         let record = registry
-            .window(window)
+            .windows
+            .find(window)
             .ok_or(BindError::NoSuchWindow(window))?;
         let (kind, domain, current) = (record.kind, record.domain, record.slot);
         let promised = match request.new_key {
@@ -70,7 +71,7 @@ impl Protection {
                 .window_slot(&mut registry, domain, kind, window.index)
                 .ok_or(BindError::NoKeySlot(self.slots.capacity()))?,
         };
-        if let Some(record) = registry.window(window) {
+        if let Some(record) = registry.windows.find(window) {
             record.slot = slot;
             record.replaced(current);
             let old = record.bound.take();
@@ -87,25 +88,20 @@ impl Protection {
         registry: &mut Registry,
         which: impl Fn(&Bound) -> bool,
     ) -> usize {
-        let mut count = 0;
-        for index in 0..registry.windows.len() {
-            let record = &registry.windows[index];
+        let may_revoke = |record: &WindowRecord| {
             let type2 = record.kind.is_type2();
-            let may = record.state().step(type2, WindowEvent::Revoke).is_some();
-            if may && record.bound.as_ref().is_some_and(&which) {
-                let generation = record.generation;
-                self.rebind(
-                    registry,
-                    WindowId {
-                        index: index as u32,
-                        generation,
-                    },
-                    None,
-                );
-                count += 1;
-            }
+            record.state().step(type2, WindowEvent::Revoke).is_some()
+        };
+        let matching: Vec<WindowId> = registry
+            .windows
+            .iter()
+            .filter(|(_, record)| may_revoke(record) && record.bound.as_ref().is_some_and(&which))
+            .map(|(window, _)| window)
+            .collect();
+        for window in &matching {
+            self.rebind(registry, *window, None);
         }
-        count
+        matching.len()
     }
 
     /// Checks a bind.
@@ -115,7 +111,8 @@ impl Protection {
         request: &BindRequest,
     ) -> Result<Decided<'_>, BindError> {
         let record = registry
-            .window(request.window)
+            .windows
+            .find(request.window)
             .ok_or(BindError::NoSuchWindow(request.window))?;
         let (kind, type2, state) = (record.kind, record.kind.is_type2(), record.state());
         let current = record.slot.key;
@@ -234,7 +231,7 @@ impl Protection {
         window: WindowId,
         to: Option<(Bound, BoundTo)>,
     ) {
-        let Some(record) = registry.window(window) else {
+        let Some(record) = registry.windows.find(window) else {
             return;
         };
         let (kind, slot) = (record.kind, record.slot);
@@ -251,7 +248,7 @@ impl Protection {
             record.bound = Some(*bound);
             if kind.is_type2() {
                 record.slot.key = slot.key.with_consumer_bits(to.consumer_bits);
-                registry.bound_type2 += 1;
+                registry.windows.bound_type2 += 1;
             }
             if let Some(region) = self.slots.get(to.region) {
                 region.link.fetch_add(1, Ordering::Relaxed);
@@ -265,7 +262,7 @@ impl Protection {
     pub(crate) fn let_go(&self, registry: &mut Registry, kind: WindowKind, bound: Option<Bound>) {
         let Some(bound) = bound else { return };
         if kind.is_type2() {
-            registry.bound_type2 -= 1;
+            registry.windows.bound_type2 -= 1;
         }
         if let Some(region) = self.slots.get(bound.region.index) {
             region.link.fetch_sub(1, Ordering::Relaxed);

@@ -65,13 +65,10 @@ impl Protection {
         if entry.rights() & flag::WINDOW == 0 {
             return Err(Reason::NotAWindow);
         }
-        let place = entry.window.load(Ordering::Relaxed);
-        let record = registry
-            .windows
-            .get(place as usize)
-            .ok_or(Reason::UnknownKey)?;
+        let index = entry.window.load(Ordering::Relaxed);
+        let record = registry.windows.at(index).ok_or(Reason::UnknownKey)?;
         let window = WindowId {
-            index: place,
+            index,
             generation: record.generation,
         };
         if record
@@ -99,7 +96,7 @@ impl Protection {
     pub fn forget_endpoint(&self, qp: u32) -> usize {
         let mut registry = self.registry.lock();
         let mut count = 0;
-        if registry.bound_type2 > 0 {
+        if registry.windows.bound_type2 > 0 {
             count += self.unbind_windows(&mut registry, |bound| bound.qp == Some(qp));
         }
         let bound = |(region, endpoint): (&RegionId, &u32)| (*endpoint == qp).then_some(*region);

@@ -85,8 +85,7 @@ impl Protection {
     fn window_since(&self, index: u32, generation: u32) -> Option<SlotNow> {
         let registry = self.registry.try_lock()?;
         let entry = self.slots.get(index)?;
-        let place = entry.window.load(Ordering::Relaxed) as usize;
-        let record = registry.windows.get(place)?;
+        let record = registry.windows.at(entry.window.load(Ordering::Relaxed))?;
         let is_recent = record.recent.contains(&Some((index, generation)));
         let now = match record.open {
             true => SlotNow::Rebound,

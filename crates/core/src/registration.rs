@@ -67,7 +67,7 @@ impl Protection {
         if registry.regions >= max {
             return Err(reached(Limit::Regions, u64::from(max)));
         }
-        registry.children(filling.domain)?;
+        registry.domains.children(filling.domain)?;
         self.place(&mut registry, filling, None)
     }
 
@@ -156,7 +156,7 @@ impl Protection {
         if it.requested.is_some() || replaced.is_some_and(|old| old.requested().is_some()) {
             let id = ready.as_ref().map(ReadySlot::id).ok_or_else(full);
             if let Err(error) = self.replace_requested(&it, replaced, id) {
-                registry.ready.extend(ready);
+                registry.pool.ready.extend(ready);
                 return Err(error);
             }
         }
@@ -179,7 +179,7 @@ impl Protection {
         }
         registry.bytes = bytes.wrapping_add(released); // `end` subtracts `released`
         registry.regions += 1;
-        registry.region_came(domain, rights)?;
+        registry.domains.region_came(domain, rights)?;
         Ok(Region {
             id,
             local_key: self.keys.local(id.index, id.generation),
@@ -262,8 +262,8 @@ impl Protection {
             .bytes
             .wrapping_sub(entry.len.load(Ordering::Relaxed));
         registry.regions -= 1;
-        registry.region_went(entry.domain(), rights);
-        let key = registry.remote_key(index);
+        registry.domains.region_went(entry.domain(), rights);
+        let key = registry.pool.remote_key(index);
         self.keys.remote.end(key.0, index, generation);
         let busy = self.try_put_back(registry, false, retired).err();
         Ok(Deregistering::new(self, busy, rights & flag::SHARED != 0))

@@ -2,17 +2,65 @@
 
 use crate::Key;
 use crate::entry::{Entry, flag};
-use crate::key::{GENERATIONS, TYPE2_GENERATIONS};
+use crate::key::{GENERATIONS, KeySequence, TYPE2_GENERATIONS};
 use crate::magazine::ReadySlot;
 use crate::sync::{Ordering, fence};
 use crate::table::{Protection, Registry};
-use rkey_base::slab::{Claimed, Retired};
+use rkey_base::slab::{Claimed, FreeList, Retired};
+
+/// Free slots, and the keys of slots.
+pub(crate) struct SlotPool {
+    /// The next keys.
+    draw: KeySequence,
+    /// The last remote key of each slot that was ever used, by slot.
+    remote_keys: Vec<Key>,
+    /// Claimed slots with keys, outside any magazine.
+    pub(crate) ready: Vec<ReadySlot>,
+    /// Free slots of `Protection::slots`.
+    pub(crate) free: FreeList,
+    /// Free slots of `Protection::type2`.
+    pub(crate) free_type2: FreeList,
+    /// Retired slots that were still pinned when their handle was dropped.
+    orphans: Vec<Orphan>,
+}
 
 /// A retired slot that waits for its last pin to be dropped.
-pub(crate) struct Orphan {
+struct Orphan {
     type2: bool,
     index: u32,
     generation: u32,
+}
+
+impl SlotPool {
+    pub(crate) fn new(draw: KeySequence) -> Self {
+        Self {
+            draw,
+            remote_keys: Vec::new(),
+            ready: Vec::new(),
+            free: FreeList::default(),
+            free_type2: FreeList::default(),
+            orphans: Vec::new(),
+        }
+    }
+
+    /// The remote key of a slot that is in use.
+    #[inline]
+    pub(crate) fn remote_key(&self, index: u32) -> Key {
+        self.remote_keys
+            .get(index as usize)
+            .copied()
+            .unwrap_or(Key(0))
+    }
+
+    /// Records the remote key of a slot.
+    #[inline]
+    fn set_remote_key(&mut self, index: u32, key: Key) {
+        let index = index as usize;
+        if index >= self.remote_keys.len() {
+            self.remote_keys.resize(index + 1, Key(0));
+        }
+        self.remote_keys[index] = key;
+    }
 }
 
 impl Protection {
@@ -20,7 +68,7 @@ impl Protection {
     /// for another slot or key.
     #[inline]
     pub(crate) fn ready_slot(&self, registry: &mut Registry) -> Option<ReadySlot> {
-        match registry.ready.pop() {
+        match registry.pool.ready.pop() {
             Some(ready) => Some(ready),
             None => self.make_ready(registry),
         }
@@ -47,7 +95,7 @@ impl Protection {
                 key,
             }),
             None => {
-                claimed.release_to(&mut registry.free);
+                claimed.release_to(&mut registry.pool.free);
                 None
             }
         }
@@ -65,13 +113,13 @@ impl Protection {
     /// A free slot for a region or a window.
     #[inline]
     pub(crate) fn claim(&self, registry: &mut Registry, type2: bool) -> Option<Claimed<'_, Entry>> {
-        if !registry.orphans.is_empty() {
+        if !registry.pool.orphans.is_empty() {
             self.sweep(registry);
         }
         let claimed = if type2 {
-            self.type2.claim_from(&mut registry.free_type2)
+            self.type2.claim_from(&mut registry.pool.free_type2)
         } else {
-            self.slots.claim_from(&mut registry.free)
+            self.slots.claim_from(&mut registry.pool.free)
         };
         // A reader without a pin that sees anything stored into the slot from now on also sees that the slab's word for
         // it has changed.
@@ -90,12 +138,8 @@ impl Protection {
     ) -> Option<Key> {
         let key = self
             .keys
-            .give_remote(&mut registry.draw, index, generation)?;
-        let place = index as usize;
-        if place >= registry.remote_keys.len() {
-            registry.remote_keys.resize(place + 1, Key(0));
-        }
-        registry.remote_keys[place] = key;
+            .give_remote(&mut registry.pool.draw, index, generation)?;
+        registry.pool.set_remote_key(index, key);
         Some(key)
     }
 
@@ -106,7 +150,8 @@ impl Protection {
         claimed: &Claimed<'_, Entry>,
     ) -> Option<Key> {
         let (index, generation) = (claimed.index(), claimed.generation());
-        self.keys.give_type2(&mut registry.draw, index, generation)
+        self.keys
+            .give_type2(&mut registry.pool.draw, index, generation)
     }
 
     /// Frees a retired slot now or, if it is pinned, when a slot is claimed after its last pin has been dropped.
@@ -117,7 +162,7 @@ impl Protection {
         retired: Retired<'_, Entry>,
     ) {
         if let Err(busy) = self.try_put_back(registry, type2, retired) {
-            registry.orphans.push(Orphan {
+            registry.pool.orphans.push(Orphan {
                 type2,
                 index: busy.index(),
                 generation: busy.generation(),
@@ -151,16 +196,16 @@ impl Protection {
             self.keys.wrap();
         }
         match (type2, next % generations) {
-            (true, next) => retired.release_last_to(&mut registry.free_type2, next),
-            (false, 0) => retired.release_last_to(&mut registry.free, 0),
-            (false, next) => retired.release_to(&mut registry.free, next),
+            (true, next) => retired.release_last_to(&mut registry.pool.free_type2, next),
+            (false, 0) => retired.release_last_to(&mut registry.pool.free, 0),
+            (false, next) => retired.release_to(&mut registry.pool.free, next),
         }
     }
 
     /// Frees the orphans whose last pin has been dropped.
     #[cold]
     fn sweep(&self, registry: &mut Registry) {
-        for orphan in std::mem::take(&mut registry.orphans) {
+        for orphan in std::mem::take(&mut registry.pool.orphans) {
             let slab = if orphan.type2 {
                 &self.type2
             } else {
@@ -170,16 +215,5 @@ impl Protection {
                 self.put_back(registry, orphan.type2, retired);
             }
         }
-    }
-}
-
-impl Registry {
-    /// The remote key of a slot that is in use.
-    #[inline]
-    pub(crate) fn remote_key(&self, index: u32) -> Key {
-        self.remote_keys
-            .get(index as usize)
-            .copied()
-            .unwrap_or(Key(0))
     }
 }

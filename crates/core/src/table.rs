@@ -3,18 +3,18 @@
 //!
 //! Checks read slots without the registry's lock; changes hold it for a short time.
 
-use crate::domain::DomainRecord;
+use crate::domain::Domains;
 use crate::entry::Entry;
 use crate::key::{KeySequence, Keys, Secrets};
-use crate::magazine::{ReadySlot, Stocks};
+use crate::magazine::Stocks;
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
-use crate::slots::Orphan;
+use crate::slots::SlotPool;
 use crate::sync::AtomicBool;
-use crate::windows::WindowRecord;
-use crate::{Api, CoreError, DomainId, Key, Limit, Limits, MemoryKind, RegionId};
+use crate::windows::Windows;
+use crate::{Api, CoreError, DomainId, Limit, Limits, MemoryKind, RegionId};
 use rkey_base::lock::SpinLock;
-use rkey_base::slab::{FreeList, Slab};
+use rkey_base::slab::Slab;
 use std::collections::HashMap;
 
 /// The domains, regions, windows and keys of one device; decides every access.
@@ -45,43 +45,26 @@ impl std::fmt::Debug for Protection {
         write!(
             out,
             "Protection({regions} regions, {} windows)",
-            registry.live_windows
+            registry.windows.live()
         )
     }
 }
 
 /// The state that only the owner's operations need, under the lock.
 pub(crate) struct Registry {
-    /// The next keys.
-    pub(crate) draw: KeySequence,
-    /// The last remote key of each slot that was ever used, by slot.
-    pub(crate) remote_keys: Vec<Key>,
-    /// Claimed slots with keys, outside any magazine.
-    pub(crate) ready: Vec<ReadySlot>,
+    pub(crate) pool: SlotPool,
     /// The contents of all magazines. Only a magazine's own thread locks it without holding the registry's lock.
     pub(crate) magazines: Vec<Stocks>,
-    /// Free slots of `Protection::slots`.
-    pub(crate) free: FreeList,
-    /// Free slots of `Protection::type2`.
-    pub(crate) free_type2: FreeList,
-    pub(crate) domains: Vec<DomainRecord>,
-    pub(crate) free_domains: Vec<u32>,
-    pub(crate) open_domains: u32,
+    pub(crate) domains: Domains,
     /// Regions, and those that magazines have prepaid.
     pub(crate) regions: u32,
     /// Bytes of regions, and those that magazines have prepaid.
     pub(crate) bytes: u64,
-    pub(crate) windows: Vec<WindowRecord>,
-    pub(crate) free_windows: Vec<u32>,
-    pub(crate) live_windows: u32,
-    /// Type 2 windows that are bound.
-    pub(crate) bound_type2: u32,
+    pub(crate) windows: Windows,
     /// The endpoints that regions are bound to.
     pub(crate) endpoints: HashMap<RegionId, u32>,
     /// Regions in shared segments, by slot.
     pub(crate) shared: HashMap<u32, MemoryKind>,
-    /// Retired slots that were still pinned when their handle was dropped.
-    pub(crate) orphans: Vec<Orphan>,
 }
 
 impl Protection {
@@ -137,28 +120,19 @@ impl Protection {
 impl Registry {
     fn new(draw: KeySequence) -> Self {
         Self {
-            draw,
-            remote_keys: Vec::new(),
-            ready: Vec::new(),
+            pool: SlotPool::new(draw),
             magazines: Vec::new(),
-            free: FreeList::default(),
-            free_type2: FreeList::default(),
-            domains: Vec::new(),
-            free_domains: Vec::new(),
-            open_domains: 0,
+            domains: Domains::default(),
             regions: 0,
             bytes: 0,
-            windows: Vec::new(),
-            free_windows: Vec::new(),
-            live_windows: 0,
-            bound_type2: 0,
+            windows: Windows::default(),
             endpoints: HashMap::new(),
             shared: HashMap::new(),
-            orphans: Vec::new(),
         }
     }
 }
 
+/// The error for an operation that would exceed a limit.
 pub(crate) fn reached(limit: Limit, value: u64) -> CoreError {
     CoreError::LimitReached { limit, value }
 }

@@ -8,6 +8,16 @@ use crate::{
     BindError, CoreError, DomainId, Key, Limit, Limits, RegionId, Window, WindowId, WindowKind,
 };
 
+/// The windows of a table.
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    records: Vec<WindowRecord>,
+    free: Vec<u32>,
+    live: u32,
+    /// Type 2 windows that are bound.
+    pub(crate) bound_type2: u32,
+}
+
 /// The registry's record of a window.
 #[derive(Debug)]
 pub(crate) struct WindowRecord {
@@ -40,6 +50,72 @@ pub(crate) struct Bound {
     pub(crate) qp: Option<u32>,
 }
 
+impl Windows {
+    /// The number of windows.
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// The index of the next window.
+    fn next_index(&self) -> u32 {
+        self.free
+            .last()
+            .copied()
+            .unwrap_or(self.records.len() as u32)
+    }
+
+    /// Adds a window at [`Self::next_index`].
+    fn add(&mut self, record: WindowRecord) -> WindowId {
+        self.live += 1;
+        let index = self.next_index();
+        let generation = match self.free.pop() {
+            Some(index) => {
+                let old = &mut self.records[index as usize];
+                let generation = old.generation;
+                *old = WindowRecord {
+                    generation,
+                    ..record
+                };
+                generation
+            }
+            None => {
+                self.records.push(record);
+                0
+            }
+        };
+        WindowId { index, generation }
+    }
+
+    /// Frees the index of a deallocated window.
+    fn remove(&mut self, index: u32) {
+        self.free.push(index);
+        self.live -= 1;
+    }
+
+    /// A window that has not been deallocated.
+    pub(crate) fn find(&mut self, window: WindowId) -> Option<&mut WindowRecord> {
+        self.records
+            .get_mut(window.index as usize)
+            .filter(|record| record.open && record.generation == window.generation)
+    }
+
+    /// The window that has or last had this index.
+    pub(crate) fn at(&self, index: u32) -> Option<&WindowRecord> {
+        self.records.get(index as usize)
+    }
+
+    /// All windows that have not been deallocated.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (WindowId, &WindowRecord)> {
+        let records = self.records.iter().zip(0..);
+        records
+            .filter(|(record, _)| record.open)
+            .map(|(record, index)| {
+                let generation = record.generation;
+                (WindowId { index, generation }, record)
+            })
+    }
+}
+
 impl Protection {
     /// Creates a window. Its key is refused until the window is bound.
     ///
@@ -48,15 +124,11 @@ impl Protection {
     pub fn create_window(&self, domain: DomainId, kind: WindowKind) -> Result<Window, CoreError> {
         let mut registry = self.registry.lock();
         let max = self.limits.max_windows;
-        if registry.live_windows >= max {
+        if registry.windows.live() >= max {
             return Err(reached(Limit::Windows, u64::from(max)));
         }
-        registry.children(domain)?;
-        let index = registry
-            .free_windows
-            .last()
-            .copied()
-            .unwrap_or(registry.windows.len() as u32);
+        registry.domains.children(domain)?;
+        let index = registry.windows.next_index();
         let slot = self
             .window_slot(&mut registry, domain, kind, index)
             .ok_or_else(|| match kind {
@@ -69,27 +141,9 @@ impl Protection {
             open: true,
             ..WindowRecord::new(kind, domain, slot)
         };
-        let generation = match registry.free_windows.pop() {
-            Some(place) => {
-                let old = &mut registry.windows[place as usize];
-                let generation = old.generation;
-                *old = WindowRecord {
-                    generation,
-                    ..record
-                };
-                generation
-            }
-            None => {
-                registry.windows.push(record);
-                0
-            }
-        };
-        registry.live_windows += 1;
-        registry.children(domain)?.windows += 1;
-        Ok(Window {
-            id: WindowId { index, generation },
-            key: slot.key,
-        })
+        let id = registry.windows.add(record);
+        registry.domains.children(domain)?.windows += 1;
+        Ok(Window { id, key: slot.key })
     }
 
     /// Deallocates a window, and unbinds it first if necessary (VB-I16, DA-I06). Its keys are refused from now on.
@@ -99,7 +153,8 @@ impl Protection {
     pub fn deallocate_window(&self, window: WindowId) -> Result<(), CoreError> {
         let mut registry = self.registry.lock();
         let record = registry
-            .window(window)
+            .windows
+            .find(window)
             .ok_or(CoreError::NoSuchWindow(window))?;
         let (kind, domain, slot) = (record.kind, record.domain, record.slot);
         if record
@@ -118,9 +173,8 @@ impl Protection {
         for slot in promised.into_iter().chain([slot]) {
             self.retire_slot(&mut registry, kind, slot);
         }
-        registry.free_windows.push(window.index);
-        registry.live_windows -= 1;
-        registry.children(domain)?.windows -= 1;
+        registry.windows.remove(window.index);
+        registry.domains.children(domain)?.windows -= 1;
         Ok(())
     }
 
@@ -134,7 +188,8 @@ impl Protection {
     pub fn next_window_key(&self, window: WindowId) -> Result<Key, BindError> {
         let mut registry = self.registry.lock();
         let record = registry
-            .window(window)
+            .windows
+            .find(window)
             .ok_or(BindError::NoSuchWindow(window))?;
         let (kind, domain, current) = (record.kind, record.domain, record.slot);
         if kind.is_type2() {
@@ -143,7 +198,7 @@ impl Protection {
         let slot = self
             .window_slot(&mut registry, domain, kind, window.index)
             .ok_or(BindError::NoKeySlot(self.slots.capacity()))?;
-        if let Some(record) = registry.window(window) {
+        if let Some(record) = registry.windows.find(window) {
             record.promised.push(slot);
         }
         Ok(slot.key)
@@ -153,14 +208,14 @@ impl Protection {
     #[must_use]
     pub fn bound_key(&self, window: WindowId) -> Option<Key> {
         let mut registry = self.registry.lock();
-        let record = registry.window(window)?;
+        let record = registry.windows.find(window)?;
         record.bound.is_some().then_some(record.slot.key)
     }
 
     /// Releases a reserved key whose bind will not execute. Does nothing if the key is not reserved.
     pub fn forfeit_window_key(&self, window: WindowId, key: Key) {
         let mut registry = self.registry.lock();
-        if let Some(record) = registry.window(window)
+        if let Some(record) = registry.windows.find(window)
             && let Some(slot) = record.take_promise(key)
         {
             let kind = record.kind;
@@ -181,7 +236,7 @@ impl Protection {
             match self.give_type2_key(registry, &claimed) {
                 Some(key) => (claimed, key),
                 None => {
-                    claimed.release_to(&mut registry.free_type2);
+                    claimed.release_to(&mut registry.pool.free_type2);
                     return None;
                 }
             }
@@ -254,13 +309,5 @@ impl WindowRecord {
     pub(crate) fn take_promise(&mut self, key: Key) -> Option<KeySlot> {
         let place = self.promised.iter().position(|slot| slot.key == key)?;
         Some(self.promised.swap_remove(place))
-    }
-}
-
-impl Registry {
-    pub(crate) fn window(&mut self, window: WindowId) -> Option<&mut WindowRecord> {
-        self.windows
-            .get_mut(window.index as usize)
-            .filter(|record| record.open && record.generation == window.generation)
     }
 }
