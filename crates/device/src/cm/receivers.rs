@@ -12,9 +12,10 @@ use rkey_cm::ConnectionId;
 use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
-use super::carrier::{Carrier, Name, Needs, Timer, Watched};
+use super::carrier::{Carrier, Name, Needs, Timer};
 use super::packet::Packet;
 use super::socket::{self, Reached, Sent};
+use super::watches::Watched;
 use crate::peers::link_limits::LinkFiles;
 use crate::peers::process;
 use crate::progress::reactor::Token;
@@ -193,7 +194,7 @@ impl Carrier {
         }
         let linked = self.receivers.links();
         let has_room = (self.limits)().admit(who, linked.iter().copied());
-        let token = has_room.then(|| self.watch(&socket, Watched::Receiver(name)));
+        let token = has_room.then(|| self.watches.add(&socket, Watched::Receiver(name)).ok());
         let Some(token) = token.flatten() else {
             let unlinked = self.receivers.0.len() - linked.len();
             let time = CHECK_TIME.saturating_mul(1 + (unlinked / CHECKS) as u64);
@@ -232,7 +233,7 @@ impl Carrier {
         }
         let at = now.saturating_add(receiver.pause);
         receiver.pause = (2 * receiver.pause).clamp(CHECK_PAUSE, CHECK_TIME);
-        self.unwatch(&link.socket, link.token);
+        self.watches.remove(&link.socket, link.token);
         self.check_at(name, Some(at));
     }
 
@@ -277,7 +278,7 @@ impl Carrier {
         self.check_at(name, None);
         let receiver = self.receivers.0.remove(&name)?;
         if let Some(link) = &receiver.link {
-            self.unwatch(&link.socket, link.token);
+            self.watches.remove(&link.socket, link.token);
         }
         Some(receiver)
     }
