@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub struct Section {
     table: Arc<Protection>,
     /// Slots of recently used keys, one cell per key hash.
-    lately: [Cell<Found>; LATELY],
+    lately: [Cell<RecentSlot>; LATELY],
 }
 
 const LATELY: usize = 8;
@@ -38,7 +38,7 @@ const LATELY: usize = 8;
 /// A key and its slot. The entry is valid while keys come from the same permutation and no slot's generations have
 /// wrapped.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct RecentSlot {
     /// The permutation that the key came from.
     of: u32,
     /// How many times generations had wrapped when the entry was stored.
@@ -54,7 +54,7 @@ impl Protection {
         // This store and the end of a region are totally ordered (`SeqCst`): either the region ends before the section
         // exists, and the section's checks see that, or the end of the region waits for the section.
         let had_one = self.has_section.swap(true, Ordering::SeqCst);
-        let nothing = Found {
+        let nothing = RecentSlot {
             of: 0,
             wraps: 0,
             key: 0,
@@ -191,7 +191,7 @@ impl Section {
             return Some(last.slot);
         }
         let slot = self.table.keys.remote.find(key)?;
-        place.set(Found {
+        place.set(RecentSlot {
             of,
             wraps,
             key,

@@ -24,13 +24,13 @@ use rkey_link::peer::Credentials;
 use super::inbox::Inbox;
 use super::limits::Limits;
 use super::notices::Notices;
-use super::packet::Packet;
+use super::packet::CmPacket;
 use super::ports::Ports;
 use super::receivers::Receivers;
 use super::refusals::Why;
 use super::senders::Senders;
-use super::socket::{self, Reached, Sent};
-use super::waiting::Waiting;
+use super::socket::{self, MessageSent, Reached};
+use super::waiting::MessageQueues;
 use super::watches::{Watched, Watches};
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
@@ -121,7 +121,7 @@ pub(super) struct Carrier {
     pub(super) ports: Ports,
     pub(super) senders: Senders,
     pub(super) receivers: Receivers,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: MessageQueues,
     pub(super) timers: BTreeSet<(Nanos, Timer)>,
     tidies: bool,
     /// How long a request waits for a listener.
@@ -150,7 +150,7 @@ impl Carrier {
             watches,
             senders: Senders::default(),
             receivers: Receivers::default(),
-            waiting: Waiting::default(),
+            waiting: MessageQueues::default(),
             timers: BTreeSet::new(),
             tidies: false,
             listener_wait,
@@ -223,22 +223,22 @@ impl Carrier {
             return self.waiting.push(name, pending);
         }
         let sent = self.try_send(now, name, &pending);
-        self.settle(now, name, pending, sent);
+        self.after_attempt(now, name, pending, sent);
         if let Some(at) = self.waiting.begin(now, name) {
             self.timers.insert((at, Timer::Retry(name)));
         }
     }
 
-    fn try_send(&mut self, now: Nanos, name: Name, pending: &PendingMessage) -> Sent {
+    fn try_send(&mut self, now: Nanos, name: Name, pending: &PendingMessage) -> MessageSent {
         let message = &pending.message;
-        let packet = Packet {
+        let packet = CmPacket {
             from: message.from,
             to: message.to,
             mad: message.mad,
         };
         match name {
-            Name::Block(block) if block == self.block() => Sent::NoReceiver,
-            Name::Port(_) if self.is_open(name) => Sent::NoReceiver,
+            Name::Block(block) if block == self.block() => MessageSent::NoReceiver,
+            Name::Port(_) if self.is_open(name) => MessageSent::NoReceiver,
             Name::Block(_) => self.send_to_block(now, name, &packet, message.of.is_some()),
             Name::Port(_) => {
                 let of = message.of.filter(|_| pending.is_request);
@@ -248,17 +248,23 @@ impl Carrier {
     }
 
     /// Handles the result of an attempt to send: the message is sent, queued, dropped, or returned to our manager.
-    fn settle(&mut self, now: Nanos, name: Name, pending: PendingMessage, sent: Sent) {
+    fn after_attempt(
+        &mut self,
+        now: Nanos,
+        name: Name,
+        pending: PendingMessage,
+        sent: MessageSent,
+    ) {
         let may_wait = now < pending.until && self.waiting.has_room();
         match sent {
-            Sent::Yes => {}
-            Sent::Busy if may_wait => self.waiting.push(name, pending),
+            MessageSent::Yes => {}
+            MessageSent::Busy if may_wait => self.waiting.push(name, pending),
             // Drop the message: its sender retransmits it.
-            Sent::Busy => {}
-            Sent::NoReceiver if may_wait && pending.is_request && !self.is_open(name) => {
+            MessageSent::Busy => {}
+            MessageSent::NoReceiver if may_wait && pending.is_request && !self.is_open(name) => {
                 self.waiting.push(name, pending);
             }
-            Sent::NoReceiver => self.inbox.push_own(pending.message),
+            MessageSent::NoReceiver => self.inbox.push_own(pending.message),
         }
     }
 
@@ -276,8 +282,8 @@ impl Carrier {
                 Some(sent) => sent,
                 None => self.try_send(now, name, &pending),
             };
-            stuck = Some(sent).filter(|sent| *sent != Sent::Yes);
-            self.settle(now, name, pending, sent);
+            stuck = Some(sent).filter(|sent| *sent != MessageSent::Yes);
+            self.after_attempt(now, name, pending, sent);
         }
         if let Some(at) = self.waiting.again(now, name, count) {
             self.timers.insert((at, Timer::Retry(name)));

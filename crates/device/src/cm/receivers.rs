@@ -13,8 +13,8 @@ use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
 use super::carrier::{Carrier, Name, Needs, Timer};
-use super::packet::Packet;
-use super::socket::{self, Reached, Sent};
+use super::packet::CmPacket;
+use super::socket::{self, MessageSent, Reached};
 use super::watches::Watched;
 use crate::peers::link_limits::LinkFiles;
 use crate::peers::process;
@@ -29,13 +29,13 @@ const CHECK_PAUSE: Nanos = 10_000_000;
 
 /// The owner of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Owner {
+struct NameOwner {
     who: Credentials,
     /// When the process started; distinguishes processes that had the same PID.
     started: Option<u64>,
 }
 
-impl Owner {
+impl NameOwner {
     fn of(who: Credentials) -> Self {
         let started = who.pid.and_then(process::start_time);
         Self { who, started }
@@ -63,7 +63,7 @@ struct Link {
 /// A process that our connections or requests depend on.
 #[derive(Debug)]
 struct Receiver {
-    owner: Owner,
+    owner: NameOwner,
     link: Option<Link>,
     /// When to check whether the process still owns its name, if it has no link.
     check: Option<Nanos>,
@@ -101,26 +101,26 @@ impl Carrier {
         &mut self,
         now: Nanos,
         name: Name,
-        packet: &Packet,
+        packet: &CmPacket,
         is_of_connection: bool,
-    ) -> Sent {
+    ) -> MessageSent {
         let known = self.receivers.0.get(&name);
         if let Some(link) = known.and_then(|it| it.link.as_ref()) {
             match socket::send(&link.socket, packet) {
                 // The owner may still be alive: see the module's documentation.
-                Sent::NoReceiver => self.unlink(now, name),
+                MessageSent::NoReceiver => self.unlink(now, name),
                 sent => return sent,
             }
         }
         let known = self.receivers.0.get(&name).map(|it| it.owner.who);
         let (socket, who) = match self.reach(now, name) {
             Reached::Process(socket, who) if known.is_none_or(|it| it == who) => (socket, who),
-            Reached::Busy => return Sent::Busy,
+            Reached::Busy => return MessageSent::Busy,
             _ => {
                 if is_of_connection || known.is_some() {
                     self.has_ended(name);
                 }
-                return Sent::NoReceiver;
+                return MessageSent::NoReceiver;
             }
         };
         let sent = send_first(&socket, packet);
@@ -135,17 +135,17 @@ impl Carrier {
         &mut self,
         now: Nanos,
         name: Name,
-        packet: &Packet,
+        packet: &CmPacket,
         waits: Option<ConnectionId>,
-    ) -> Sent {
+    ) -> MessageSent {
         // Always a new connection: the port may have a new owner.
         let (socket, who) = match self.reach(now, name) {
             Reached::Process(socket, who) => (socket, who),
-            Reached::Busy => return Sent::Busy,
-            Reached::NoOwner | Reached::OtherUser(_) => return Sent::NoReceiver,
+            Reached::Busy => return MessageSent::Busy,
+            Reached::NoOwner | Reached::OtherUser(_) => return MessageSent::NoReceiver,
         };
         let sent = send_first(&socket, packet);
-        let (Sent::Yes, Some(waits)) = (sent, waits) else {
+        let (MessageSent::Yes, Some(waits)) = (sent, waits) else {
             return sent;
         };
         let known = self.receivers.0.get(&name);
@@ -183,7 +183,7 @@ impl Carrier {
     /// Keeps a link to the owner of a name, if there is room.
     fn keep(&mut self, now: Nanos, name: Name, socket: OwnedFd, who: Credentials) {
         let receiver = self.receivers.0.entry(name).or_insert_with(|| Receiver {
-            owner: Owner::of(who),
+            owner: NameOwner::of(who),
             link: None,
             check: None,
             pause: 0,
@@ -245,7 +245,7 @@ impl Carrier {
         receiver.check = None;
         let owner = receiver.owner;
         match self.reach(now, name) {
-            Reached::Process(socket, who) if Owner::of(who) == owner => {
+            Reached::Process(socket, who) if NameOwner::of(who) == owner => {
                 self.keep(now, name, socket, who);
             }
             Reached::Busy => self.check_at(name, Some(now.saturating_add(CHECK_TIME))),
@@ -304,9 +304,9 @@ impl Carrier {
 
 /// Sends the first packet over a new link. If the link is already closed, its process has ended or has no room: a retry shows
 /// which.
-fn send_first(socket: &OwnedFd, packet: &Packet) -> Sent {
+fn send_first(socket: &OwnedFd, packet: &CmPacket) -> MessageSent {
     match socket::send(socket, packet) {
-        Sent::NoReceiver => Sent::Busy,
+        MessageSent::NoReceiver => MessageSent::Busy,
         sent => sent,
     }
 }

@@ -9,7 +9,7 @@ use super::remote_iovec::{may_use_remote_iovec, send_remote_iovec, try_remote_io
 use super::{SHORT_MAX, fail};
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
-use crate::link_state::{LinkState, Record};
+use crate::link_state::{FragmentRecord, LinkState};
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, QpType, Status};
@@ -261,7 +261,7 @@ fn send_read_or_atomic<L: Link, M: Memory>(
 /// Records a fragment that the link accepted.
 #[inline(always)]
 pub(crate) fn record<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, seq: u64, last: bool) {
-    link_state.meta.outstanding.push(Record {
+    link_state.meta.outstanding.push(FragmentRecord {
         qp: qp.id.index,
         life: qp.life,
         seq_last: seq << 1 | u64::from(last),
