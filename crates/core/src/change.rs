@@ -31,7 +31,7 @@ impl Protection {
         let mut registry = self.registry.lock();
         let entry = self.hold(region)?;
         let filling = self.refill(&mut registry, region, &entry, change, geometry, access)?;
-        let new = self.place(&mut registry, filling, Some(&entry))?;
+        let new = self.claim_and_fill(&mut registry, filling, Some(&entry))?;
         if let Some(endpoint) = registry.endpoints.remove(&region) {
             registry.endpoints.insert(new.id, endpoint);
         }

@@ -80,20 +80,20 @@ impl Protection {
     }
 }
 
-/// Binds a region to an endpoint or a counter, whose number `place` stores.
+/// Binds a region to an endpoint or a counter, whose number `field` stores.
 fn bind(
     region: RegionId,
     entry: &Entry,
-    place: impl Fn(&Entry) -> &AtomicU32,
+    field: impl Fn(&Entry) -> &AtomicU32,
     to: u32,
 ) -> Result<(), CoreError> {
     if state(entry).step(RegionEvent::Bind).is_none() {
         return Err(CoreError::AlreadyEnabled(region));
     }
-    match Entry::bound(place(entry)) {
+    match Entry::bound(field(entry)) {
         Some(other) if other != to => Err(CoreError::AlreadyBound { region, to: other }),
         _ => {
-            place(entry).store(to, Ordering::Release);
+            field(entry).store(to, Ordering::Release);
             Ok(())
         }
     }

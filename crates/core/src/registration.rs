@@ -68,7 +68,7 @@ impl Protection {
             return Err(reached(Limit::Regions, u64::from(max)));
         }
         registry.domains.children(filling.domain)?;
-        self.place(&mut registry, filling, None)
+        self.claim_and_fill(&mut registry, filling, None)
     }
 
     /// Deregisters a region: once this returns, every check refuses it. Earlier grants may still be in use; the memory
@@ -83,7 +83,8 @@ impl Protection {
         let entry = self.region(region)?;
         // If the region ends in the meantime (into a magazine), these values are another region's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
-        let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::bound(place).is_some());
+        let bindings =
+            [&entry.endpoint, &entry.counter].map(|number| Entry::bound(number).is_some());
         if windows > 0 || bindings != [false; 2] {
             let bindings = bindings.into_iter().map(u32::from).sum();
             return Err(CoreError::RegionBusy {
@@ -142,7 +143,7 @@ impl Protection {
     /// Fills a slot with a region, whose domain must be open. The caller holds the region `replaced` and ends it next:
     /// its bytes do not count against the limit, and it loses its requested key here.
     #[inline]
-    pub(crate) fn place(
+    pub(crate) fn claim_and_fill(
         &self,
         registry: &mut Registry,
         it: Filling,

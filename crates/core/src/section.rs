@@ -184,14 +184,14 @@ impl Section {
     /// The slot of a key that is live, or was when it was last looked up.
     #[inline]
     fn find(&self, key: u32, wraps: u32) -> Option<(u32, u32)> {
-        let place = &self.lately[key as usize % LATELY];
-        let last = place.get();
+        let cell = &self.lately[key as usize % LATELY];
+        let last = cell.get();
         let of = self.table.keys.permutation();
         if last.key == key && last.of == of && last.wraps == wraps {
             return Some(last.slot);
         }
         let slot = self.table.keys.remote.find(key)?;
-        place.set(RecentSlot {
+        cell.set(RecentSlot {
             of,
             wraps,
             key,

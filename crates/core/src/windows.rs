@@ -229,7 +229,7 @@ impl Protection {
         registry: &mut Registry,
         domain: DomainId,
         kind: WindowKind,
-        place: u32,
+        window: u32,
     ) -> Option<KeySlot> {
         let (claimed, key) = if kind.is_type2() {
             let claimed = self.claim(registry, true)?;
@@ -250,7 +250,7 @@ impl Protection {
         claimed.rebind(None);
         claimed.domain.store(domain.0, Ordering::Relaxed);
         claimed.endpoint.store(NONE, Ordering::Relaxed);
-        claimed.window.store(place, Ordering::Relaxed);
+        claimed.window.store(window, Ordering::Relaxed);
         claimed.publish_held();
         Some(KeySlot {
             key,
@@ -307,7 +307,7 @@ impl WindowRecord {
     }
 
     pub(crate) fn take_promise(&mut self, key: Key) -> Option<KeySlot> {
-        let place = self.promised.iter().position(|slot| slot.key == key)?;
-        Some(self.promised.swap_remove(place))
+        let index = self.promised.iter().position(|slot| slot.key == key)?;
+        Some(self.promised.swap_remove(index))
     }
 }

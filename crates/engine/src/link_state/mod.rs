@@ -42,7 +42,7 @@ impl Records {
     }
 
     #[inline]
-    fn place(&self, ticket: Ticket) -> usize {
+    fn index_of(&self, ticket: Ticket) -> usize {
         (ticket & (self.ring.len() as u64 - 1)) as usize
     }
 
@@ -51,8 +51,8 @@ impl Records {
         if self.sent - self.acked == self.ring.len() as u64 {
             self.grow();
         }
-        let place = self.place(self.sent);
-        self.ring[place] = record;
+        let index = self.index_of(self.sent);
+        self.ring[index] = record;
         self.sent += 1;
     }
 
@@ -60,7 +60,7 @@ impl Records {
     fn grow(&mut self) {
         let mut ring = vec![FragmentRecord::NONE; self.ring.len() * 2].into_boxed_slice();
         for ticket in self.acked..self.sent {
-            ring[(ticket & (ring.len() as u64 - 1)) as usize] = self.ring[self.place(ticket)];
+            ring[(ticket & (ring.len() as u64 - 1)) as usize] = self.ring[self.index_of(ticket)];
         }
         self.ring = ring;
     }
@@ -71,13 +71,13 @@ impl Records {
         if self.acked >= ticket.min(self.sent) {
             return None;
         }
-        let record = self.ring[self.place(self.acked)];
+        let record = self.ring[self.index_of(self.acked)];
         self.acked += 1;
         Some(record)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &FragmentRecord> {
-        (self.acked..self.sent).map(|ticket| &self.ring[self.place(ticket)])
+        (self.acked..self.sent).map(|ticket| &self.ring[self.index_of(ticket)])
     }
 }
 

@@ -515,7 +515,7 @@ mod tests {
             };
             let (back, body) = read.unwrap();
             assert_eq!(back, header);
-            assert!(matches!(body, Body::Inline(place) if place == at));
+            assert!(matches!(body, Body::Inline(offset) if offset == at));
         }
     }
 
