@@ -6,9 +6,6 @@
 //!
 //! Every attempt to connect has a number, so that the worker recognises jobs left over from earlier attempts.
 
-mod end;
-mod establish;
-
 use crate::address::Visible;
 use crate::ep::Ep;
 use crate::ep_state::Step;
@@ -27,28 +24,28 @@ use std::sync::{Arc, Weak};
 /// The connection of an EP.
 pub struct Control {
     /// Counts the starts and ends of attempts to connect.
-    attempt: u64,
-    peer: Option<Remote>,
+    pub(crate) attempt: u64,
+    pub(crate) peer: Option<Remote>,
     /// The address and qualifier to which the EP is (or was) connected, or is trying to connect.
-    remote: Option<(IpAddr, u64)>,
+    pub(crate) remote: Option<(IpAddr, u64)>,
     /// The qualifier on this side: that of the PSP or RSP if this side accepted the connection.
-    local_port: u64,
+    pub(crate) local_port: u64,
     /// The peer's private data, which an event points to.
-    data: Vec<u8>,
+    pub(crate) data: Vec<u8>,
     /// Like `data`, for a datagram EP, which has several peers.
-    kept: Vec<Box<[u8]>>,
-    visible: Visible,
+    pub(crate) kept: Vec<Box<[u8]>>,
+    pub(crate) visible: Visible,
     /// The worker's job for a connection request of this side, and its attempt.
-    requested: (u64, Weak<()>),
+    pub(crate) requested: (u64, Weak<()>),
 }
 
 /// The EP at the other end.
-struct Remote {
-    node: NodeId,
+pub(crate) struct Remote {
+    pub(crate) node: NodeId,
     /// The host of the peer; `None` if it is this one.
-    host: Option<IpAddr>,
-    qp: QpAddress,
-    control: SocketAddr,
+    pub(crate) host: Option<IpAddr>,
+    pub(crate) qp: QpAddress,
+    pub(crate) control: SocketAddr,
 }
 
 /// The addresses and qualifiers of a connection, for `dat_ep_query`.
@@ -92,7 +89,7 @@ impl Control {
         self.kept.last().map_or(&[], |data| &**data)
     }
 
-    fn begin(&mut self, remote: (IpAddr, u64), local_port: u64) -> u64 {
+    pub(crate) fn begin(&mut self, remote: (IpAddr, u64), local_port: u64) -> u64 {
         self.attempt += 1;
         self.remote = Some(remote);
         self.local_port = local_port;
@@ -153,7 +150,7 @@ impl Ep {
         }
     }
 
-    fn tell(&self, number: dat_event_number, data: &[u8]) {
+    pub(crate) fn tell(&self, number: dat_event_number, data: &[u8]) {
         if let Some(evd) = &self.parts().connect {
             evd.push(notifying(connection(number, self.handle, data)));
         }

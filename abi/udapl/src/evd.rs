@@ -8,10 +8,6 @@
 //!
 //! Lock order: the state of an EP, then that of an EVD, then the lists of posted requests and the state of a CNO.
 
-mod notify;
-mod take;
-mod wait;
-
 use crate::cno::Cno;
 use crate::ep::Ep;
 use crate::event::Queued;
@@ -30,41 +26,41 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 /// How many completions to take at a time.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 /// The minimum capacity of an EVD's completion queue.
 const MIN_DEPTH: u32 = 256;
 
 /// An event dispatcher.
 pub struct Evd {
-    ia: Arc<Ia>,
+    pub(crate) ia: Arc<Ia>,
     /// The handle of the EVD.
     pub handle: usize,
     /// The kinds of events that the EVD takes: `DAT_EVD_*_FLAG`.
     pub flags: dat_evd_flags,
     /// The completion queue, or the IA's empty one if the EVD takes no completions.
-    cq: Cq,
-    has_cq: bool,
-    state: Mutex<State>,
+    pub(crate) cq: Cq,
+    pub(crate) has_cq: bool,
+    pub(crate) state: Mutex<State>,
     /// Incremented whenever a waiting thread must check again.
-    news: AtomicU32,
-    demand: Demand,
+    pub(crate) news: AtomicU32,
+    pub(crate) demand: Demand,
     /// EPs, PSPs and RSPs that deliver events here.
     pub users: Users,
 }
 
-struct State {
-    queue: VecDeque<Queued>,
+pub(crate) struct State {
+    pub(crate) queue: VecDeque<Queued>,
     /// How many notification events arrived since the EVD was created.
-    notified: u64,
-    qlen: u32,
-    enabled: bool,
-    waitable: bool,
-    waiting: bool,
+    pub(crate) notified: u64,
+    pub(crate) qlen: u32,
+    pub(crate) enabled: bool,
+    pub(crate) waitable: bool,
+    pub(crate) waiting: bool,
     /// Whether the EVD has been freed, or its IA closed.
-    closed: bool,
-    cno: Option<Arc<Cno>>,
+    pub(crate) closed: bool,
+    pub(crate) cno: Option<Arc<Cno>>,
     /// The EP of the last completion.
-    last: Option<(u32, Arc<Ep>)>,
+    pub(crate) last: Option<(u32, Arc<Ep>)>,
 }
 
 crate::kind!(
@@ -303,7 +299,7 @@ impl Evd {
 
 impl State {
     /// Whether a thread may wait for the EVD.
-    fn check_waitable(&self) -> Result {
+    pub(crate) fn check_waitable(&self) -> Result {
         if self.closed {
             return Err(Fail::new(ABORT, NO_SUBTYPE));
         }
@@ -314,7 +310,7 @@ impl State {
     }
 
     /// The CNO, if events trigger it.
-    fn active_cno(&self) -> Option<&Arc<Cno>> {
+    pub(crate) fn active_cno(&self) -> Option<&Arc<Cno>> {
         self.cno.as_ref().filter(|_| self.enabled)
     }
 }

@@ -21,7 +21,7 @@
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
 //! | `engine`, `links` | the calls of the owner: for events; for links |
-//! | `cqs`, `srqs`, `qp::create` | the calls of the owner: for completion queues, shared receive queues and queue pairs |
+//! | `cqs`, `srqs` | the calls of the owner: for completion queues and shared receive queues (for queue pairs: in [`qp`]) |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link (a short one on the link first) |
 //! | `recv_queue` | posted receives |
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |

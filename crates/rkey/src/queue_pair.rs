@@ -4,8 +4,6 @@
 //! key up, with address and length, before each copy. An operation whose region has been deregistered in the meantime
 //! fails; it cannot access memory that is not registered.
 
-mod posts;
-
 use crate::direct::DirectMemory;
 use crate::domain::Domain;
 use crate::error::Result;
@@ -39,8 +37,8 @@ pub struct QueuePairAddress {
 #[derive(Clone, Debug)]
 pub struct QueuePair {
     // Declared before `domain`, so that the queue pair is dropped before the domain that it belongs to.
-    raw: rkey_device::Qp,
-    domain: Domain,
+    pub(crate) raw: rkey_device::Qp,
+    pub(crate) domain: Domain,
 }
 
 impl QueuePair {

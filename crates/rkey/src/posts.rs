@@ -1,9 +1,9 @@
 //! The requests that a program posts to a queue pair: sends, writes, reads, atomics, binds and receives.
 
-use super::QueuePair;
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
 use crate::memory::{MemoryRegion, resolve};
+use crate::queue_pair::QueuePair;
 use crate::window::{BIND_RULES, Window};
 use rkey_core::{Access, Key, RKey};
 use rkey_device::ReservedKey;

@@ -1,7 +1,7 @@
 //! How a thread waits for the events of an EVD.
 
-use super::take::Broken;
-use super::{Evd, deadline};
+use crate::evd::{Evd, deadline};
+use crate::evd_take::Broken;
 use crate::fail::{Fail, Result};
 use crate::sys::consts::*;
 use crate::sys::{Event, Timeout};

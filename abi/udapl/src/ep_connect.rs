@@ -1,7 +1,7 @@
 //! How an EP gets its connection: the request of the active side, and the acceptance of the passive side.
 
-use super::Remote;
 use crate::address::of_qualifier;
+use crate::connection::Remote;
 use crate::cr::Cr;
 use crate::ep::Ep;
 use crate::ep_state::{State, Step};

@@ -1,8 +1,8 @@
 //! How the events of an EVD are taken from its own queue and from its completion queue.
 
-use super::{BATCH, Evd, State};
 use crate::completion;
 use crate::ep::Ep;
+use crate::evd::{BATCH, Evd, State};
 use crate::event::Queued;
 use crate::fail::{Fail, Result};
 use crate::sys::{EvdHandle, Event};
@@ -10,7 +10,7 @@ use rkey_device::engine::Completion;
 use std::sync::Arc;
 
 /// EPs with failed requests.
-pub(super) type Broken = Vec<Arc<Ep>>;
+pub(crate) type Broken = Vec<Arc<Ep>>;
 
 impl Evd {
     /// Turns all completions into events, and handles EPs whose requests failed.
@@ -28,7 +28,7 @@ impl Evd {
     }
 
     /// Moves up to [`BATCH`] completions to the queue; returns how many there were.
-    pub(super) fn take_completions(&self, state: &mut State, broken: &mut Broken) -> usize {
+    pub(crate) fn take_completions(&self, state: &mut State, broken: &mut Broken) -> usize {
         let mut batch = [Completion::default(); BATCH];
         let taken = match self.has_cq {
             true => self.cq.poll(&mut batch).unwrap_or(0),
@@ -79,7 +79,7 @@ impl Evd {
     }
 
     /// Handles EPs that have failed requests.
-    pub(super) fn handle_broken(&self, broken: Broken) {
+    pub(crate) fn handle_broken(&self, broken: Broken) {
         for ep in broken {
             ep.request_failed();
         }

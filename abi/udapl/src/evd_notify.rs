@@ -1,14 +1,14 @@
 //! How an EVD notifies the program of its events: the waiting thread, or the CNO.
 
-use super::{Evd, State};
 use crate::cno::Cno;
+use crate::evd::{Evd, State};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Evd {
     /// Notifies the waiting thread if there is one, otherwise the CNO. The caller holds the lock, so the CNO does not
     /// report events that were already taken.
-    pub(super) fn announce(&self, state: &State) {
+    pub(crate) fn announce(&self, state: &State) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if state.waiting {
             self.cq.wake();
@@ -49,7 +49,7 @@ impl Evd {
         self.trigger_if_notified(&self.state.lock());
     }
 
-    pub(super) fn trigger_if_notified(&self, state: &State) {
+    pub(crate) fn trigger_if_notified(&self, state: &State) {
         if let Some(cno) = state.active_cno()
             && !state.waiting
             && state.queue.iter().any(|queued| queued.notify)

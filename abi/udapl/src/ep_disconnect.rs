@@ -1,6 +1,6 @@
 //! How the connection of an EP ends: by the program, by the peer, or because it breaks.
 
-use super::Remote;
+use crate::connection::Remote;
 use crate::ep::Ep;
 use crate::ep_state::{State, Step};
 use crate::fail::{Fail, Result};
@@ -127,7 +127,7 @@ impl Ep {
     }
 
     /// Notifies a peer that its connection has ended.
-    pub(super) fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
+    pub(crate) fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
         let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
         match self.ia().begin_connect(peer.control, &[], &hello) {
             Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
@@ -161,7 +161,7 @@ impl Ep {
     }
 
     /// Flushes the posted requests, so that their events come before that of the disconnect.
-    pub(super) fn flush(&self) {
+    pub(crate) fn flush(&self) {
         let parts = self.parts();
         if let Some(qp) = &parts.qp
             && let Err(error) = qp.modify(&QpAttributes::to(QpState::Error))
