@@ -11,8 +11,8 @@
 //! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`], [`describe`] | open devices, and what inspections show of them |
 //! | [`worker`], [`job`] | the thread of an IA, and its jobs |
 //! | [`pz`], [`lmr`], [`rmr`], [`privileges`] | memory: zones, regions, and binds |
-//! | [`evd`], [`evd_calls`], [`event`], [`completion`], [`cno`] | events |
-//! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`] | endpoints and their connections |
+//! | [`evd`], [`evd_take`], [`evd_wait`], [`evd_notify`], [`evd_calls`], [`event`], [`completion`], [`cno`] | events |
+//! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`], [`ep_connect`], [`ep_disconnect`] | endpoints and their connections |
 //! | [`psp`], [`rsp`], [`service`], [`cr`], [`hello`] | how peers request connections |
 //! | [`post`], [`requests`], [`srq`] | DTOs |
 //! | [`ext`], [`va_list`], [`datagram`] | the InfiniBand extension |
@@ -31,9 +31,14 @@ pub mod describe;
 pub mod ep;
 pub mod ep_attr;
 pub mod ep_calls;
+pub mod ep_connect;
+pub mod ep_disconnect;
 pub mod ep_state;
 pub mod evd;
 pub mod evd_calls;
+pub mod evd_notify;
+pub mod evd_take;
+pub mod evd_wait;
 pub mod event;
 pub mod ext;
 pub mod fail;

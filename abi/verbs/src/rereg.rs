@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use crate::context::ContextObject;
 use crate::mr::{MrObject, registered_bytes};
 use crate::object::find;
 use crate::pd::PdObject;
@@ -11,17 +12,62 @@ use crate::sys::consts::*;
 use crate::sys::{Mr, Pd};
 use crate::{errno, flags};
 use rkey_device::base::VaRange;
-use rkey_device::core::{Addressing, Change, Rules};
+use rkey_device::core::{Addressing, Change, DomainId, Rules};
 use rkey_kit::{Errno, c_call};
 use std::ffi::{c_int, c_void};
+
+/// Which properties of the region the program changes.
+struct What {
+    translation: bool,
+    pd: bool,
+    access: bool,
+}
+
+impl What {
+    fn new(what: u32) -> Result<Self, Errno> {
+        const KNOWN: u32 =
+            REREG_MR_CHANGE_TRANSLATION | REREG_MR_CHANGE_PD | REREG_MR_CHANGE_ACCESS;
+        if what & !KNOWN != 0 || what == 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self {
+            translation: what & REREG_MR_CHANGE_TRANSLATION != 0,
+            pd: what & REREG_MR_CHANGE_PD != 0,
+            access: what & REREG_MR_CHANGE_ACCESS != 0,
+        })
+    }
+}
 
 /// The new registration. Fields that the program does not change have their current values.
 struct NewRegistration {
     addr: *mut c_void,
     length: usize,
     flags: u32,
+    zero_based: bool,
     /// Whether the address, length or addressing changes.
     moves: bool,
+}
+
+impl NewRegistration {
+    /// The new memory, and how peers address it.
+    fn memory(&self) -> Result<(VaRange, Addressing), Errno> {
+        let len = registered_bytes(self.addr, self.length, self.flags);
+        let range = VaRange::new(self.addr as u64, len).ok_or(Errno::INVAL)?;
+        let addressing = match self.zero_based {
+            true => Addressing::Zero,
+            false => Addressing::Virtual,
+        };
+        Ok((range, addressing))
+    }
+
+    /// Stores the new values in the program's `ibv_mr`, and in the region's first address and flags.
+    fn record(&self, now: &mut Mr, base: &mut (u64, u32)) {
+        base.1 = self.flags;
+        if self.moves {
+            base.0 = if self.zero_based { 0 } else { self.addr as u64 };
+        }
+        (now.addr, now.length) = (self.addr, self.length);
+    }
 }
 
 /// `ibv_rereg_mr`: 0, or `IBV_REREG_MR_ERR_INPUT`. A call that fails leaves the region unchanged, so the codes for a
@@ -58,18 +104,13 @@ unsafe fn change(
     length: usize,
     access: u32,
 ) -> Result<c_int, Errno> {
-    const KNOWN: u32 = REREG_MR_CHANGE_TRANSLATION | REREG_MR_CHANGE_PD | REREG_MR_CHANGE_ACCESS;
     // SAFETY: `find` validates the handle.
     let object = unsafe { find::<MrObject>(mr)? };
-    let (new_translation, new_pd, new_access) = (
-        what & REREG_MR_CHANGE_TRANSLATION != 0,
-        what & REREG_MR_CHANGE_PD != 0,
-        what & REREG_MR_CHANGE_ACCESS != 0,
-    );
-    if what & !KNOWN != 0 || what == 0 || object.imported {
+    let what = What::new(what)?;
+    if object.imported {
         return Err(Errno::INVAL);
     }
-    if new_translation && !object.is_of_program() {
+    if what.translation && !object.is_of_program() {
         return Err(Errno::OPNOTSUPP);
     }
     let context = object.context()?;
@@ -77,57 +118,54 @@ unsafe fn change(
         rules: Rules::VERBS,
         ..Change::default()
     };
-    if new_pd {
-        // SAFETY: `find` validates the handle.
-        let pd = unsafe { find::<PdObject>(pd)? };
-        if !pd.context()?.device().is(context.device()) {
-            return Err(Errno::INVAL);
-        }
-        change.domain = Some(pd.domain);
+    if what.pd {
+        // SAFETY: guaranteed by the caller.
+        change.domain = Some(unsafe { domain_of(pd, context)? });
     }
     // SAFETY: nothing else uses the region.
     let (now, base) = unsafe { (&mut *object.c(), &mut *object.base.get()) };
-    let flags = if new_access { access } else { base.1 };
+    let flags = if what.access { access } else { base.1 };
     let rights = flags::region_flags(flags)?;
-    if new_access {
+    if what.access {
         change.access = Some(rights.access);
         object.make_writable(flags)?;
     }
     let zero_based_before = base.1 & ACCESS_ZERO_BASED != 0;
     let new = NewRegistration {
-        addr: if new_translation { addr } else { now.addr },
-        length: if new_translation { length } else { now.length },
+        addr: if what.translation { addr } else { now.addr },
+        length: if what.translation { length } else { now.length },
         flags,
-        moves: new_translation || zero_based_before != rights.zero_based,
+        zero_based: rights.zero_based,
+        moves: what.translation || zero_based_before != rights.zero_based,
     };
     if new.moves && !object.is_of_program() {
         return Err(Errno::OPNOTSUPP);
     }
     let ranges;
     if new.moves {
-        let len = registered_bytes(new.addr, new.length, new.flags);
-        ranges = [VaRange::new(new.addr as u64, len).ok_or(Errno::INVAL)?];
-        let addressing = if rights.zero_based {
-            Addressing::Zero
-        } else {
-            Addressing::Virtual
-        };
+        let (range, addressing) = new.memory()?;
+        ranges = [range];
         change.ranges = Some((&ranges, addressing));
     }
     // SAFETY: the program promises what `change_region` requires.
     unsafe { context.device().change_region(object.region(), &change) }
         .map_err(|error| errno::of_registration("ibv_rereg_mr", &error))?;
-    base.1 = flags;
-    if new.moves {
-        base.0 = if rights.zero_based {
-            0
-        } else {
-            new.addr as u64
-        };
-    }
-    (now.addr, now.length) = (new.addr, new.length);
-    if new_pd {
+    new.record(now, base);
+    if what.pd {
         now.pd = pd;
     }
     Ok(0)
+}
+
+/// The number of a protection domain, which must belong to the region's device.
+///
+/// # Safety
+/// Same as for [`rereg_mr`].
+unsafe fn domain_of(pd: *mut Pd, context: &ContextObject) -> Result<DomainId, Errno> {
+    // SAFETY: `find` validates the handle.
+    let pd = unsafe { find::<PdObject>(pd)? };
+    if !pd.context()?.device().is(context.device()) {
+        return Err(Errno::INVAL);
+    }
+    Ok(pd.domain)
 }

@@ -5,8 +5,9 @@
 //! grants are dropped; then the changed region becomes live.
 
 use crate::entry::{Entry, flag};
+use crate::geometry::Geometry;
 use crate::grant::Deregistering;
-use crate::registry::{Filling, Geometry, allowed};
+use crate::registration::{Filling, allowed};
 use crate::section::drained::{Awaited, SectionDrained};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
@@ -30,7 +31,7 @@ impl Protection {
         let mut registry = self.registry.lock();
         let entry = self.hold(region)?;
         let filling = self.refill(&mut registry, region, &entry, change, geometry, access)?;
-        let new = self.place(&mut registry, filling, Some(&entry))?;
+        let new = self.claim_and_fill(&mut registry, filling, Some(&entry))?;
         if let Some(endpoint) = registry.endpoints.remove(&region) {
             registry.endpoints.insert(new.id, endpoint);
         }
@@ -76,8 +77,8 @@ impl Protection {
             new.rights |= flag::SHARED;
         }
         registry.bytes = bytes;
-        registry.region_went(entry.domain(), entry.rights());
-        registry.region_came(new.domain, new.rights)?;
+        registry.domains.region_went(entry.domain(), entry.rights());
+        registry.domains.region_came(new.domain, new.rights)?;
         Ok(Changing {
             table: self,
             region,
@@ -124,7 +125,7 @@ impl Protection {
             return Err(CoreError::Null(region));
         }
         let domain = change.domain.unwrap_or(entry.domain());
-        registry.children(domain)?;
+        registry.domains.children(domain)?;
         let memory = match registry.shared.get(&region.index) {
             Some(memory) if geometry.is_none() => *memory,
             _ => MemoryKind::User,
@@ -178,7 +179,7 @@ impl Changing<'_> {
         let mut region = Region {
             id: self.region,
             local_key: self.table.keys.local(index, generation),
-            key: self.table.registry.lock().remote_key(index),
+            key: self.table.registry.lock().pool.remote_key(index),
             requested: None,
         };
         if let Some((retired, new)) = self.waiting.take() {
@@ -218,9 +219,9 @@ impl Drop for Changing<'_> {
         registry.endpoints.remove(&self.region);
         registry.bytes = registry.bytes.wrapping_sub(new.geometry.len);
         registry.regions -= 1;
-        registry.region_went(new.domain, new.rights);
+        registry.domains.region_went(new.domain, new.rights);
         let RegionId { index, generation } = self.region;
-        let key = registry.remote_key(index);
+        let key = registry.pool.remote_key(index);
         self.table.keys.remote.end(key.0, index, generation);
         self.table.put_back(&mut registry, false, retired);
     }

@@ -12,9 +12,9 @@
 //! A request of **no bytes** is granted without checking its key, as in InfiniBand: it touches no memory.
 
 use crate::denial::{NamedKey, Request};
-use crate::entry::{BoundTo, Entry, flag};
+use crate::entry::{Entry, flag};
 use crate::grant::{Grant, Granted, KeptBy};
-use crate::key::Named;
+use crate::refusal::{has_right, refuse_entry, slot_reason};
 use crate::state::RegionEvent;
 use crate::sync::Ordering;
 use crate::table::Protection;
@@ -23,7 +23,7 @@ use crate::{
     SlotNow,
 };
 use rkey_base::range::VaRange;
-use rkey_base::slab::{Pin, Slab, State};
+use rkey_base::slab::{Pin, Slab};
 
 impl Protection {
     /// Checks an operation of a peer.
@@ -162,7 +162,7 @@ impl Protection {
         }
         let decide = || {
             self.check_domain(&pin, request)?;
-            if crate::registry::state(&pin)
+            if crate::registration::state(&pin)
                 .step(RegionEvent::Access)
                 .is_none()
             {
@@ -309,142 +309,6 @@ impl Protection {
         is_other(&pin)
             .then(|| self.check_window(&pin, request, bits, want.needs(), want.alignment()))
     }
-
-    #[cold]
-    pub(crate) fn refuse(&self, request: &Request, reason: Reason) -> Box<Denial> {
-        request.refuse(reason, request.domain.api())
-    }
-
-    #[cold]
-    pub(crate) fn why_key_is_refused(&self, named: Named, remote: bool) -> Reason {
-        let (slab, index, generation, misused) = match named {
-            Named::Remote { index, generation } => (&self.slots, index, generation, !remote),
-            Named::Local { index, generation } => (&self.slots, index, generation, remote),
-            Named::Type2 { index, generation } => (&self.type2, index, generation, !remote),
-            Named::Ended => {
-                return Reason::StaleKey { now: SlotNow::Free };
-            }
-            Named::Nothing => return Reason::UnknownKey,
-        };
-        match slab.peek(index) {
-            Some((now, State::Live)) if now == generation && misused => {
-                let window = slab
-                    .get(index)
-                    .is_some_and(|entry| entry.rights() & flag::WINDOW != 0);
-                match (remote, window) {
-                    (true, false) => Reason::LocalKeyUsedRemotely,
-                    (true, true) => Reason::UnknownKey, // a window has no local key
-                    (false, _) => Reason::RemoteKeyUsedLocally,
-                }
-            }
-            _ => match (slot_reason(slab, index, generation), named) {
-                (Reason::StaleKey { now }, Named::Remote { .. }) => {
-                    let window = self.window_since(index, generation);
-                    Reason::StaleKey {
-                        now: window.unwrap_or(now),
-                    }
-                }
-                // The key was issued, so the slot's generations have wrapped since.
-                (Reason::UnknownKey, Named::Remote { .. } | Named::Type2 { .. }) => {
-                    Reason::StaleKey {
-                        now: SlotNow::Reused,
-                    }
-                }
-                (reason, _) => reason,
-            },
-        }
-    }
-
-    /// What happened to the window that recently had this key. `None` if no window had it, or if another thread has
-    /// locked the registry: this is only a hint for the message, so it does not wait.
-    fn window_since(&self, index: u32, generation: u32) -> Option<SlotNow> {
-        let registry = self.registry.try_lock()?;
-        let entry = self.slots.get(index)?;
-        let place = entry.window.load(Ordering::Relaxed) as usize;
-        let record = registry.windows.get(place)?;
-        let is_recent = record.recent.contains(&Some((index, generation)));
-        let now = match record.open {
-            true => SlotNow::Rebound,
-            false => SlotNow::Deallocated,
-        };
-        is_recent.then_some(now)
-    }
-
-    /// The offset in the region of `len` bytes at `addr`.
-    pub(crate) fn offset_in(&self, region: &Entry, addr: u64, len: u64) -> Result<u64, Reason> {
-        let asked = VaRange::new(addr, len).ok_or(Reason::Wraps)?;
-        let rights = region.rights();
-        let start = region.start.load(Ordering::Relaxed);
-        if rights & (flag::SCATTER | flag::VIRTUAL) == flag::SCATTER | flag::VIRTUAL {
-            let segments = self.scatter.get(start).ok_or(Reason::Deregistering)?;
-            return match segments.offset_of(&asked) {
-                Some(offset) => Ok(offset),
-                None if segments.hull().contains(&asked) => Err(Reason::CrossesSegments),
-                None => Err(Reason::out_of_range(segments.hull(), addr, len)),
-            };
-        }
-        let virtual_start = (rights & flag::SCATTER == 0).then_some(start);
-        let base = region.base.load(Ordering::Relaxed);
-        inside(
-            base,
-            region.len.load(Ordering::Relaxed),
-            asked,
-            virtual_start,
-        )
-    }
-
-    /// The offset in the region of `len` bytes at `addr` of a window.
-    fn offset_in_window(
-        &self,
-        window: &BoundTo,
-        region: &Entry,
-        addr: u64,
-        len: u64,
-    ) -> Result<u64, Reason> {
-        let asked = VaRange::new(addr, len).ok_or(Reason::Wraps)?;
-        let scattered = region.rights() & flag::SCATTER != 0;
-        let virtual_start = region
-            .base
-            .load(Ordering::Relaxed)
-            .checked_add(window.offset);
-        let offset = inside(
-            window.base,
-            window.len,
-            asked,
-            virtual_start.filter(|_| !scattered),
-        )?;
-        window.offset.checked_add(offset).ok_or(Reason::Wraps)
-    }
-
-    /// The memory of `len` bytes at `offset` in a region. The caller has checked that they are inside.
-    fn memory_of(
-        &self,
-        region: &Entry,
-        offset: u64,
-        len: u64,
-        alignment: u64,
-    ) -> Result<Granted, Reason> {
-        let start = region.start.load(Ordering::Relaxed);
-        let memory = if region.rights() & flag::SCATTER == 0 {
-            let whole = VaRange::new(start, region.len.load(Ordering::Relaxed));
-            Granted::One(
-                whole
-                    .and_then(|it| it.slice(offset, len))
-                    .ok_or(Reason::Deregistering)?,
-            )
-        } else {
-            let segments = self.scatter.get(start).ok_or(Reason::Deregistering)?;
-            segments.memory(offset, len).ok_or(Reason::Deregistering)?
-        };
-        match &memory {
-            Granted::One(range) if range.start() & alignment != 0 => Err(Reason::Misaligned),
-            Granted::Many(several) if alignment != 0 => match &several.ranges[..] {
-                [one] if one.start() & alignment == 0 => Ok(memory),
-                _ => Err(Reason::Misaligned),
-            },
-            _ => Ok(memory),
-        }
-    }
 }
 
 /// The fast path: the memory, if the slot is a plain region that allows the request.
@@ -469,62 +333,6 @@ pub(crate) fn check_plain_region(
     )?;
     let range = memory.slice(offset, request.len)?;
     (range.start() & alignment == 0).then_some(range)
-}
-
-/// The offset of the range `asked` in `len` bytes whose addresses start at `base`. `virtual_start`, the virtual address
-/// of the first byte, is for the hint that a request mixed up offsets and addresses.
-fn inside(base: u64, len: u64, asked: VaRange, virtual_start: Option<u64>) -> Result<u64, Reason> {
-    let memory = VaRange::new(base, len).ok_or(Reason::Wraps)?;
-    if memory.contains(&asked) {
-        return Ok(asked.start() - base);
-    }
-    let fits = |start| VaRange::new(start, len).is_some_and(|range| range.contains(&asked));
-    match virtual_start {
-        Some(start) if base == 0 && fits(start) => Err(Reason::ZeroBased {
-            len,
-            offset: asked.start() - start,
-        }),
-        _ if base > 0 && fits(0) => Err(Reason::NotZeroBased { memory }),
-        _ => Err(Reason::out_of_range(memory, asked.start(), asked.len())),
-    }
-}
-
-/// A refusal in the words of the API whose program can fix it: that of the request if the memory is in another domain,
-/// otherwise that of the memory.
-#[cold]
-fn refuse_entry(entry: &Entry, request: &Request, reason: Reason) -> Box<Denial> {
-    let api = match reason {
-        Reason::OtherDomain { .. } => request.domain.api(),
-        _ => entry.domain().api(),
-    };
-    request.refuse(reason, api)
-}
-
-fn has_right(granted: Access, needs: Access) -> Result<(), Reason> {
-    let missing = needs.difference(granted);
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(Reason::Right { granted, missing })
-    }
-}
-
-/// Why a generation of a slot could not be pinned. If that generation is live now, it was being changed at the time.
-fn slot_reason(slab: &Slab<Entry>, index: u32, generation: u32) -> Reason {
-    let Some((current, state)) = slab.peek(index) else {
-        return Reason::UnknownKey;
-    };
-    let gone = match state {
-        State::Free | State::Claimed => SlotNow::Free,
-        State::Live | State::Retired => SlotNow::Reused,
-    };
-    match generation.cmp(&current) {
-        std::cmp::Ordering::Less => Reason::StaleKey { now: gone },
-        std::cmp::Ordering::Equal if matches!(state, State::Live | State::Retired) => {
-            Reason::Deregistering
-        }
-        _ => Reason::UnknownKey,
-    }
 }
 
 #[cfg(all(test, not(loom)))]

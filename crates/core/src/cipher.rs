@@ -53,7 +53,7 @@ fn encrypt<const N: usize>(round_keys: &[u16], numbers: [u32; N]) -> [u32; N] {
             *low = low.rotate_left(2) ^ *high;
         }
     }
-    std::array::from_fn(|place| u32::from(high[place]) << 16 | u32::from(low[place]))
+    std::array::from_fn(|i| u32::from(high[i]) << 16 | u32::from(low[i]))
 }
 
 #[inline(always)]
@@ -66,7 +66,7 @@ fn decrypt<const N: usize>(round_keys: &[u16], numbers: [u32; N]) -> [u32; N] {
             *high = (*high ^ key).wrapping_sub(*low).rotate_left(7);
         }
     }
-    std::array::from_fn(|place| u32::from(high[place]) << 16 | u32::from(low[place]))
+    std::array::from_fn(|i| u32::from(high[i]) << 16 | u32::from(low[i]))
 }
 
 #[cfg(test)]

@@ -366,8 +366,8 @@ impl Wire {
         let mut bytes = [0; DENIAL_LEN];
         bytes[..4].copy_from_slice(&self.codes);
         bytes[4..8].copy_from_slice(&self.small.to_le_bytes());
-        for (place, number) in bytes[8..].chunks_exact_mut(8).zip(self.numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (chunk, number) in bytes[8..].chunks_exact_mut(8).zip(self.numbers) {
+            chunk.copy_from_slice(&number.to_le_bytes());
         }
         bytes
     }
@@ -378,9 +378,9 @@ impl Wire {
         let mut small = [0; 4];
         small.copy_from_slice(&bytes[4..8]);
         let mut numbers = [0; 5];
-        for (number, place) in numbers.iter_mut().zip(bytes[8..].chunks_exact(8)) {
+        for (number, chunk) in numbers.iter_mut().zip(bytes[8..].chunks_exact(8)) {
             let mut eight = [0; 8];
-            eight.copy_from_slice(place);
+            eight.copy_from_slice(chunk);
             *number = u64::from_le_bytes(eight);
         }
         Self {

@@ -1,12 +1,14 @@
 //! The text of a denial: one sentence, and the longer form with advice.
 //!
 //! The sentence says what the request tried, on which bytes, with which key, and why it was denied. The advice says how
-//! to fix it. Both are for the programmer, on either side of the connection.
+//! to fix it (`advice`). Both are for the programmer, on either side of the connection.
 
-use crate::wording::{Channel, InWords, capital, with_article};
+mod advice;
+
+use crate::wording::{Channel, InWords, with_article};
 use crate::{
     Access, Api, Attempt, Denial, DomainId, LocalUse, NamedKey, Operation, RKey, Reason, SlotNow,
-    WindowKind, Words,
+    Words,
 };
 use std::fmt;
 
@@ -293,182 +295,6 @@ impl Denial {
         }
     }
 
-    /// What the programmer can do about the denial.
-    #[must_use]
-    pub fn advice(&self) -> String {
-        if let Attempt::Local(_) = self.attempt
-            && let Some(advice) = self.local_advice()
-        {
-            return advice;
-        }
-        let Words {
-            region,
-            window,
-            domain,
-            queue_pair,
-            key,
-            rkey,
-            deregister,
-            ..
-        } = self.words();
-        match &self.reason {
-            Reason::UnknownKey => format!(
-                "Check that the {key} arrived intact and that the connection leads to the process that issued it."
-            ),
-            Reason::StaleKey { .. } => format!(
-                "Ask the owner for the current {key}. Tell peers before you {deregister} or rebind."
-            ),
-            Reason::LocalKeyUsedRemotely => format!("Give the peer the {region}'s {rkey}."),
-            Reason::RemoteKeyUsedLocally => self.name_locally(),
-            Reason::OtherDomain { owner } if self.is_of_other_api(*owner) => {
-                let register = self.register();
-                let instead = match owner.is_exclusive() {
-                    true => "",
-                    false => ", or set RKEY_CROSS_API=on for the owner",
-                };
-                format!("{register} the memory through the API of the connection{instead}.")
-            }
-            Reason::OtherDomain { .. } => format!(
-                "{} the memory in the {queue_pair}'s {domain}, or create the {queue_pair} in the memory's {domain}.",
-                self.register()
-            ),
-            Reason::Disabled => format!("The owner must enable the {region} first."),
-            Reason::Unbound => {
-                format!("The owner must bind the {window} and hand out the {key} of that bind.")
-            }
-            Reason::Deregistering => {
-                format!("Tell peers to stop before you {deregister} {}.", with_article(region))
-            }
-            Reason::WrongEndpoint { bound: Some(qp) } => format!(
-                "Use {}, or have the owner bind the {} to the {} of this request.",
-                Channel(*qp, self.words()),
-                self.noun(),
-                self.endpoint()
-            ),
-            Reason::WrongEndpoint { bound: None } => format!(
-                "Have the owner bind the {} to the {} of this request.",
-                self.noun(),
-                self.endpoint()
-            ),
-            Reason::OtherPeer => {
-                "Ask the owner to register the memory for this peer, or for all peers.".into()
-            }
-            Reason::NotAWindow => format!(
-                "{} the {region} to revoke its {key}; only type 2 windows can be invalidated.",
-                capital(deregister)
-            ),
-            Reason::WindowKind(WindowKind::Dat | WindowKind::Type1) => {
-                "Only type 2 windows can be invalidated. To unbind this one, bind 0 bytes.".into()
-            }
-            Reason::WindowKind(_) => "Only type 2 windows can be invalidated.".into(),
-            Reason::Fault { .. } => {
-                format!("The owner must keep the memory mapped and {}.", self.usable())
-            }
-            Reason::Withheld => {
-                "To see the reason, run `rkey explain` on the owner's host, or start the owner with RKEY_EXPLAIN=all.".into()
-            }
-            Reason::Other(_) => {
-                "The peer runs a newer version of rkey: run `rkey explain` on its host.".into()
-            }
-            Reason::Right { missing, .. } | Reason::QueuePair { missing, .. } => {
-                self.advice_on_rights(*missing)
-            }
-            Reason::OutOfRange { .. }
-            | Reason::CrossesSegments
-            | Reason::ZeroBased { .. }
-            | Reason::NotZeroBased { .. }
-            | Reason::Wraps
-            | Reason::Misaligned => self.advice_on_range(),
-        }
-    }
-
-    /// Advice if a right is missing.
-    fn advice_on_rights(&self, missing: Access) -> String {
-        let missing = self.api.names(missing);
-        let Words { region, window, .. } = self.words();
-        if !matches!(self.reason, Reason::QueuePair { .. }) {
-            return match self.window {
-                true => format!("Bind the {window} with {missing} as well."),
-                false => format!("{} the {region} with {missing} as well.", self.register()),
-            };
-        }
-        match self.api {
-            Api::Native => {
-                format!("Add {missing} to the access flags of the target's queue pair.")
-            }
-            Api::Verbs => format!("Add {missing} to qp_access_flags of the target's queue pair."),
-            Api::Libfabric => {
-                format!("Add {missing} to the capabilities of the target's endpoint.")
-            }
-            // Should not happen: uDAPL endpoints always grant all remote access, so only the memory can refuse.
-            Api::Udapl => format!("Allow {missing} on the target's EP."),
-        }
-    }
-
-    /// Advice if the address or the length is wrong.
-    fn advice_on_range(&self) -> String {
-        match &self.reason {
-            Reason::OutOfRange { memory, .. } if self.misses_zero_base() => {
-                format!(
-                    "Use an offset below {:#x} instead of an address.",
-                    memory.end()
-                )
-            }
-            Reason::OutOfRange {
-                memory,
-                before,
-                after,
-            } => self.in_range(memory.len(), *before, *after),
-            Reason::CrossesSegments => "Split the request at the segment boundaries.".into(),
-            Reason::ZeroBased { offset, .. } => format!("Use offset {offset:#x}."),
-            Reason::NotZeroBased { memory } => {
-                format!("Use address {:#x}.", memory.start().wrapping_add(self.addr))
-            }
-            Reason::Wraps => {
-                "Check the address and the length: one of them was probably negative.".into()
-            }
-            Reason::Misaligned => "Use an address that is a multiple of 8.".into(),
-            _ => String::new(),
-        }
-    }
-
-    /// "Register", as the first word of a sentence.
-    fn register(&self) -> String {
-        capital(self.words().register)
-    }
-
-    /// Advice on how to name local memory.
-    fn name_locally(&self) -> String {
-        match self.api {
-            Api::Udapl => "Use the LMR context in local triplets.".into(),
-            _ => "Use the region's lkey in scatter/gather entries.".into(),
-        }
-    }
-
-    /// Advice if the request named local memory wrongly. It is the same for a reader on either side.
-    fn local_advice(&self) -> Option<String> {
-        let words = self.words();
-        let a_region = with_article(words.region);
-        Some(match &self.reason {
-            Reason::UnknownKey if self.api == Api::Udapl => {
-                "Name local memory by the LMR context that dat_lmr_create returned.".into()
-            }
-            Reason::UnknownKey => {
-                "Name local memory by the lkey of a region that this process has registered.".into()
-            }
-            Reason::StaleKey { .. } | Reason::Deregistering => format!(
-                "{} {a_region} only after all requests that use it have completed.",
-                capital(words.deregister)
-            ),
-            Reason::Disabled => format!("Enable the {} first.", words.region),
-            Reason::Fault { .. } => format!(
-                "Keep the memory of a request mapped and {} until the request completes.",
-                self.usable()
-            ),
-            _ => return None,
-        })
-    }
-
     /// Whether a request to a zero-based region used an address that cannot be an offset into it.
     fn misses_zero_base(&self) -> bool {
         match &self.reason {
@@ -496,27 +322,6 @@ impl Denial {
     #[must_use]
     pub fn explain(&self) -> String {
         format!("{self}\n  {}", self.advice())
-    }
-
-    fn in_range(&self, memory: u64, before: u64, after: u64) -> String {
-        let register = if self.window {
-            "bind"
-        } else {
-            self.words().register
-        };
-        match (before, after) {
-            (0, after) if after < self.len => {
-                let fits = self.len - after;
-                format!("Access at most {fits} B here, or {register} {after} B more.")
-            }
-            (before, 0) if before < self.len => {
-                format!("Start {before} B later, or {register} from {before} B earlier.")
-            }
-            _ => format!(
-                "Use addresses inside the {memory} B of the {}.",
-                self.noun()
-            ),
-        }
     }
 }
 

@@ -210,11 +210,11 @@ impl Keys {
     /// Whether one of these numbers has been drawn from the current permutation.
     fn was_drawn<const N: usize>(&self, numbers: [u32; N]) -> bool {
         let drawn = self.drawn.load(Ordering::Relaxed);
-        let places = match (drawn >> 32) as u32 {
+        let indices = match (drawn >> 32) as u32 {
             0 => self.cipher.decrypt(numbers),
             epoch => Cipher::new(&self.secrets, epoch).decrypt(numbers),
         };
-        places.iter().any(|place| *place < drawn as u32)
+        indices.iter().any(|index| *index < drawn as u32)
     }
 
     /// The number of the permutation that keys currently come from.
@@ -227,15 +227,15 @@ impl Keys {
     #[inline]
     fn next(&self, draw: &mut KeySequence) -> u32 {
         let drawn = self.drawn.load(Ordering::Relaxed);
-        let place = drawn as usize % BATCH;
-        if place == 0 {
+        let index = drawn as usize % BATCH;
+        if index == 0 {
             self.refill(draw, drawn);
         }
         self.drawn.store(drawn + 1, Ordering::Relaxed);
-        if let Some(later) = draw.batch.get(place + AHEAD) {
+        if let Some(later) = draw.batch.get(index + AHEAD) {
             self.remote.prefetch(*later);
         }
-        draw.batch[place]
+        draw.batch[index]
     }
 
     #[cold]
@@ -243,7 +243,7 @@ impl Keys {
         if drawn as u32 == 0 && drawn > 0 {
             draw.cipher = Cipher::new(&self.secrets, (drawn >> 32) as u32);
         }
-        let numbers = std::array::from_fn(|place| drawn as u32 + place as u32);
+        let numbers = std::array::from_fn(|index| drawn as u32 + index as u32);
         draw.batch = draw.cipher.encrypt(numbers);
     }
 
@@ -306,8 +306,8 @@ impl Keys {
             0 => self.cipher.clone(),
             epoch => Cipher::new(&self.secrets, epoch),
         };
-        let places = (0..4).flat_map(|block| cipher.decrypt(keys(block)));
-        places.filter(|place| *place < drawn as u32).count() > 1
+        let indices = (0..4).flat_map(|block| cipher.decrypt(keys(block)));
+        indices.filter(|index| *index < drawn as u32).count() > 1
     }
 }
 

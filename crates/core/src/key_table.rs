@@ -42,7 +42,7 @@ pub(crate) struct KeyTable {
 
 /// What the table has recorded for a key.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct RecordedKey {
     pub(crate) index: u32,
     pub(crate) generation: u32,
     /// The key is live.
@@ -81,9 +81,9 @@ impl KeyTable {
 
     /// What the table still records for a key, live or stale.
     #[cold]
-    pub(crate) fn recall(&self, key: u32) -> Option<Found> {
+    pub(crate) fn recall(&self, key: u32) -> Option<RecordedKey> {
         if let Some((index, generation)) = self.find(key) {
-            return Some(Found {
+            return Some(RecordedKey {
                 index,
                 generation,
                 live: true,
@@ -95,7 +95,7 @@ impl KeyTable {
             .filter(|word| *word != EMPTY && (word >> 32) as u32 == key)
             .map(|word| {
                 let name = (word & (LIVE - 1)) as u32;
-                Found {
+                RecordedKey {
                     index: name & ((1 << INDEX_BITS) - 1),
                     generation: name >> INDEX_BITS,
                     live: word & LIVE != 0,
@@ -261,7 +261,7 @@ mod tests {
             assert!(table.find(*key).is_some());
             table.end(*key, index, 7);
             assert_eq!(table.find(*key), None);
-            let ended = Found {
+            let ended = RecordedKey {
                 index,
                 generation: 7,
                 live: false,

@@ -12,7 +12,8 @@
 //!
 //! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in
 //! `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of
-//! regions and windows in `state`.
+//! regions and windows in `state`. The owner's operations are in `domain`, `registration`, `configure` and `change` for
+//! regions, `windows`, `binding` and `invalidate` for windows; `table` has the table itself, and `slots` its slots.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(
@@ -26,15 +27,18 @@ mod binding;
 mod change;
 mod check;
 mod cipher;
+mod configure;
 mod denial;
 mod domain;
 mod entry;
 mod error;
 mod explain;
 mod foreign;
+mod geometry;
 mod grant;
 mod hold;
 mod id;
+mod invalidate;
 mod key;
 mod key_table;
 mod limits;
@@ -42,18 +46,22 @@ mod limits;
 mod loom_models;
 mod magazine;
 mod null;
+mod range_check;
 mod raw;
+mod refusal;
 mod region;
-mod registry;
+mod registration;
 mod requested;
 mod rules;
 mod scatter;
 mod section;
+mod slots;
 mod snapshot;
 mod state;
 mod sync;
 mod table;
 mod window;
+mod windows;
 mod wording;
 
 pub use access::{Access, LocalUse, Operation};

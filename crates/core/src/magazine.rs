@@ -19,9 +19,10 @@
 //! Locks are taken in this order: the table's, a magazine's, the one for requested keys.
 
 use crate::entry::{Entry, NONE, flag};
+use crate::geometry::based;
 use crate::grant::Deregistering;
 use crate::key::GENERATIONS;
-use crate::registry::{allowed, based, rights};
+use crate::registration::{allowed, rights};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
 use crate::{CoreError, DomainId, Key, MemoryKind, Region, RegionId, RegionSpec};
@@ -321,7 +322,7 @@ impl Protection {
         len: u64,
     ) -> Option<OwnerGuard<'a, Stock>> {
         let mut registry = self.registry.lock();
-        registry.children(domain).ok()?;
+        registry.domains.children(domain).ok()?;
         let mut stock = magazine.stock.lock();
         registry.recount(&stock, domain);
         stock.domain = domain;
@@ -335,7 +336,7 @@ impl Protection {
                 };
                 stock.ready.push(ready);
                 registry.regions += 1;
-                registry.children(domain).ok()?.regions += 1;
+                registry.domains.children(domain).ok()?.regions += 1;
             }
         }
         if stock.bytes < len {
@@ -391,26 +392,26 @@ impl Protection {
     /// Marks the key of a slot's generation before `next` as stale.
     #[inline]
     fn end_key(&self, registry: &Registry, index: u32, next: u32) {
-        let key = registry.remote_key(index);
+        let key = registry.pool.remote_key(index);
         self.keys.remote.end(key.0, index, next - 1);
     }
 
     /// Frees a claimed slot that counts as a region of a domain and has no key.
     fn free(&self, registry: &mut Registry, domain: DomainId, index: u32, generation: u32) {
         if let Some(claimed) = self.slots.claimed(index, generation) {
-            claimed.release_to(&mut registry.free);
+            claimed.release_to(&mut registry.pool.free);
         }
         registry.regions -= 1;
-        registry.region_went(domain, 0);
+        registry.domains.region_went(domain, 0);
     }
 
     /// Moves a magazine's contents back to the table.
     fn empty(&self, registry: &mut Registry, stock: &mut Stock) {
         self.free_ended(registry, stock);
         for ready in stock.ready.drain(..) {
-            registry.ready.push(ready);
+            registry.pool.ready.push(ready);
             registry.regions -= 1;
-            registry.region_went(stock.domain, 0);
+            registry.domains.region_went(stock.domain, 0);
         }
         registry.bytes -= stock.bytes;
         stock.bytes = 0;
@@ -422,9 +423,9 @@ impl Protection {
         let mut registry = self.registry.lock();
         registry.bytes -= slot.len.load(Ordering::Relaxed);
         registry.regions -= 1;
-        registry.region_went(domain, rights);
+        registry.domains.region_went(domain, rights);
         self.end_key(&registry, slot.index(), slot.generation());
-        slot.release_to(&mut registry.free);
+        slot.release_to(&mut registry.pool.free);
     }
 }
 
@@ -434,7 +435,7 @@ impl Registry {
         let regions = stock.regions();
         if stock.domain != domain && regions > 0 {
             for (which, come, go) in [(stock.domain, 0, regions), (domain, regions, 0)] {
-                if let Ok(children) = self.children(which) {
+                if let Ok(children) = self.domains.children(which) {
                     children.regions = children.regions + come - go;
                 }
             }

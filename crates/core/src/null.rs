@@ -3,8 +3,9 @@
 
 use crate::denial::Request;
 use crate::entry::{Entry, flag};
+use crate::geometry::Geometry;
 use crate::grant::Granted;
-use crate::registry::{Filling, Geometry};
+use crate::registration::Filling;
 use crate::scatter::ScatterList;
 use crate::sync::Ordering;
 use crate::table::{Protection, reached};

@@ -40,8 +40,8 @@ impl RawKey {
         bytes[..3].copy_from_slice(&Self::MARK);
         bytes[3] = kind;
         let numbers = [key, self.base, self.len, self.node];
-        for (place, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (chunk, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
+            chunk.copy_from_slice(&number.to_le_bytes());
         }
         bytes
     }
@@ -52,8 +52,8 @@ impl RawKey {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let mut numbers = [0; 4];
-        for (number, place) in numbers.iter_mut().zip(bytes[8..].chunks_exact(8)) {
-            *number = u64::from_le_bytes(place.try_into().ok()?);
+        for (number, chunk) in numbers.iter_mut().zip(bytes[8..].chunks_exact(8)) {
+            *number = u64::from_le_bytes(chunk.try_into().ok()?);
         }
         let [key, base, len, node] = numbers;
         let key = match bytes[3] {
@@ -76,12 +76,12 @@ impl RawKey {
 /// others.
 #[derive(Default)]
 pub struct RawKeyMap {
-    places: SpinLock<Places>,
+    mappings: SpinLock<Mappings>,
 }
 
 #[derive(Default)]
-struct Places {
-    places: Vec<(u32, Option<RawKey>)>,
+struct Mappings {
+    entries: Vec<(u32, Option<RawKey>)>,
     free: Vec<u32>,
 }
 
@@ -89,43 +89,43 @@ impl RawKeyMap {
     /// Maps a key; the same key may be mapped several times, to different numbers.
     #[must_use]
     pub fn map(&self, key: RawKey) -> u64 {
-        let mut it = self.places.lock();
-        let place = it.free.pop().unwrap_or(it.places.len() as u32);
-        if place as usize == it.places.len() {
-            it.places.push((0, None));
+        let mut it = self.mappings.lock();
+        let index = it.free.pop().unwrap_or(it.entries.len() as u32);
+        if index as usize == it.entries.len() {
+            it.entries.push((0, None));
         }
-        let (generation, kept) = &mut it.places[place as usize];
+        let (generation, kept) = &mut it.entries[index as usize];
         *kept = Some(key);
-        u64::from(*generation) << 32 | u64::from(place)
+        u64::from(*generation) << 32 | u64::from(index)
     }
 
     /// The key for a number.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<RawKey> {
-        let it = self.places.lock();
-        let (generation, kept) = it.places.get(number as u32 as usize)?;
+        let it = self.mappings.lock();
+        let (generation, kept) = it.entries.get(number as u32 as usize)?;
         kept.filter(|_| u64::from(*generation) == number >> 32)
     }
 
     /// Unmaps a number; returns its key, or `None` if it was not mapped (FI-174).
     pub fn unmap(&self, number: u64) -> Option<RawKey> {
-        let mut it = self.places.lock();
-        let place = number as u32;
-        let (generation, kept) = it.places.get_mut(place as usize)?;
+        let mut it = self.mappings.lock();
+        let index = number as u32;
+        let (generation, kept) = it.entries.get_mut(index as usize)?;
         if u64::from(*generation) != number >> 32 {
             return None;
         }
         let key = kept.take()?;
         *generation = generation.wrapping_add(1);
-        it.free.push(place);
+        it.free.push(index);
         Some(key)
     }
 
     /// How many keys are mapped.
     #[must_use]
     pub fn len(&self) -> usize {
-        let it = self.places.lock();
-        it.places.len() - it.free.len()
+        let it = self.mappings.lock();
+        it.entries.len() - it.free.len()
     }
 
     /// Whether no key is mapped.
@@ -168,10 +168,10 @@ mod tests {
         let good = RAW.to_bytes();
         assert_eq!(RawKey::from_bytes(&good[..39]), None);
         assert_eq!(RawKey::from_bytes(&[]), None);
-        for place in 0..8 {
+        for index in 0..8 {
             let mut bytes = good;
-            bytes[place] ^= 0x80;
-            assert_eq!(RawKey::from_bytes(&bytes), None, "byte {place}");
+            bytes[index] ^= 0x80;
+            assert_eq!(RawKey::from_bytes(&bytes), None, "byte {index}");
         }
         let wrapping = RawKey {
             base: u64::MAX,
@@ -198,6 +198,6 @@ mod tests {
             assert_ne!(number, first);
             assert_eq!(map.unmap(number), Some(RAW));
         }
-        assert_eq!((map.len(), map.places.lock().places.len()), (1, 2));
+        assert_eq!((map.len(), map.mappings.lock().entries.len()), (1, 2));
     }
 }

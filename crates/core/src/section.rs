@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub struct Section {
     table: Arc<Protection>,
     /// Slots of recently used keys, one cell per key hash.
-    lately: [Cell<Found>; LATELY],
+    lately: [Cell<RecentSlot>; LATELY],
 }
 
 const LATELY: usize = 8;
@@ -38,7 +38,7 @@ const LATELY: usize = 8;
 /// A key and its slot. The entry is valid while keys come from the same permutation and no slot's generations have
 /// wrapped.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct RecentSlot {
     /// The permutation that the key came from.
     of: u32,
     /// How many times generations had wrapped when the entry was stored.
@@ -54,7 +54,7 @@ impl Protection {
         // This store and the end of a region are totally ordered (`SeqCst`): either the region ends before the section
         // exists, and the section's checks see that, or the end of the region waits for the section.
         let had_one = self.has_section.swap(true, Ordering::SeqCst);
-        let nothing = Found {
+        let nothing = RecentSlot {
             of: 0,
             wraps: 0,
             key: 0,
@@ -184,14 +184,14 @@ impl Section {
     /// The slot of a key that is live, or was when it was last looked up.
     #[inline]
     fn find(&self, key: u32, wraps: u32) -> Option<(u32, u32)> {
-        let place = &self.lately[key as usize % LATELY];
-        let last = place.get();
+        let cell = &self.lately[key as usize % LATELY];
+        let last = cell.get();
         let of = self.table.keys.permutation();
         if last.key == key && last.of == of && last.wraps == wraps {
             return Some(last.slot);
         }
         let slot = self.table.keys.remote.find(key)?;
-        place.set(Found {
+        cell.set(RecentSlot {
             of,
             wraps,
             key,

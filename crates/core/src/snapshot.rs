@@ -4,7 +4,7 @@ use crate::entry::{Entry, flag};
 use crate::state::RegionState;
 use crate::sync::Ordering;
 use crate::table::Protection;
-use crate::{Access, DomainChildren, DomainId, RegionId, WindowId, WindowKind};
+use crate::{Access, DomainChildren, DomainId, RegionId, WindowKind};
 use rkey_base::slab::Pin;
 use serde::{Deserialize, Serialize};
 
@@ -92,15 +92,12 @@ impl Protection {
             let registry = self.registry.lock();
             let prepaid = registry.prepaid();
             let domains = registry
-                .open_domains(&prepaid)
+                .domains
+                .iter(&prepaid)
                 .map(|(id, children)| DomainInfo { id, children });
-            let windows = registry
-                .windows
-                .iter()
-                .zip(0..)
-                .filter(|(record, _)| record.open);
+            let windows = registry.windows.iter();
             let windows: Vec<WindowInfo> = windows
-                .map(|(record, index)| {
+                .map(|(id, record)| {
                     let slab = if record.kind.is_type2() {
                         &self.type2
                     } else {
@@ -109,11 +106,7 @@ impl Protection {
                     let entry = slab.get(record.slot.index);
                     let bound = record.bound.zip(entry.and_then(Entry::binding));
                     WindowInfo {
-                        id: WindowId {
-                            index,
-                            generation: record.generation,
-                        }
-                        .to_bits(),
+                        id: id.to_bits(),
                         domain: record.domain,
                         kind: record.kind,
                         binding: bound.map(|(bound, (to, _))| Binding {
@@ -148,7 +141,7 @@ impl Protection {
             .scatter
             .get(pin.start.load(Ordering::Relaxed))
             .filter(|_| scattered);
-        let state = match crate::registry::state(pin) {
+        let state = match crate::registration::state(pin) {
             RegionState::Disabled => "disabled",
             _ if pin.is_retired() => "deregistering",
             _ => "live",

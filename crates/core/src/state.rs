@@ -200,8 +200,8 @@ Live          -             Live          Live          Live          Deregister
 Enabled       -             -             Enabled       Enabled       Deregistering
 Deregistering -             -             -             -             -";
         assert_eq!(draw(14, events, &RegionState::TABLE), expected);
-        for (place, (state, _)) in RegionState::TABLE.iter().enumerate() {
-            assert_eq!(*state as usize, place);
+        for (index, (state, _)) in RegionState::TABLE.iter().enumerate() {
+            assert_eq!(*state as usize, index);
         }
     }
 

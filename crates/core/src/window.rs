@@ -88,35 +88,3 @@ pub struct BindRequest {
     /// The rules of the requesting API.
     pub rules: Rules,
 }
-
-/// The registry's record of a window.
-#[derive(Debug)]
-pub(crate) struct WindowRecord {
-    pub(crate) generation: u32,
-    pub(crate) open: bool,
-    pub(crate) kind: WindowKind,
-    pub(crate) domain: DomainId,
-    /// The slot of its current key.
-    pub(crate) slot: KeySlot,
-    /// Slots of keys that are reserved for future binds.
-    pub(crate) promised: Vec<KeySlot>,
-    pub(crate) bound: Option<Bound>,
-    /// Slots and generations of the keys that ended last, for the text of a denial.
-    pub(crate) recent: [Option<(u32, u32)>; 4],
-}
-
-/// A window's key, and its slot.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct KeySlot {
-    pub(crate) key: Key,
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-/// What a window is bound to.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Bound {
-    pub(crate) region: RegionId,
-    /// The queue pair that the window belongs to (type 2).
-    pub(crate) qp: Option<u32>,
-}

@@ -15,7 +15,7 @@ use crate::inspect::denials::Denials;
 use crate::inspect::describe::Descriptions;
 use crate::lifecycle::Lifecycle;
 use crate::objects::async_queues::AsyncQueues;
-use crate::objects::{Adverts, Counters, CqTable, QpTable};
+use crate::objects::{AccessCounters, Adverts, CqTable, QpTable};
 use crate::peers::identity::Identities;
 use crate::peers::names::Scope;
 use crate::peers::process::DepartedPeers;
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) qps: Arc<QpTable>,
     pub(crate) events: Arc<AsyncQueues>,
     pub(crate) denials: Arc<Denials>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<AccessCounters>,
     pub(crate) departed: DepartedPeers,
     pub(crate) identities: Identities,
     pub(crate) descriptions: Descriptions,
@@ -71,7 +71,7 @@ impl Shared {
         let cqs = Arc::<CqTable>::default();
         let qps = Arc::<QpTable>::default();
         let denials = Denials::new(engine.reports(), config.report.as_deref(), &qps);
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<AccessCounters>::default();
         let qp_numbers = Arc::new(QpNumbers::new(scope));
         let events = Arc::new(AsyncQueues::new()?);
         let reclaim = Reclaim::new(&engine, &protection, &qps, &denials);

@@ -142,17 +142,17 @@ impl<M: Memory> CheckedMemory<M> {
         self.walk(domain, sges, 0, len, want, |_, _| Ok(()))
     }
 
-    /// Fills `place` with the bytes of `sges` from byte `offset` on.
+    /// Fills `into` with the bytes of `sges` from byte `offset` on.
     #[inline]
     pub(crate) fn gather(
         &self,
         domain: DomainId,
         sges: &[Sge],
         offset: u64,
-        mut place: OwnBytes<'_>,
+        mut into: OwnBytes<'_>,
         want: LocalUse,
     ) -> Result<(), AccessError> {
-        let len = place.len() as u64;
+        let len = into.len() as u64;
         if let [sge] = sges {
             let addr = sge.addr.wrapping_add(offset);
             let grant = self.section.check_local(domain, sge.key, addr, len, want);
@@ -160,11 +160,11 @@ impl<M: Memory> CheckedMemory<M> {
             if let Some(span) = grant.single() {
                 return self
                     .memory
-                    .load(place, span.start())
+                    .load(into, span.start())
                     .map_err(|fault| explain(fault.into(), sge, addr, len, want));
             }
         }
-        let all = &mut place;
+        let all = &mut into;
         self.walk(domain, sges, offset, len, want, |span, before| {
             let (_, rest) = all.reborrow().split(before as usize);
             let (part, _) = rest.split(span.len() as usize);
@@ -260,13 +260,13 @@ impl<M: Memory> CheckedMemory<M> {
     pub(crate) fn load_remote(
         &self,
         range: &RequestedRange,
-        place: OwnBytes<'_>,
+        into: OwnBytes<'_>,
     ) -> Result<Counter, AccessError> {
-        let grant = self.grant(range, place.len() as u64, Operation::Read);
+        let grant = self.grant(range, into.len() as u64, Operation::Read);
         let grant = borrow_grant(&grant)?;
         match grant.single() {
-            Some(span) => self.memory.load(place, span.start())?,
-            None => self.load_spans(grant, place)?,
+            Some(span) => self.memory.load(into, span.start())?,
+            None => self.load_spans(grant, into)?,
         }
         Ok(grant.counter())
     }
@@ -274,9 +274,9 @@ impl<M: Memory> CheckedMemory<M> {
     /// Loads from several spans, or from foreign memory. Out of line, so that the usual case needs no extra registers.
     #[cold]
     #[inline(never)]
-    fn load_spans(&self, grant: &Grant<'_>, mut place: OwnBytes<'_>) -> Result<(), AccessError> {
+    fn load_spans(&self, grant: &Grant<'_>, mut into: OwnBytes<'_>) -> Result<(), AccessError> {
         for_spans(grant, |span, before| {
-            let (_, rest) = place.reborrow().split(before as usize);
+            let (_, rest) = into.reborrow().split(before as usize);
             let (part, _) = rest.split(span.len() as usize);
             Ok(span.load(&self.memory, part)?)
         })

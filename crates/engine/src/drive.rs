@@ -304,9 +304,9 @@ fn carry_out_reply<L: Link>(link_state: &mut LinkState<L>, reply: Reply) {
 }
 
 fn send_response<L: Link>(link_state: &mut LinkState<L>, answer: Response) {
-    let sent = link_state.link.send_response(&answer.header, |mut place| {
-        let len = place.len().min(answer.denial.len());
-        place.put(0, &answer.denial[..len]);
+    let sent = link_state.link.send_response(&answer.header, |mut into| {
+        let len = into.len().min(answer.denial.len());
+        into.put(0, &answer.denial[..len]);
         Ok(())
     });
     match sent {

@@ -81,3 +81,15 @@ pub enum ModifyError {
         limit: u64,
     },
 }
+
+/// Checks a number against its limit.
+pub(crate) fn limit(what: &'static str, given: u32, limit: u32) -> Result<(), EngineError> {
+    if given > limit {
+        return Err(EngineError::Limit {
+            what,
+            given: given.into(),
+            limit: limit.into(),
+        });
+    }
+    Ok(())
+}

@@ -161,7 +161,7 @@ impl Allowance {
     }
 }
 
-struct Record {
+struct ProcessGuesses {
     allowance: Allowance,
     /// The time of the last key that counted.
     last: u64,
@@ -170,7 +170,7 @@ struct Record {
     next: usize,
 }
 
-impl Record {
+impl ProcessGuesses {
     fn new(process: Process, now: u64) -> Self {
         Self {
             allowance: Allowance::new(ALLOWANCE, REFILL, now),
@@ -204,7 +204,7 @@ impl Record {
 /// The processes that have named unknown keys.
 #[derive(Default)]
 pub(crate) struct Guesses {
-    processes: HashMap<Process, Record>,
+    processes: HashMap<Process, ProcessGuesses>,
     users: HashMap<u32, Allowance>,
     /// The latest end of any pause.
     last: u64,
@@ -272,7 +272,7 @@ impl Guesses {
             let record = self
                 .processes
                 .entry(process)
-                .or_insert_with(|| Record::new(process, now));
+                .or_insert_with(|| ProcessGuesses::new(process, now));
             if record.recent.contains(&Some(key)) {
                 return None;
             }

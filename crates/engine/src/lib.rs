@@ -20,7 +20,8 @@
 //! | [`inbox`] | messages that need no receive |
 //! | [`rss`] | receive side scaling of raw frames |
 //! | [`groups`] | multicast groups, and the wire of raw frames |
-//! | `engine`, `links` | the calls of the owner: for objects and events; for links |
+//! | `engine`, `links` | the calls of the owner: for events; for links |
+//! | `cqs`, `srqs` | the calls of the owner: for completion queues and shared receive queues (for queue pairs: in [`qp`]) |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link (a short one on the link first) |
 //! | `recv_queue` | posted receives |
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
@@ -50,6 +51,7 @@ mod checked_memory;
 mod complete;
 mod context;
 pub mod cq;
+mod cqs;
 mod drive;
 mod engine;
 pub mod error;
@@ -77,6 +79,7 @@ pub mod rss;
 mod send_queue;
 mod silence;
 mod silent_peers;
+mod srqs;
 pub mod status;
 mod timer;
 pub mod ud;

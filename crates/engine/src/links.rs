@@ -63,8 +63,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
 
     /// The link of an [`crate::Event::LinkDown`], which the engine has released.
     pub fn take_detached(&mut self, link: LinkId) -> Option<L> {
-        let place = self.detached.iter().position(|(id, _)| *id == link)?;
-        Some(self.detached.swap_remove(place).1)
+        let index = self.detached.iter().position(|(id, _)| *id == link)?;
+        Some(self.detached.swap_remove(index).1)
     }
 
     /// A link.

@@ -58,11 +58,11 @@ impl Numbers {
             };
             *block = table;
         }
-        let place = &mut self.tables[*block as usize - 1][(qpn & 0xff) as usize];
-        if *place != NONE {
+        let entry = &mut self.tables[*block as usize - 1][(qpn & 0xff) as usize];
+        if *entry != NONE {
             return false;
         }
-        *place = index;
+        *entry = index;
         true
     }
 

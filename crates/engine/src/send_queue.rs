@@ -307,13 +307,13 @@ impl SendQueue {
             }
             (Some(bytes), _) => {
                 let from = slot * self.inline_stride;
-                let place = &mut self.inline[from..from + bytes.len()];
+                let room = &mut self.inline[from..from + bytes.len()];
                 match (
-                    <&mut [u8; 8]>::try_from(&mut *place),
+                    <&mut [u8; 8]>::try_from(&mut *room),
                     <&[u8; 8]>::try_from(bytes),
                 ) {
-                    (Ok(place), Ok(bytes)) => *place = *bytes,
-                    _ => place.copy_from_slice(bytes),
+                    (Ok(room), Ok(bytes)) => *room = *bytes,
+                    _ => room.copy_from_slice(bytes),
                 }
             }
         }

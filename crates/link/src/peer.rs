@@ -9,7 +9,7 @@ use crate::direct::{LeaseBoard, LeaseClient};
 use crate::ring::PollView;
 
 pub use crate::shm::{
-    Control, Credentials, Event, Line, PeerAccess, PeerProcess, peer_credentials,
+    Control, ControlLine, Credentials, Event, PeerAccess, PeerProcess, peer_credentials,
 };
 
 /// Receives from a connected `SOCK_SEQPACKET` socket without losing the peer's last packet. `receive` reads once;
@@ -53,7 +53,7 @@ pub struct RemotePeer {
     /// The peer's process.
     pub process: Arc<PeerProcess>,
     /// The control socket: doorbell, messages between the devices, and detection of the peer's end.
-    pub line: Arc<Line>,
+    pub line: Arc<ControlLine>,
     /// Requester: control over the peer's access to our memory.
     pub peer_access: Option<PeerAccess>,
     /// Leases over the link; `None` if it does not support them.

@@ -104,6 +104,7 @@ mod one_sided;
 mod options;
 mod owned;
 mod pending;
+mod posts;
 mod queue_pair;
 mod queue_pair_builder;
 mod region;

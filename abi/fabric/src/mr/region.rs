@@ -164,6 +164,112 @@ fn base(addressing: Addressing, ranges: &Ranges) -> u64 {
     }
 }
 
+/// A request that the domain accepts, before it is registered.
+struct Accepted {
+    ranges: Ranges,
+    foreign: Option<Box<Foreign>>,
+    shape: Shape,
+    pd: DomainId,
+    /// Keeps the protection domain of the authorization key.
+    keeper: Option<Arc<ProtectionDomain>>,
+    durable: bool,
+    rma_event: bool,
+    /// Set if the program must configure the region before it is enabled.
+    unconfigured: bool,
+    /// Whether all pages of the region are present.
+    backed: bool,
+}
+
+impl Accepted {
+    /// Checks a request, without effect on the domain.
+    #[inline(always)]
+    fn new(domain: &Domain, request: &Request<'_>) -> Result<Self> {
+        let access = rights(request.access);
+        let (ranges, foreign, addressing) = memory(domain, request, access)?;
+        let copied = foreign.as_ref().is_some_and(|it| it.has_copiers());
+        let (pd, keeper) = domain.pd_with_owner(request.auth_key)?;
+        let durable = request.flags & FI_RMA_PMEM != 0;
+        if durable {
+            persistent::check(&ranges, copied)?;
+        }
+        // Memory that a runtime or driver copies has no pages of ours to check.
+        let backed = match &foreign {
+            None => refresh::check_backed(domain, &ranges)?,
+            Some(foreign) => refresh::check_backed(domain, &foreign.of_processor(&ranges))?,
+        };
+        let rma_event = request.flags & FI_RMA_EVENT != 0;
+        let needs_endpoint = domain.has(FI_MR_ENDPOINT);
+        Ok(Self {
+            ranges,
+            foreign,
+            shape: Shape {
+                addressing,
+                // FI-018, FI-057: a requested key is ignored if the provider chooses keys.
+                requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
+                needs_endpoint,
+                access,
+            },
+            pd,
+            keeper,
+            durable,
+            rma_event,
+            // FI-072, FI-077: a region that must be configured first starts disabled.
+            unconfigured: needs_endpoint || rma_event && domain.has(FI_MR_RMA_EVENT),
+            backed,
+        })
+    }
+
+    /// Registers the memory, or takes a registration from the domain's cache.
+    #[inline(always)]
+    fn register(self, domain: &Domain, request: Request<'_>) -> Result<Mr> {
+        let Shape {
+            addressing, access, ..
+        } = self.shape;
+        let cached = match &domain.cache {
+            None => None,
+            Some(_) if self.keeper.is_some() || self.foreign.is_some() => None,
+            Some((_, cache)) => from_cache(cache, &request, &self.ranges, access)?,
+        };
+        let (region, base) = match &cached {
+            Some(cached) => (cached.region(), base(Addressing::Virtual, &self.ranges)),
+            None => {
+                let disabled = self.unconfigured || !self.backed;
+                let spec = self.shape.spec(self.pd, &self.ranges, disabled);
+                // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
+                // Copies survive faults.
+                let region =
+                    unsafe { hmem::register(&domain.device, &spec, self.foreign.as_deref())? };
+                (region, base(addressing, &self.ranges))
+            }
+        };
+        Ok(Mr {
+            // SAFETY: the region is registered in a protection domain of the domain until it is closed, and the program
+            // makes no call about it afterwards.
+            domain: unsafe { DomainRef::new(domain) },
+            pd: self.pd,
+            region,
+            cached: cached.map(|cached| Box::new(Mutex::new(Some(cached)))),
+            copies: request.keys.map(|keys| Copies::new(keys, self.shape)),
+            durable: self.durable,
+            ranges: self.ranges,
+            base,
+            access,
+            rma_event: self.rma_event,
+            state: Mutex::new(State {
+                unconfigured: self.unconfigured,
+                unbacked: !self.backed,
+                sealed: false,
+                counter: None,
+                counted: false,
+                endpoint: None,
+            }),
+            watched: AtomicBool::new(false),
+            foreign: self.foreign,
+            _pd: self.keeper,
+        })
+    }
+}
+
 /// Creates the region for a request and passes its handle, with the table `ops`, to the program. Also reports asynchronous
 /// registration to the event queue (FI-200 to FI-206).
 ///
@@ -176,78 +282,20 @@ pub(super) unsafe fn make(
     ops: &'static Ops,
     mr: *mut *mut FidMr,
 ) -> Result<()> {
-    let access = rights(request.access);
-    let (ranges, foreign, addressing) = memory(domain, &request, access)?;
-    let copied = foreign.as_ref().is_some_and(|it| it.has_copiers());
-    let (pd, keeper) = domain.pd_with_owner(request.auth_key)?;
-    let durable = request.flags & FI_RMA_PMEM != 0;
-    if durable {
-        persistent::check(&ranges, copied)?;
-    }
-    // Memory that a runtime or driver copies has no pages of ours to check.
-    let backed = match &foreign {
-        None => refresh::check_backed(domain, &ranges)?,
-        Some(foreign) => refresh::check_backed(domain, &foreign.of_processor(&ranges))?,
-    };
-    let rma_event = request.flags & FI_RMA_EVENT != 0;
-    // FI-072, FI-077: a region that must be configured first starts disabled.
-    let unconfigured = domain.has(FI_MR_ENDPOINT) || rma_event && domain.has(FI_MR_RMA_EVENT);
-    let shape = Shape {
-        addressing,
-        // FI-018, FI-057: a requested key is ignored if the provider chooses keys.
-        requested_key: (!domain.has(FI_MR_PROV_KEY)).then_some(request.requested_key),
-        needs_endpoint: domain.has(FI_MR_ENDPOINT),
-        access,
-    };
+    let context = request.context;
+    let accepted = Accepted::new(domain, &request)?;
+    let unconfigured = accepted.unconfigured;
     let vacant = vacant::<MrObject>(&SPARES)?;
-    let spec = shape.spec(pd, &ranges, unconfigured || !backed);
-    let cached = match &domain.cache {
-        None => None,
-        Some(_) if keeper.is_some() || foreign.is_some() => None,
-        Some((_, cache)) => from_cache(cache, &request, &ranges, access)?,
-    };
-    let (region, base) = match &cached {
-        Some(cached) => (cached.region(), base(Addressing::Virtual, &ranges)),
-        None => {
-            // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)).
-            // Copies survive faults.
-            let region = unsafe { hmem::register(&domain.device, &spec, foreign.as_deref())? };
-            (region, base(addressing, &ranges))
-        }
-    };
+    let inner = accepted.register(domain, request)?;
     let handle: *mut FidMr = vacant.address().as_ptr().cast();
     let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
-            fid: Fid::new(FI_CLASS_MR, request.context as *mut c_void, ops),
+            fid: Fid::new(FI_CLASS_MR, context as *mut c_void, ops),
             // The descriptor is the handle, whose validity can be checked.
             mem_desc: handle.cast(),
             key: FI_KEY_NOTAVAIL,
         }),
-        inner: Mr {
-            // SAFETY: the region is registered in a protection domain of the domain until it is closed, and the program
-            // makes no call about it afterwards.
-            domain: unsafe { DomainRef::new(domain) },
-            pd,
-            region,
-            cached: cached.map(|cached| Box::new(Mutex::new(Some(cached)))),
-            copies: request.keys.map(|keys| Copies::new(keys, shape)),
-            durable,
-            ranges,
-            base,
-            access,
-            rma_event,
-            state: Mutex::new(State {
-                unconfigured,
-                unbacked: !backed,
-                sealed: false,
-                counter: None,
-                counted: false,
-                endpoint: None,
-            }),
-            watched: AtomicBool::new(false),
-            foreign,
-            _pd: keeper,
-        },
+        inner,
     });
     if let Err(error) = object.inner.begin(unconfigured) {
         withdraw(&object.inner);
@@ -263,7 +311,7 @@ pub(super) unsafe fn make(
     unsafe { *mr = handle };
     if let Some((eq, true)) = domain.eq.get() {
         // The handle is already written: the program finds it when it reads the event (FI-202).
-        eq.completed(FI_MR_COMPLETE, handle as usize, request.context, 0);
+        eq.completed(FI_MR_COMPLETE, handle as usize, context, 0);
     }
     Ok(())
 }

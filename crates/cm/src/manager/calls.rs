@@ -1,191 +1,23 @@
-//! The program's calls.
+//! The program's calls for connections.
 
-use super::listeners::Listener;
+use super::options::{Accept, Connect};
 use super::refused::{NotAccepted, Refused};
 use super::step::Given;
-use super::{Error, Kind, ListenOn, Manager};
+use super::{Error, Manager};
 use crate::address::{Gid, PortSpace, ServiceId, is_queue_pair, is_unicast};
 use crate::connection::state::Input;
-use crate::connection::{Connection, ConnectionId, ListenerId, Refusal, State};
+use crate::connection::{Connection, ConnectionId, Refusal, State};
 use crate::time::{Nanos, time_wait};
 use crate::wire::{
-    About, Ece, IpHeader, Mad, Message, Mtu, Path, PrivateData, Rej, RejectReason, Rep, Req,
-    SidrRep, SidrReq, SidrStatus, Transport,
+    About, IpHeader, Mad, Message, Path, PrivateData, Rej, RejectReason, Rep, Req, Transport,
 };
 use core::net::{IpAddr, SocketAddr};
-use std::collections::BTreeSet;
-
-/// The program's queue pair as described to the peer (`struct rdma_conn_param`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePair {
-    /// The queue pair number.
-    pub qpn: u32,
-    /// The first PSN that the queue pair expects to receive.
-    pub starting_psn: u32,
-    /// The maximum number of outstanding reads and atomics that the queue pair accepts.
-    pub responder_resources: u8,
-    /// The maximum number of outstanding reads and atomics that the queue pair initiates.
-    pub initiator_depth: u8,
-    /// How many times the queue pair retries without an answer, at most 7. A REP does not carry this number.
-    pub retry_count: u8,
-    /// How many times the queue pair retries when the receiver is not ready, at most 7.
-    pub rnr_retry: u8,
-    /// Whether the queue pair has a shared receive queue.
-    pub srq: bool,
-    /// Whether the queue pair uses end-to-end flow control.
-    pub flow_control: bool,
-}
-
-/// The path of a new connection. Both sides use it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathOptions {
-    /// The largest payload of a packet.
-    pub mtu: Mtu,
-    /// The flow label, 20 bits.
-    pub flow_label: u32,
-    /// The traffic class.
-    pub traffic_class: u8,
-    /// The hop limit.
-    pub hop_limit: u8,
-    /// The local ACK timeout as a time code.
-    pub ack_timeout: u8,
-}
-
-impl Default for PathOptions {
-    fn default() -> Self {
-        Self {
-            mtu: Mtu::B1024,
-            flow_label: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-            ack_timeout: 19,
-        }
-    }
-}
-
-/// A connection to establish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connect {
-    /// Our address and port.
-    pub from: SocketAddr,
-    /// The peer's address and port.
-    pub to: SocketAddr,
-    /// The port space of the peer's port.
-    pub space: PortSpace,
-    /// The transport.
-    pub transport: Transport,
-    /// Our queue pair.
-    pub queue_pair: QueuePair,
-    /// The path.
-    pub path: PathOptions,
-    /// The vendor options.
-    pub ece: Ece,
-    /// Private data for the peer's program.
-    pub data: PrivateData<{ Req::DATA }>,
-}
-
-/// The answer to a connect request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accept {
-    /// Our queue pair.
-    pub queue_pair: QueuePair,
-    /// The vendor options.
-    pub ece: Ece,
-    /// Private data for the peer's program.
-    pub data: PrivateData<{ Rep::DATA }>,
-}
-
-/// A datagram queue pair to resolve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resolve {
-    /// Our address and port.
-    pub from: SocketAddr,
-    /// The peer's address and port.
-    pub to: SocketAddr,
-    /// The port space of the peer's port.
-    pub space: PortSpace,
-    /// Private data for the peer's program.
-    pub data: PrivateData<{ SidrReq::DATA }>,
-}
-
-/// The answer to a [`DatagramRequest`](super::DatagramRequest): the datagram queue pair to use, sent in a SIDR_REP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatagramAnswer {
-    /// The number of our queue pair.
-    pub qpn: u32,
-    /// The Q_Key for datagrams to it.
-    pub qkey: u32,
-    /// Private data for the peer's program.
-    pub data: PrivateData<{ SidrRep::DATA }>,
-}
 
 /// The target ACK delay in our REPs, as a time code: Linux's value.
 const TARGET_ACK_DELAY: u8 = 15;
-const DEFAULT_PARTITION: u16 = 0xffff;
+pub(super) const DEFAULT_PARTITION: u16 = 0xffff;
 
 impl Manager {
-    /// Listens for requests for a service. At most `backlog` of them wait for [`take_request`](Self::take_request); further
-    /// ones are dropped, and their senders retransmit them. If the peer withdraws a request before the program has fetched
-    /// its event, the event disappears. If the peer withdraws the request later,
-    /// [`Event::Rejected`](super::Event::Rejected) follows, and the request counts against the backlog until the program
-    /// takes or closes it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InUse`] if another listener for the service overlaps in address; [`Error::NoBacklog`] if `backlog` is 0.
-    pub fn listen(
-        &mut self,
-        on: ListenOn,
-        service: ServiceId,
-        kind: Kind,
-        backlog: usize,
-    ) -> Result<ListenerId, Error> {
-        if backlog == 0 {
-            return Err(Error::NoBacklog);
-        }
-        let id = ListenerId(self.new_id());
-        let listener = Listener {
-            service,
-            on,
-            kind,
-            backlog,
-            waiting: BTreeSet::new(),
-        };
-        match self.listeners.add(id, listener) {
-            true => Ok(id),
-            false => Err(Error::InUse),
-        }
-    }
-
-    /// Ends a listener. Requests that the program has not taken are refused, and their events are dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unknown`].
-    pub fn unlisten(&mut self, now: Nanos, listener: ListenerId) -> Result<(), Error> {
-        let listener = self.listeners.remove(listener).ok_or(Error::Unknown)?;
-        for id in listener.waiting {
-            // A request that the peer has withdrawn no longer has a connection.
-            if self.connections.contains_key(&id) {
-                self.close(now, id)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a request from the backlog: the program has fetched it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unknown`] if the peer has withdrawn the request. Even then it no longer counts against the backlog.
-    pub fn take_request(&mut self, connection: ConnectionId) -> Result<(), Error> {
-        self.listeners.leave(connection);
-        match self.connections.contains_key(&connection) {
-            true => Ok(()),
-            false => Err(Error::Unknown),
-        }
-    }
-
     /// Starts a connection by sending a REQ. The result is an event: `ConnectResponse`, `Rejected` or `Unreachable`.
     ///
     /// # Errors
@@ -245,27 +77,8 @@ impl Manager {
         }
     }
 
-    /// Requests a datagram queue pair by sending a SIDR_REQ. The result is an event: `DatagramResponse` or `Unreachable`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Addresses`], [`Error::Full`].
-    pub fn resolve_datagram(&mut self, now: Nanos, to: &Resolve) -> Result<ConnectionId, Error> {
-        let it = self.outgoing_connection(to.from, to.to, to.space)?;
-        let sidr = SidrReq {
-            request: it.local_id,
-            pkey: DEFAULT_PARTITION,
-            service: it.service,
-            data: SidrReq::with_header(&ip_header(to.from, to.to), &to.data),
-        };
-        let mad = Mad::new(it.tid, Message::SidrReq(sidr));
-        let id = self.add(it);
-        self.step(now, id, Input::Resolve, Given::Message(mad))?;
-        Ok(id)
-    }
-
     /// The part that all our own requests share.
-    fn outgoing_connection(
+    pub(super) fn outgoing_connection(
         &mut self,
         from: SocketAddr,
         to: SocketAddr,
@@ -434,82 +247,16 @@ impl Manager {
         it.is_silent = true;
         self.step(now, id, Input::Close, Given::Nothing)
     }
-
-    /// Answers a request for a datagram queue pair (SIDR_REQ).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unknown`], [`Error::WrongState`], [`Error::WrongKind`], [`Error::QueuePair`].
-    pub fn accept_datagram(
-        &mut self,
-        now: Nanos,
-        id: ConnectionId,
-        with: &DatagramAnswer,
-    ) -> Result<(), Error> {
-        check_queue_pair(with.qpn)?;
-        self.answer_datagram(now, id, Input::Accept, SidrStatus::VALID, with)
-    }
-
-    /// Refuses a request for a datagram queue pair (SIDR_REQ).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unknown`], [`Error::WrongState`], [`Error::WrongKind`].
-    pub fn reject_datagram(
-        &mut self,
-        now: Nanos,
-        id: ConnectionId,
-        status: SidrStatus,
-        data: PrivateData<{ SidrRep::DATA }>,
-    ) -> Result<(), Error> {
-        let answer = DatagramAnswer {
-            qpn: 0,
-            qkey: 0,
-            data,
-        };
-        let it = self.connections.get(&id).ok_or(Error::Unknown)?;
-        let why = NotAccepted::Program(RejectReason::CONSUMER);
-        let refused = Refused::connection(id, it, why);
-        self.answer_datagram(now, id, Input::Reject, status, &answer)?;
-        self.refused.push(refused);
-        Ok(())
-    }
-
-    fn answer_datagram(
-        &mut self,
-        now: Nanos,
-        id: ConnectionId,
-        input: Input,
-        status: SidrStatus,
-        with: &DatagramAnswer,
-    ) -> Result<(), Error> {
-        let it = self.connections.get(&id).ok_or(Error::Unknown)?;
-        if it.transport.is_some() {
-            return Err(Error::WrongKind);
-        }
-        let rep = SidrRep {
-            request: it.remote_id.unwrap_or(0),
-            status,
-            info_len: 0,
-            qpn: with.qpn,
-            service: it.service,
-            qkey: with.qkey,
-            info: PrivateData::default(),
-            data: with.data,
-        };
-        let mad = Mad::new(it.tid, Message::SidrRep(rep));
-        self.step(now, id, input, Given::Message(mad))
-    }
 }
 
-fn check_queue_pair(qpn: u32) -> Result<(), Error> {
+pub(super) fn check_queue_pair(qpn: u32) -> Result<(), Error> {
     match is_queue_pair(qpn) {
         true => Ok(()),
         false => Err(Error::QueuePair(qpn)),
     }
 }
 
-fn ip_header(from: SocketAddr, to: SocketAddr) -> IpHeader {
+pub(super) fn ip_header(from: SocketAddr, to: SocketAddr) -> IpHeader {
     IpHeader {
         source_port: from.port(),
         source: from.ip().to_canonical(),

@@ -1,7 +1,9 @@
-//! Listeners, by service and address.
+//! Listeners, by service and address, and the program's calls for them.
 
+use super::{Error, Manager};
 use crate::address::ServiceId;
 use crate::connection::{ConnectionId, ListenerId};
+use crate::time::Nanos;
 use crate::wire::Transport;
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,5 +157,69 @@ impl Listeners {
     /// The number of listeners plus the number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.all.len() + self.of_request.len()
+    }
+}
+
+impl Manager {
+    /// Listens for requests for a service. At most `backlog` of them wait for [`take_request`](Self::take_request); further
+    /// ones are dropped, and their senders retransmit them. If the peer withdraws a request before the program has fetched
+    /// its event, the event disappears. If the peer withdraws the request later,
+    /// [`Event::Rejected`](super::Event::Rejected) follows, and the request counts against the backlog until the program
+    /// takes or closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] if another listener for the service overlaps in address; [`Error::NoBacklog`] if `backlog` is 0.
+    pub fn listen(
+        &mut self,
+        on: ListenOn,
+        service: ServiceId,
+        kind: Kind,
+        backlog: usize,
+    ) -> Result<ListenerId, Error> {
+        if backlog == 0 {
+            return Err(Error::NoBacklog);
+        }
+        let id = ListenerId(self.new_id());
+        let listener = Listener {
+            service,
+            on,
+            kind,
+            backlog,
+            waiting: BTreeSet::new(),
+        };
+        match self.listeners.add(id, listener) {
+            true => Ok(id),
+            false => Err(Error::InUse),
+        }
+    }
+
+    /// Ends a listener. Requests that the program has not taken are refused, and their events are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    pub fn unlisten(&mut self, now: Nanos, listener: ListenerId) -> Result<(), Error> {
+        let listener = self.listeners.remove(listener).ok_or(Error::Unknown)?;
+        for id in listener.waiting {
+            // A request that the peer has withdrawn no longer has a connection.
+            if self.connections.contains_key(&id) {
+                self.close(now, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a request from the backlog: the program has fetched it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] if the peer has withdrawn the request. Even then it no longer counts against the backlog.
+    pub fn take_request(&mut self, connection: ConnectionId) -> Result<(), Error> {
+        self.listeners.leave(connection);
+        match self.connections.contains_key(&connection) {
+            true => Ok(()),
+            false => Err(Error::Unknown),
+        }
     }
 }

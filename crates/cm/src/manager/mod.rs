@@ -6,19 +6,22 @@
 
 mod calls;
 mod config;
+mod datagrams;
 mod event;
 mod events;
 mod listeners;
+mod options;
 mod receive;
 mod refused;
 mod requests;
 mod step;
 mod tables;
 
-pub use calls::{Accept, Connect, DatagramAnswer, PathOptions, QueuePair, Resolve};
 pub use config::{Config, Limits};
+pub use datagrams::{DatagramAnswer, Resolve};
 pub use event::{ConnectRequest, Counters, DatagramRequest, Error, Event, Transmit};
 pub use listeners::{Kind, ListenOn, ListenerInfo};
+pub use options::{Accept, Connect, PathOptions, QueuePair};
 pub use refused::{NotAccepted, Refused};
 
 use crate::connection::{Connection, ConnectionId, Info, ListenerId, State};

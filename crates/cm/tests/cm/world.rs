@@ -209,7 +209,7 @@ impl World {
     pub(crate) fn run(&mut self, time: u64) {
         let end = self.now + time;
         loop {
-            self.settle();
+            self.exchange_until_idle();
             let timers = self.hosts.iter().map(|host| host.manager.next_deadline());
             let next = self.under_way.keys().next().map(|(at, _)| *at);
             let Some(next) = timers.chain([next]).flatten().min().filter(|at| *at <= end) else {
@@ -249,7 +249,7 @@ impl World {
     }
 
     /// Transmits the managers' messages and lets the programs handle their events, until both are idle.
-    fn settle(&mut self) {
+    fn exchange_until_idle(&mut self) {
         loop {
             let mut idle = true;
             for side in [A, B] {

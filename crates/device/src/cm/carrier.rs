@@ -1,7 +1,7 @@
 //! Carries messages from one process's connection manager to another's.
 //!
 //! A process claims a block of communication ids, and a port for each service, by binding names to sockets: the kernel makes
-//! each name unique and releases it when the process ends. A request goes to the port's name; every other message goes to the
+//! each name unique and releases it when the process ends (`ports`). A request goes to the port's name; every other message goes to the
 //! block that the receiver's communication id is in. Links carry packets one way only, away from the process that connected,
 //! so no process can pose as the owner of a name. `receivers` has the links to other processes, `senders` those from other
 //! processes.
@@ -9,7 +9,7 @@
 //! A message without a receiver is returned to the sender's own manager, which answers as it would for an unknown service or
 //! connection.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use rkey_link::peer::Credentials;
 use super::inbox::Inbox;
 use super::limits::Limits;
 use super::notices::Notices;
-use super::packet::Packet;
+use super::packet::CmPacket;
+use super::ports::Ports;
 use super::receivers::Receivers;
 use super::refusals::Why;
 use super::senders::Senders;
-use super::socket::{self, Reached, Sent};
-use super::waiting::Waiting;
+use super::socket::{self, MessageSent, Reached};
+use super::waiting::MessageQueues;
+use super::watches::{Watched, Watches};
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
 use crate::wire::Wire;
 
 /// How long a message other than a request waits for a busy receiver.
 const WAITING_TIME: Nanos = 1_000_000_000;
-/// How long to accept no connections after an attempt failed.
-const ACCEPT_PAUSE: Nanos = 50_000_000;
 /// How long links that nothing needs may stay open after a change.
 const TIDY_PAUSE: Nanos = 50_000_000;
 
@@ -71,15 +71,6 @@ impl Name {
     }
 }
 
-/// What a watched descriptor belongs to.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Watched {
-    Block,
-    Port(ServiceId),
-    Sender,
-    Receiver(Name),
-}
-
 /// What to do when a timer expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
@@ -91,15 +82,6 @@ pub(super) enum Timer {
     Accept,
     /// Close the links that nothing needs.
     Tidy,
-}
-
-/// A port that this process has claimed.
-#[derive(Debug)]
-struct Port {
-    socket: OwnedFd,
-    /// Set once other processes may connect.
-    token: Option<Token>,
-    claims: usize,
 }
 
 /// A message that has not been delivered yet.
@@ -135,18 +117,12 @@ pub(super) struct Ended {
 /// The sockets of the connection manager.
 pub(super) struct Carrier {
     pub(super) scope: Scope,
-    reactor: Arc<Reactor>,
-    block: u16,
-    /// `None` in a forked child.
-    listening: Option<(OwnedFd, Token)>,
-    watched: BTreeMap<Token, Watched>,
-    ports: BTreeMap<ServiceId, Port>,
+    pub(super) watches: Watches,
+    pub(super) ports: Ports,
     pub(super) senders: Senders,
     pub(super) receivers: Receivers,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: MessageQueues,
     pub(super) timers: BTreeSet<(Nanos, Timer)>,
-    /// When to accept connections again after an attempt failed.
-    accepts_at: Option<Nanos>,
     tidies: bool,
     /// How long a request waits for a listener.
     listener_wait: Nanos,
@@ -167,40 +143,24 @@ impl Carrier {
         listener_wait: Nanos,
         limits: Box<dyn Fn() -> Limits + Send>,
     ) -> io::Result<Self> {
-        let start = getrandom::u32().map_err(io::Error::other)? as u16;
-        // Some blocks may be taken, but never all of them.
-        for step in 0..=u16::MAX {
-            // Block 0 would contain id 0, which means "none".
-            let block = start.wrapping_add(step).max(1);
-            let Some(listening) = socket::bind(&names::cm_name(scope, block))? else {
-                continue;
-            };
-            socket::listen(&listening)?;
-            let token = reactor.new_token();
-            reactor.add(&listening, token).map_err(io::Error::other)?;
-            return Ok(Self {
-                scope,
-                reactor,
-                block,
-                listening: Some((listening, token)),
-                watched: BTreeMap::from([(token, Watched::Block)]),
-                ports: BTreeMap::new(),
-                senders: Senders::default(),
-                receivers: Receivers::default(),
-                waiting: Waiting::default(),
-                timers: BTreeSet::new(),
-                accepts_at: None,
-                tidies: false,
-                listener_wait,
-                inbox: Inbox::default(),
-                ended: Ended::default(),
-                queries: Vec::new(),
-                notices: Notices::default(),
-                limits,
-                wire: None,
-            });
-        }
-        Err(io::ErrorKind::AddrInUse.into())
+        let mut watches = Watches::new(reactor);
+        Ok(Self {
+            scope,
+            ports: Ports::new(scope, &mut watches)?,
+            watches,
+            senders: Senders::default(),
+            receivers: Receivers::default(),
+            waiting: MessageQueues::default(),
+            timers: BTreeSet::new(),
+            tidies: false,
+            listener_wait,
+            inbox: Inbox::default(),
+            ended: Ended::default(),
+            queries: Vec::new(),
+            notices: Notices::default(),
+            limits,
+            wire: None,
+        })
     }
 
     /// Sends messages to other hosts over this wire, and accepts theirs.
@@ -215,81 +175,27 @@ impl Carrier {
 
     /// This process's block of communication ids.
     pub(super) fn block(&self) -> u16 {
-        self.block
+        self.ports.block()
     }
 
     /// Claims a port, which a process may do several times. Returns `false` if another process owns the port.
     pub(super) fn claim(&mut self, service: ServiceId) -> io::Result<bool> {
-        if let Some(port) = self.ports.get_mut(&service) {
-            port.claims += 1;
-            return Ok(true);
-        }
-        let Some(socket) = socket::bind(&names::cm_port_name(self.scope, service.0))? else {
-            return Ok(false);
-        };
-        let port = Port {
-            socket,
-            token: None,
-            claims: 1,
-        };
-        self.ports.insert(service, port);
-        Ok(true)
+        self.ports.claim(service)
     }
 
     /// Lets other processes send requests to a port that this process has claimed.
     pub(super) fn open(&mut self, service: ServiceId) -> io::Result<()> {
-        let Some(port) = self.ports.get(&service).filter(|it| it.token.is_none()) else {
-            return Ok(());
-        };
-        socket::listen(&port.socket)?;
-        let token = self.reactor.new_token();
-        self.reactor
-            .add(&port.socket, token)
-            .map_err(io::Error::other)?;
-        self.watched.insert(token, Watched::Port(service));
-        if let Some(port) = self.ports.get_mut(&service) {
-            port.token = Some(token);
-        }
-        Ok(())
+        self.ports.open(&mut self.watches, service)
     }
 
     /// Releases a claim.
     pub(super) fn release(&mut self, service: ServiceId) {
-        let Some(port) = self.ports.get_mut(&service) else {
-            return;
-        };
-        port.claims -= 1;
-        if port.claims > 0 {
-            return;
-        }
-        if let Some(port) = self.ports.remove(&service) {
-            if let Some(token) = port.token {
-                self.unwatch(&port.socket, token);
-            }
-            // A child may hold a copy of the socket until it calls `exec`.
-            let _ = rustix::net::shutdown(&port.socket, rustix::net::Shutdown::Both);
-        }
+        self.ports.release(&mut self.watches, service);
     }
 
     /// Whether a name is an open port of this process.
     fn is_open(&self, name: Name) -> bool {
-        let Name::Port(service) = name else {
-            return false;
-        };
-        let port = self.ports.get(&service);
-        port.is_some_and(|port| port.token.is_some())
-    }
-
-    pub(super) fn watch(&mut self, socket: &OwnedFd, as_what: Watched) -> Option<Token> {
-        let token = self.reactor.new_token();
-        self.reactor.add(socket, token).ok()?;
-        self.watched.insert(token, as_what);
-        Some(token)
-    }
-
-    pub(super) fn unwatch(&mut self, socket: &OwnedFd, token: Token) {
-        self.reactor.remove(socket);
-        self.watched.remove(&token);
+        matches!(name, Name::Port(service) if self.ports.is_open(service))
     }
 
     /// Sends a message. Retries for a short time if the receiver is busy or no process listens yet: programs that exchange
@@ -317,22 +223,22 @@ impl Carrier {
             return self.waiting.push(name, pending);
         }
         let sent = self.try_send(now, name, &pending);
-        self.settle(now, name, pending, sent);
+        self.after_attempt(now, name, pending, sent);
         if let Some(at) = self.waiting.begin(now, name) {
             self.timers.insert((at, Timer::Retry(name)));
         }
     }
 
-    fn try_send(&mut self, now: Nanos, name: Name, pending: &PendingMessage) -> Sent {
+    fn try_send(&mut self, now: Nanos, name: Name, pending: &PendingMessage) -> MessageSent {
         let message = &pending.message;
-        let packet = Packet {
+        let packet = CmPacket {
             from: message.from,
             to: message.to,
             mad: message.mad,
         };
         match name {
-            Name::Block(block) if block == self.block => Sent::NoReceiver,
-            Name::Port(_) if self.is_open(name) => Sent::NoReceiver,
+            Name::Block(block) if block == self.block() => MessageSent::NoReceiver,
+            Name::Port(_) if self.is_open(name) => MessageSent::NoReceiver,
             Name::Block(_) => self.send_to_block(now, name, &packet, message.of.is_some()),
             Name::Port(_) => {
                 let of = message.of.filter(|_| pending.is_request);
@@ -342,17 +248,23 @@ impl Carrier {
     }
 
     /// Handles the result of an attempt to send: the message is sent, queued, dropped, or returned to our manager.
-    fn settle(&mut self, now: Nanos, name: Name, pending: PendingMessage, sent: Sent) {
+    fn after_attempt(
+        &mut self,
+        now: Nanos,
+        name: Name,
+        pending: PendingMessage,
+        sent: MessageSent,
+    ) {
         let may_wait = now < pending.until && self.waiting.has_room();
         match sent {
-            Sent::Yes => {}
-            Sent::Busy if may_wait => self.waiting.push(name, pending),
+            MessageSent::Yes => {}
+            MessageSent::Busy if may_wait => self.waiting.push(name, pending),
             // Drop the message: its sender retransmits it.
-            Sent::Busy => {}
-            Sent::NoReceiver if may_wait && pending.is_request && !self.is_open(name) => {
+            MessageSent::Busy => {}
+            MessageSent::NoReceiver if may_wait && pending.is_request && !self.is_open(name) => {
                 self.waiting.push(name, pending);
             }
-            Sent::NoReceiver => self.inbox.push_own(pending.message),
+            MessageSent::NoReceiver => self.inbox.push_own(pending.message),
         }
     }
 
@@ -370,8 +282,8 @@ impl Carrier {
                 Some(sent) => sent,
                 None => self.try_send(now, name, &pending),
             };
-            stuck = Some(sent).filter(|sent| *sent != Sent::Yes);
-            self.settle(now, name, pending, sent);
+            stuck = Some(sent).filter(|sent| *sent != MessageSent::Yes);
+            self.after_attempt(now, name, pending, sent);
         }
         if let Some(at) = self.waiting.again(now, name, count) {
             self.timers.insert((at, Timer::Retry(name)));
@@ -386,7 +298,7 @@ impl Carrier {
         remote: Option<u32>,
     ) -> Option<u32> {
         let block = remote.map(|remote| (remote >> 16) as u16);
-        if block == Some(self.block) {
+        if block == Some(self.block()) {
             return Some(std::process::id());
         }
         let of_block = block.and_then(|block| self.receivers.pid(Name::Block(block), None));
@@ -442,7 +354,7 @@ impl Carrier {
 
     /// Handles a ready descriptor: accepts, reads, or notes the end of a link. Packets are then in the inbox.
     pub(super) fn ready(&mut self, now: Nanos, token: Token) {
-        match self.watched.get(&token).copied() {
+        match self.watches.get(token) {
             Some(Watched::Block) => self.accept_from(now, None),
             Some(Watched::Port(service)) => self.accept_from(now, Some(service)),
             Some(Watched::Sender) => self.read_link(now, token),
@@ -464,9 +376,7 @@ impl Carrier {
         }
         let ended = std::mem::take(&mut self.ended);
         self.accept_from(now, None);
-        let open = self.ports.iter().filter(|(_, port)| port.token.is_some());
-        let open: Vec<ServiceId> = open.map(|(service, _)| *service).collect();
-        for service in open {
+        for service in self.ports.open_services() {
             self.accept_from(now, Some(service));
         }
         self.drain_ended(now, |pid| ended.is_unknown || ended.pids.contains(&pid));
@@ -475,11 +385,7 @@ impl Carrier {
 
     fn accept_from(&mut self, now: Nanos, port: Option<ServiceId>) {
         for _ in 0..super::senders::BATCH {
-            let listening = match port {
-                None => self.listening.as_ref().map(|(socket, _)| socket),
-                Some(service) => self.ports.get(&service).map(|port| &port.socket),
-            };
-            let Some(listening) = listening else {
+            let Some(listening) = self.ports.socket(port) else {
                 return;
             };
             match socket::accept(listening) {
@@ -494,40 +400,20 @@ impl Carrier {
         }
     }
 
-    fn listening_sockets(&self) -> impl Iterator<Item = (&OwnedFd, Token)> {
-        let block = self.listening.iter().map(|(it, token)| (it, *token));
-        let ports = self.ports.values();
-        block.chain(ports.filter_map(|port| Some((&port.socket, port.token?))))
-    }
-
-    /// Pauses accepting: after an error, the sockets may stay readable (no descriptor is left), so the thread would spin.
+    /// Pauses accepting after an error.
     fn pause_accepting(&mut self, now: Nanos) {
-        if self.accepts_at.is_none() {
-            for (socket, _) in self.listening_sockets() {
-                self.reactor.remove(socket);
-            }
-            let at = now + ACCEPT_PAUSE;
-            self.accepts_at = Some(at);
-            self.timers.insert((at, Timer::Accept));
-        }
+        let at = self.ports.pause(&self.watches, now);
+        self.timers.extend(at.map(|at| (at, Timer::Accept)));
     }
 
     fn resume_accepting(&mut self, now: Nanos) {
-        self.accepts_at = None;
-        let mut all_are_watched = true;
-        for (socket, token) in self.listening_sockets() {
-            self.reactor.remove(socket);
-            all_are_watched &= self.reactor.add(socket, token).is_ok();
-        }
-        if !all_are_watched {
-            self.pause_accepting(now);
-        }
+        let at = self.ports.resume(&self.watches, now);
+        self.timers.extend(at.map(|at| (at, Timer::Accept)));
     }
 
     /// Closes a forked child's copies of the sockets. The parent's sockets are not affected.
     pub(super) fn close_in_child(&mut self) {
-        self.listening = None;
-        self.ports.clear();
+        self.ports.close();
         self.senders = Senders::default();
         self.receivers = Receivers::default();
         self.queries.clear();
@@ -580,10 +466,10 @@ mod tests {
             rustix::io::write(&writer, b"x").unwrap();
             reader
         };
-        let (socket, token) = carrier.listening.take().unwrap();
+        let (socket, token) = carrier.ports.listening.take().unwrap();
         reactor.remove(&socket);
         reactor.add(&reader, token).unwrap();
-        carrier.listening = Some((reader, token));
+        carrier.ports.listening = Some((reader, token));
         assert_eq!(reactor.wait(None), [token]);
         carrier.ready(7, token);
         assert_eq!(reactor.wait(Some(Duration::ZERO)), []);

@@ -8,9 +8,9 @@ use rkey_cm::manager::Transmit;
 use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
-use super::packet::Packet;
+use super::packet::CmPacket;
 use super::remote::is_ours;
-use super::socket::{self, Received};
+use super::socket::{self, MessageRead};
 use crate::peers::link_limits::Party;
 use crate::peers::names;
 
@@ -35,7 +35,7 @@ pub(super) struct ReadResult {
 /// The queued packets, each with the number of the party that sent it.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    packets: VecDeque<(Packet, u64)>,
+    packets: VecDeque<(CmPacket, u64)>,
     addresses: BTreeMap<IpAddr, (Nanos, bool)>,
     /// Whether messages from other hosts are accepted.
     pub(super) takes_remote: bool,
@@ -44,7 +44,7 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Adds a message that our own manager sent and that has no receiver.
     pub(super) fn push_own(&mut self, message: Transmit) {
-        let packet = Packet {
+        let packet = CmPacket {
             from: message.from,
             to: message.to,
             mad: message.mad,
@@ -53,7 +53,7 @@ impl Inbox {
     }
 
     /// Removes the next packet.
-    pub(super) fn pop(&mut self) -> Option<(Packet, u64)> {
+    pub(super) fn pop(&mut self) -> Option<(CmPacket, u64)> {
         self.packets.pop_front()
     }
 
@@ -68,7 +68,7 @@ impl Inbox {
         let mut result = ReadResult::default();
         while result.packets < most && self.packets.len() < MAX {
             match socket::receive(socket) {
-                Received::Packet(packet) => {
+                MessageRead::Packet(packet) => {
                     result.packets += 1;
                     let is_local = self.is_of_this_host(now, packet.from);
                     if self.is_of_this_host(now, packet.to)
@@ -82,16 +82,16 @@ impl Inbox {
                         self.packets.push_back((*packet, party));
                     }
                 }
-                Received::Query => {
+                MessageRead::Query => {
                     result.is_query = true;
                     break;
                 }
-                Received::Nothing => break,
-                Received::End => {
+                MessageRead::Nothing => break,
+                MessageRead::End => {
                     result.has_ended = true;
                     break;
                 }
-                Received::Violation => {
+                MessageRead::Violation => {
                     result.is_violation = true;
                     break;
                 }

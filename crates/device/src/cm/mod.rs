@@ -2,7 +2,7 @@
 //! managers of this host's other processes.
 //!
 //! [`Service`] owns the [`Manager`] and the front end's [`Handler`] under one lock. A call ([`Service::with`]) sends its messages
-//! before it returns; a thread receives the messages of other processes and runs the timers. `carrier` has the sockets. A forked
+//! before it returns; a thread receives the messages of other processes and runs the timers. `carrier` delivers them over the sockets. A forked
 //! child closes its copies of them (`fork`).
 //!
 //! With a wire ([`Settings::wire`]), messages to and from other hosts travel between queue pairs 1 (`remote`).
@@ -18,6 +18,7 @@ pub(crate) mod inspect;
 mod limits;
 mod notices;
 pub(crate) mod packet;
+mod ports;
 mod receivers;
 pub mod refusals;
 pub(crate) mod remote;
@@ -28,6 +29,7 @@ pub(crate) mod socket;
 mod tests;
 pub mod view;
 mod waiting;
+mod watches;
 
 pub use inspect::{CmListing, list};
 pub use refusals::{Refusal, Side, Why};

@@ -11,13 +11,13 @@ const MAGIC: [u8; 4] = *b"rcm1";
 
 /// A packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Packet {
+pub(crate) struct CmPacket {
     pub(crate) from: IpAddr,
     pub(crate) to: IpAddr,
     pub(crate) mad: [u8; MAD],
 }
 
-impl Packet {
+impl CmPacket {
     pub(crate) fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -61,16 +61,16 @@ mod tests {
 
     #[test]
     fn packets_round_trip_and_malformed_packets_are_refused() {
-        let packet = Packet {
+        let packet = CmPacket {
             from: "10.0.0.1".parse().unwrap(),
             to: "fd00::2".parse().unwrap(),
             mad: [7; MAD],
         };
         let bytes = packet.encode();
-        assert_eq!(Packet::decode(&bytes), Some(packet));
-        assert_eq!(Packet::decode(&bytes[1..]), None);
-        assert_eq!(Packet::decode(&[&bytes[..], &[0]].concat()), None);
-        assert_eq!(Packet::decode(&[0; LEN]), None);
-        assert_eq!(Packet::decode(&[]), None);
+        assert_eq!(CmPacket::decode(&bytes), Some(packet));
+        assert_eq!(CmPacket::decode(&bytes[1..]), None);
+        assert_eq!(CmPacket::decode(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(CmPacket::decode(&[0; LEN]), None);
+        assert_eq!(CmPacket::decode(&[]), None);
     }
 }

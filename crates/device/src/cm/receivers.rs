@@ -12,9 +12,10 @@ use rkey_cm::ConnectionId;
 use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
-use super::carrier::{Carrier, Name, Needs, Timer, Watched};
-use super::packet::Packet;
-use super::socket::{self, Reached, Sent};
+use super::carrier::{Carrier, Name, Needs, Timer};
+use super::packet::CmPacket;
+use super::socket::{self, MessageSent, Reached};
+use super::watches::Watched;
 use crate::peers::link_limits::LinkFiles;
 use crate::peers::process;
 use crate::progress::reactor::Token;
@@ -28,13 +29,13 @@ const CHECK_PAUSE: Nanos = 10_000_000;
 
 /// The owner of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Owner {
+struct NameOwner {
     who: Credentials,
     /// When the process started; distinguishes processes that had the same PID.
     started: Option<u64>,
 }
 
-impl Owner {
+impl NameOwner {
     fn of(who: Credentials) -> Self {
         let started = who.pid.and_then(process::start_time);
         Self { who, started }
@@ -62,7 +63,7 @@ struct Link {
 /// A process that our connections or requests depend on.
 #[derive(Debug)]
 struct Receiver {
-    owner: Owner,
+    owner: NameOwner,
     link: Option<Link>,
     /// When to check whether the process still owns its name, if it has no link.
     check: Option<Nanos>,
@@ -100,26 +101,26 @@ impl Carrier {
         &mut self,
         now: Nanos,
         name: Name,
-        packet: &Packet,
+        packet: &CmPacket,
         is_of_connection: bool,
-    ) -> Sent {
+    ) -> MessageSent {
         let known = self.receivers.0.get(&name);
         if let Some(link) = known.and_then(|it| it.link.as_ref()) {
             match socket::send(&link.socket, packet) {
                 // The owner may still be alive: see the module's documentation.
-                Sent::NoReceiver => self.unlink(now, name),
+                MessageSent::NoReceiver => self.unlink(now, name),
                 sent => return sent,
             }
         }
         let known = self.receivers.0.get(&name).map(|it| it.owner.who);
         let (socket, who) = match self.reach(now, name) {
             Reached::Process(socket, who) if known.is_none_or(|it| it == who) => (socket, who),
-            Reached::Busy => return Sent::Busy,
+            Reached::Busy => return MessageSent::Busy,
             _ => {
                 if is_of_connection || known.is_some() {
                     self.has_ended(name);
                 }
-                return Sent::NoReceiver;
+                return MessageSent::NoReceiver;
             }
         };
         let sent = send_first(&socket, packet);
@@ -134,17 +135,17 @@ impl Carrier {
         &mut self,
         now: Nanos,
         name: Name,
-        packet: &Packet,
+        packet: &CmPacket,
         waits: Option<ConnectionId>,
-    ) -> Sent {
+    ) -> MessageSent {
         // Always a new connection: the port may have a new owner.
         let (socket, who) = match self.reach(now, name) {
             Reached::Process(socket, who) => (socket, who),
-            Reached::Busy => return Sent::Busy,
-            Reached::NoOwner | Reached::OtherUser(_) => return Sent::NoReceiver,
+            Reached::Busy => return MessageSent::Busy,
+            Reached::NoOwner | Reached::OtherUser(_) => return MessageSent::NoReceiver,
         };
         let sent = send_first(&socket, packet);
-        let (Sent::Yes, Some(waits)) = (sent, waits) else {
+        let (MessageSent::Yes, Some(waits)) = (sent, waits) else {
             return sent;
         };
         let known = self.receivers.0.get(&name);
@@ -182,7 +183,7 @@ impl Carrier {
     /// Keeps a link to the owner of a name, if there is room.
     fn keep(&mut self, now: Nanos, name: Name, socket: OwnedFd, who: Credentials) {
         let receiver = self.receivers.0.entry(name).or_insert_with(|| Receiver {
-            owner: Owner::of(who),
+            owner: NameOwner::of(who),
             link: None,
             check: None,
             pause: 0,
@@ -193,7 +194,7 @@ impl Carrier {
         }
         let linked = self.receivers.links();
         let has_room = (self.limits)().admit(who, linked.iter().copied());
-        let token = has_room.then(|| self.watch(&socket, Watched::Receiver(name)));
+        let token = has_room.then(|| self.watches.add(&socket, Watched::Receiver(name)).ok());
         let Some(token) = token.flatten() else {
             let unlinked = self.receivers.0.len() - linked.len();
             let time = CHECK_TIME.saturating_mul(1 + (unlinked / CHECKS) as u64);
@@ -232,7 +233,7 @@ impl Carrier {
         }
         let at = now.saturating_add(receiver.pause);
         receiver.pause = (2 * receiver.pause).clamp(CHECK_PAUSE, CHECK_TIME);
-        self.unwatch(&link.socket, link.token);
+        self.watches.remove(&link.socket, link.token);
         self.check_at(name, Some(at));
     }
 
@@ -244,7 +245,7 @@ impl Carrier {
         receiver.check = None;
         let owner = receiver.owner;
         match self.reach(now, name) {
-            Reached::Process(socket, who) if Owner::of(who) == owner => {
+            Reached::Process(socket, who) if NameOwner::of(who) == owner => {
                 self.keep(now, name, socket, who);
             }
             Reached::Busy => self.check_at(name, Some(now.saturating_add(CHECK_TIME))),
@@ -277,7 +278,7 @@ impl Carrier {
         self.check_at(name, None);
         let receiver = self.receivers.0.remove(&name)?;
         if let Some(link) = &receiver.link {
-            self.unwatch(&link.socket, link.token);
+            self.watches.remove(&link.socket, link.token);
         }
         Some(receiver)
     }
@@ -303,9 +304,9 @@ impl Carrier {
 
 /// Sends the first packet over a new link. If the link is already closed, its process has ended or has no room: a retry shows
 /// which.
-fn send_first(socket: &OwnedFd, packet: &Packet) -> Sent {
+fn send_first(socket: &OwnedFd, packet: &CmPacket) -> MessageSent {
     match socket::send(socket, packet) {
-        Sent::NoReceiver => Sent::Busy,
+        MessageSent::NoReceiver => MessageSent::Busy,
         sent => sent,
     }
 }

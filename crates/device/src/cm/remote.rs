@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use rkey_cm::wire::{Addressee, MAD, Mad};
 
 use super::carrier::Name;
-use super::packet::Packet;
-use super::socket::{self, Reached, Sent};
+use super::packet::CmPacket;
+use super::socket::{self, MessageSent, Reached};
 use crate::config::Share;
 use crate::peers::names::Scope;
 
@@ -39,7 +39,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
         Addressee::Communication(id) => Name::Block((id >> 16) as u16),
         Addressee::Service(service) => Name::Port(service),
     };
-    let packet = Packet {
+    let packet = CmPacket {
         from,
         to,
         mad: *mad,
@@ -53,8 +53,8 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
         match socket::connect(scope, &name.text(scope)) {
             Ok(Reached::Process(socket, who)) if is_ours(who.uid) => {
                 match socket::send(&socket, &packet) {
-                    Sent::Yes => return Delivery::Done,
-                    Sent::Busy | Sent::NoReceiver => outcome = Delivery::Busy,
+                    MessageSent::Yes => return Delivery::Done,
+                    MessageSent::Busy | MessageSent::NoReceiver => outcome = Delivery::Busy,
                 }
             }
             Ok(Reached::Process(..) | Reached::NoOwner | Reached::OtherUser(_)) => {}

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::inbox::pid_of;
 use super::refusals::Why;
-use super::view::{self, CmView, IDS, IdView, Other};
+use super::view::{self, CmView, IDS, IdView, OtherSide};
 use super::{Handler, Inner, inspect};
 use crate::denials;
 use crate::peers::process;
@@ -66,12 +66,12 @@ impl<H: Handler> Inner<H> {
     }
 
     /// The other side of a connection.
-    fn other(&self, id: ConnectionId, info: &Info) -> Other {
+    fn other(&self, id: ConnectionId, info: &Info) -> OtherSide {
         let pid = match info.is_active {
             true => self.carrier.pid_of(id, info.service, info.remote_id),
             false => pid_of(info.party),
         };
-        Other {
+        OtherSide {
             pid,
             is_missing: self.carrier.waits_for_listener(id, info.service),
         }

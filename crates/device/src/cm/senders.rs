@@ -10,8 +10,9 @@ use std::os::fd::OwnedFd;
 use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
-use super::carrier::{Carrier, Watched};
+use super::carrier::Carrier;
 use super::inbox::ReadResult;
+use super::watches::Watched;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::link_limits::{LinkFiles, Party};
 use crate::progress::reactor::Token;
@@ -64,7 +65,7 @@ impl Carrier {
         if result.packets > 0 && !self.has_room_for(who) {
             return self.drain_link(now, &socket, who);
         }
-        let Some(token) = self.watch(&socket, Watched::Sender) else {
+        let Ok(token) = self.watches.add(&socket, Watched::Sender) else {
             return self.drain_link(now, &socket, who);
         };
         let sender = Sender {
@@ -81,7 +82,7 @@ impl Carrier {
             && let Some(index) = self.senders.unproven.greediest()
         {
             let evicted = self.senders.unproven.remove(index);
-            self.unwatch(&evicted.socket, evicted.token);
+            self.watches.remove(&evicted.socket, evicted.token);
             self.drain_link(now, &evicted.socket, evicted.who);
         }
         self.senders.unproven.push(Party::of(who), sender);
@@ -130,7 +131,7 @@ impl Carrier {
             if self.ends(now, result, who)
                 && let Some(sender) = self.senders.known.remove(&token)
             {
-                self.unwatch(&sender.socket, token);
+                self.watches.remove(&sender.socket, token);
             }
             return;
         }
@@ -144,12 +145,12 @@ impl Carrier {
         }
         let sender = unproven.remove(index);
         if result.is_query {
-            self.unwatch(&sender.socket, token);
+            self.watches.remove(&sender.socket, token);
             self.queries.push((sender.socket, who));
         } else if self.ends(now, result, who) {
-            self.unwatch(&sender.socket, token);
+            self.watches.remove(&sender.socket, token);
         } else if !self.has_room_for(who) {
-            self.unwatch(&sender.socket, token);
+            self.watches.remove(&sender.socket, token);
             self.drain_link(now, &sender.socket, who);
         } else {
             self.senders.known.insert(token, sender);

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::inspect::QUERY;
-use super::packet::{LEN, Packet};
+use super::packet::{CmPacket, LEN};
 use crate::peers::names::{self, Scope};
 
 /// The maximum number of connections that wait to be accepted.
@@ -74,7 +74,7 @@ pub(crate) fn accept(listening: impl AsFd) -> io::Result<Option<(OwnedFd, Creden
 
 /// The result of sending a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum MessageSent {
     Yes,
     /// There is no room now, because the receiver has not read earlier packets.
     Busy,
@@ -82,18 +82,18 @@ pub(super) enum Sent {
     NoReceiver,
 }
 
-pub(super) fn send(socket: impl AsFd, packet: &Packet) -> Sent {
+pub(super) fn send(socket: impl AsFd, packet: &CmPacket) -> MessageSent {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     match rustix::net::send(socket, &packet.encode(), flags) {
-        Ok(_) => Sent::Yes,
-        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Sent::Busy,
-        Err(_) => Sent::NoReceiver,
+        Ok(_) => MessageSent::Yes,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => MessageSent::Busy,
+        Err(_) => MessageSent::NoReceiver,
     }
 }
 
 /// The result of reading from a connection.
-pub(super) enum Received {
-    Packet(Box<Packet>),
+pub(super) enum MessageRead {
+    Packet(Box<CmPacket>),
     /// The other process asks for an inspection.
     Query,
     /// The bytes are not a packet.
@@ -105,25 +105,25 @@ pub(super) enum Received {
 }
 
 /// Reads the next packet, if one has arrived.
-pub(super) fn receive(socket: impl AsFd) -> Received {
+pub(super) fn receive(socket: impl AsFd) -> MessageRead {
     receive_before_end(
         || receive_once(&socket),
-        |received| matches!(received, Received::End),
+        |received| matches!(received, MessageRead::End),
     )
 }
 
-fn receive_once(socket: impl AsFd) -> Received {
+fn receive_once(socket: impl AsFd) -> MessageRead {
     // One byte longer than a packet, to detect longer packets.
     let mut bytes = [0; LEN + 1];
     match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-        Ok((0, _)) => Received::End,
-        Ok((len, _)) if bytes[..len] == *QUERY => Received::Query,
-        Ok((len, _)) => match Packet::decode(&bytes[..len]) {
-            Some(packet) => Received::Packet(Box::new(packet)),
-            None => Received::Violation,
+        Ok((0, _)) => MessageRead::End,
+        Ok((len, _)) if bytes[..len] == *QUERY => MessageRead::Query,
+        Ok((len, _)) => match CmPacket::decode(&bytes[..len]) {
+            Some(packet) => MessageRead::Packet(Box::new(packet)),
+            None => MessageRead::Violation,
         },
-        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Received::Nothing,
-        Err(_) => Received::End,
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => MessageRead::Nothing,
+        Err(_) => MessageRead::End,
     }
 }
 
@@ -145,16 +145,16 @@ mod tests {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let last = Packet {
+        let last = CmPacket {
             from: Ipv4Addr::LOCALHOST.into(),
             to: Ipv4Addr::LOCALHOST.into(),
             mad: [7; MAD],
         };
-        assert_eq!(send(&ours, &last), Sent::Yes);
-        assert_eq!(send(&theirs, &last), Sent::Yes);
+        assert_eq!(send(&ours, &last), MessageSent::Yes);
+        assert_eq!(send(&theirs, &last), MessageSent::Yes);
         // The kernel reports a reset first, because the peer has not read all packets.
         drop(theirs);
-        assert!(matches!(receive(&ours), Received::Packet(packet) if *packet == last));
-        assert!(matches!(receive(&ours), Received::End));
+        assert!(matches!(receive(&ours), MessageRead::Packet(packet) if *packet == last));
+        assert!(matches!(receive(&ours), MessageRead::End));
     }
 }

@@ -2,7 +2,7 @@
 
 mod inspections;
 
-use super::packet::{LEN, Packet};
+use super::packet::{CmPacket, LEN};
 use super::*;
 use crate::peers::{half_open, names};
 use rkey_cm::address::PortSpace;
@@ -296,7 +296,7 @@ fn closing_a_link_ends_no_connection() {
         .map(|_| {
             let socket = raw_connection(&block_name(&server));
             let here = HERE.parse().unwrap();
-            let packet = Packet {
+            let packet = CmPacket {
                 from: here,
                 to: here,
                 mad: [0; MAD],
@@ -470,7 +470,7 @@ fn messages_from_unrelated_processes_change_no_connection() {
             let mut mad = [fill; MAD];
             mad[..4].copy_from_slice(&[1, 7, 2, 3]);
             mad[16..18].copy_from_slice(&[0, attribute]);
-            let packet = Packet {
+            let packet = CmPacket {
                 from: here,
                 to: here,
                 mad,
@@ -479,7 +479,7 @@ fn messages_from_unrelated_processes_change_no_connection() {
         }
     }
     // An address that does not belong to this host.
-    let elsewhere = Packet {
+    let elsewhere = CmPacket {
         from: "192.0.2.1".parse().unwrap(),
         to: here,
         mad: [0; MAD],
@@ -514,7 +514,7 @@ fn flood(socket: &OwnedFd, at: ServiceId, count: u32) {
             Mad::decode(&mad).unwrap().message,
             Message::Req(_)
         ));
-        let packet = Packet {
+        let packet = CmPacket {
             from: here,
             to: here,
             mad,

@@ -132,7 +132,7 @@ pub struct OwnId {
 
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Other {
+pub(super) struct OtherSide {
     /// The PID of the other side.
     pub(super) pid: Option<u32>,
     /// Whether our request has not reached any process yet.
@@ -142,7 +142,7 @@ pub(super) struct Other {
 /// Builds the view of an identifier.
 pub(super) fn of_id(
     own: &OwnId,
-    connection: Option<(&Info, Other)>,
+    connection: Option<(&Info, OtherSide)>,
     listener: Option<&ListenerInfo>,
 ) -> IdView {
     let text = |at: Option<SocketAddr>| at.map(|at| at.to_string());
@@ -193,7 +193,7 @@ fn events(count: usize) -> String {
 }
 
 /// Builds the view of a request that does not have an identifier yet.
-pub(super) fn of_request(info: &Info, other: Other) -> IdView {
+pub(super) fn of_request(info: &Info, other: OtherSide) -> IdView {
     let own = OwnId {
         name: "request".to_owned(),
         qp_type: type_name_of(info.transport),
@@ -256,7 +256,7 @@ fn state(state: State) -> &'static str {
 }
 
 /// The side that a connection waits for, and what that side must do; `None` if the connection waits for nothing.
-fn waits_for(info: &Info, other: Other) -> Option<String> {
+fn waits_for(info: &Info, other: OtherSide) -> Option<String> {
     let peer = || match other.pid {
         Some(pid) => format!("process {pid}"),
         None => info.peer.to_string(),
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn the_view_of_a_connection_names_the_side_that_must_act() {
         let view = |state, pid, is_missing| {
-            let other = Other { pid, is_missing };
+            let other = OtherSide { pid, is_missing };
             of_id(&OwnId::default(), Some((&info(state), other)), None).waits_for
         };
         let waits = |state, pid| view(state, pid, false).unwrap();

@@ -16,19 +16,19 @@ const MAX: usize = 4096;
 const PAUSES: [Nanos; 2] = [2_000_000, 50_000_000];
 
 #[derive(Debug, Default)]
-struct Queue {
+struct MessageQueue {
     messages: VecDeque<PendingMessage>,
     pause: Nanos,
 }
 
 /// The queued messages.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    queues: BTreeMap<Name, Queue>,
+pub(super) struct MessageQueues {
+    queues: BTreeMap<Name, MessageQueue>,
     count: usize,
 }
 
-impl Waiting {
+impl MessageQueues {
     /// Whether messages are queued for a name.
     pub(super) fn has(&self, name: Name) -> bool {
         self.queues.contains_key(&name)
@@ -61,7 +61,7 @@ impl Waiting {
     }
 
     /// Removes all messages queued for a name. The caller pushes back those that must wait longer, and calls
-    /// [`Waiting::again`].
+    /// [`MessageQueues::again`].
     pub(super) fn take(&mut self, name: Name) -> VecDeque<PendingMessage> {
         let queue = self.queues.get_mut(&name);
         let messages = queue.map(|queue| std::mem::take(&mut queue.messages));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn retries_become_rarer_and_end_at_the_deadline_of_the_message() {
-        let mut waiting = Waiting::default();
+        let mut waiting = MessageQueues::default();
         waiting.push(NAME, pending(500_000_000));
         let mut at = waiting.begin(0, NAME).unwrap();
         let mut attempts = Vec::new();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_receiver_that_makes_progress_is_retried_often() {
-        let mut waiting = Waiting::default();
+        let mut waiting = MessageQueues::default();
         for _ in 0..3 {
             waiting.push(NAME, pending(Nanos::MAX));
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_number_of_waiting_messages_is_limited() {
-        let mut waiting = Waiting::default();
+        let mut waiting = MessageQueues::default();
         for number in 0..MAX + 10 {
             assert_eq!(waiting.has_room(), number < MAX);
             waiting.push(NAME, pending(1));

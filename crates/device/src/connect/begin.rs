@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use super::packet::{PEER_CLOSED, Packet, Received};
+use super::packet::{ConnectMessage, PEER_CLOSED, PacketRead};
 use super::socket::{Dialled, Reached, dial_once, not_listening};
 use super::stream::{Dialling, Progress};
 use super::{Peer, REDIALS};
@@ -21,7 +21,7 @@ pub struct Connecting {
     /// The route to the address, if it belongs to another host.
     path: Option<WirePath>,
     qps: Vec<Qp>,
-    request: Packet,
+    request: ConnectMessage,
     /// The TCP connection to another host, until its answer has arrived.
     dialling: Option<Dialling>,
     /// The listener, once it has been reached and sent the request.
@@ -65,7 +65,7 @@ impl Device {
             address,
             path,
             qps: qps.iter().map(|&qp| qp.clone()).collect(),
-            request: Packet::Request(self.side(qps, private_data, mtu)?),
+            request: ConnectMessage::Request(self.side(qps, private_data, mtu)?),
             dialling: None,
             there: None,
             dropped: 0,
@@ -106,13 +106,13 @@ impl Connecting {
             },
         };
         match there.channel.read()? {
-            Received::Nothing => {
+            PacketRead::Nothing => {
                 self.there = Some(there);
                 Ok(None)
             }
-            Received::Reset => self.dropped(),
-            Received::Closed => Err(PEER_CLOSED),
-            Received::Packet(packet) => {
+            PacketRead::Reset => self.dropped(),
+            PacketRead::Closed => Err(PEER_CLOSED),
+            PacketRead::Packet(packet) => {
                 let qps: Vec<&Qp> = self.qps.iter().collect();
                 self.device
                     .finish(&qps, &there, packet, |_| Ok(()))

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::Deadline;
-use super::packet::{PACKET_MAX, PEER_CLOSED, Packet, Received, encode, parse};
+use super::packet::{ConnectMessage, PACKET_MAX, PEER_CLOSED, PacketRead, encode, parse};
 use super::stream::Stream;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_readable;
@@ -39,7 +39,7 @@ impl Channel {
         }
     }
 
-    pub(super) fn send(&self, packet: &Packet) -> Result<(), DeviceError> {
+    pub(super) fn send(&self, packet: &ConnectMessage) -> Result<(), DeviceError> {
         let bytes = encode(packet);
         let socket = match self {
             Self::Local(socket) => socket,
@@ -53,13 +53,16 @@ impl Channel {
     }
 
     /// Waits for the next packet. `None` if the peer closed its socket before reading what we sent.
-    pub(super) fn receive(&self, deadline: &Deadline) -> Result<Option<Packet>, DeviceError> {
+    pub(super) fn receive(
+        &self,
+        deadline: &Deadline,
+    ) -> Result<Option<ConnectMessage>, DeviceError> {
         loop {
             match self.read()? {
-                Received::Packet(packet) => return Ok(Some(packet)),
-                Received::Nothing => {}
-                Received::Closed => return Err(PEER_CLOSED),
-                Received::Reset => return Ok(None),
+                PacketRead::Packet(packet) => return Ok(Some(packet)),
+                PacketRead::Nothing => {}
+                PacketRead::Closed => return Err(PEER_CLOSED),
+                PacketRead::Reset => return Ok(None),
             }
             let until = Instant::now() + deadline.remaining()?;
             wait_readable(self.as_fd(), Some(until))?;
@@ -67,20 +70,20 @@ impl Channel {
     }
 
     /// The next packet, if one has arrived.
-    pub(super) fn try_receive(&self) -> Result<Option<Packet>, DeviceError> {
+    pub(super) fn try_receive(&self) -> Result<Option<ConnectMessage>, DeviceError> {
         match self.read()? {
-            Received::Packet(packet) => Ok(Some(packet)),
-            Received::Nothing => Ok(None),
-            Received::Closed | Received::Reset => Err(PEER_CLOSED),
+            PacketRead::Packet(packet) => Ok(Some(packet)),
+            PacketRead::Nothing => Ok(None),
+            PacketRead::Closed | PacketRead::Reset => Err(PEER_CLOSED),
         }
     }
 
     /// Reads the next packet.
-    pub(super) fn read(&self) -> Result<Received, DeviceError> {
+    pub(super) fn read(&self) -> Result<PacketRead, DeviceError> {
         match self {
             Self::Local(socket) => receive_before_end(
                 || read_once(socket),
-                |received| matches!(received, Ok(Received::Closed | Received::Reset)),
+                |received| matches!(received, Ok(PacketRead::Closed | PacketRead::Reset)),
             ),
             Self::Remote(stream) => stream.read(),
         }
@@ -96,14 +99,14 @@ impl AsFd for Channel {
     }
 }
 
-fn read_once(socket: &OwnedFd) -> Result<Received, DeviceError> {
+fn read_once(socket: &OwnedFd) -> Result<PacketRead, DeviceError> {
     let mut buffer = [0u8; PACKET_MAX];
     match rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT) {
-        Ok((_, 0)) => Ok(Received::Closed),
-        Err(Errno::CONNRESET) => Ok(Received::Reset),
+        Ok((_, 0)) => Ok(PacketRead::Closed),
+        Err(Errno::CONNRESET) => Ok(PacketRead::Reset),
         // A longer message is cut off, and no packet has the length that the kernel returns.
-        Ok((_, len)) => parse(buffer.get(..len).unwrap_or_default()).map(Received::Packet),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
+        Ok((_, len)) => parse(buffer.get(..len).unwrap_or_default()).map(PacketRead::Packet),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(PacketRead::Nothing),
         Err(error) => Err(DeviceError::io("receiving from the peer")(error)),
     }
 }
@@ -119,12 +122,12 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let (ours, theirs) = (Channel::Local(ours), Channel::Local(theirs));
-        ours.send(&Packet::Ready).unwrap();
-        theirs.send(&Packet::Rejected("no".into())).unwrap();
+        ours.send(&ConnectMessage::Ready).unwrap();
+        theirs.send(&ConnectMessage::Rejected("no".into())).unwrap();
         // The kernel reports a reset first, because the peer has not read all packets.
         drop(theirs);
         let last = ours.try_receive().unwrap();
-        assert_eq!(last, Some(Packet::Rejected("no".into())));
+        assert_eq!(last, Some(ConnectMessage::Rejected("no".into())));
         assert!(ours.try_receive().is_err());
     }
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::channel::Channel;
-use super::stream::{self, Path, Stream};
+use super::stream::{self, NetworkPath, Stream};
 use crate::cm::fork::KeptFromChild;
 use crate::error::DeviceError;
 use crate::peers::half_open::HalfOpen;
@@ -26,14 +26,14 @@ const BACKLOG: i32 = 128;
 
 /// Clients that share one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(super) enum ClientGroup {
     /// On this host.
     Local(Party),
     /// Another host; for IPv6, its network of 64 bits, because a host can have all addresses of it.
     Host(IpAddr),
 }
 
-impl Source {
+impl ClientGroup {
     fn of_host(ip: IpAddr) -> Self {
         Self::Host(match ip {
             IpAddr::V4(_) => ip,
@@ -43,7 +43,7 @@ impl Source {
 }
 
 /// Clients that have connected and not sent their request yet.
-pub(super) type Clients = HalfOpen<Channel, Source>;
+pub(super) type Clients = HalfOpen<Channel, ClientGroup>;
 
 /// One way into a listener. Clients that come by another way cannot use up its room.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Entrance {
     /// One round over the new and the half-open clients. Returns the first that `next` chooses among the half-open ones.
     pub(super) fn round<R>(
         &self,
-        accepted: impl Fn(OwnedFd) -> Option<(Source, Channel)>,
+        accepted: impl Fn(OwnedFd) -> Option<(ClientGroup, Channel)>,
         next: impl Fn(&mut Clients) -> Option<R>,
     ) -> Result<Option<R>, DeviceError> {
         let mut clients = self.clients.lock();
@@ -92,7 +92,7 @@ impl Entrance {
     fn accept_new(
         &self,
         clients: &mut Clients,
-        accepted: impl Fn(OwnedFd) -> Option<(Source, Channel)>,
+        accepted: impl Fn(OwnedFd) -> Option<(ClientGroup, Channel)>,
     ) -> Result<bool, DeviceError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for socket in &self.sockets {
@@ -126,9 +126,9 @@ impl Entrance {
 }
 
 /// A client of the Unix socket.
-pub(super) fn accepted_local(socket: OwnedFd) -> Option<(Source, Channel)> {
+pub(super) fn accepted_local(socket: OwnedFd) -> Option<(ClientGroup, Channel)> {
     let who = peer_credentials(&socket).ok()?;
-    Some((Source::Local(Party::of(who)), Channel::Local(socket)))
+    Some((ClientGroup::Local(Party::of(who)), Channel::Local(socket)))
 }
 
 /// The TCP sockets of a listener.
@@ -207,7 +207,7 @@ fn includes(listener: IpAddr, ip: IpAddr) -> bool {
 }
 
 /// A client of a TCP socket.
-pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(Source, Channel)> {
+pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(ClientGroup, Channel)> {
     let ip = |address: rustix::net::SocketAddrAny| {
         let address = SocketAddr::try_from(address).ok()?;
         Some(address.ip().to_canonical())
@@ -220,8 +220,8 @@ pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(Source, C
     }
     let mtu = wire.path(remote, Some(local))?.mtu;
     let peer = WirePeer { local, remote };
-    let stream = Stream::new(socket, Path { peer, mtu }).ok()?;
-    Some((Source::of_host(remote), Channel::Remote(stream)))
+    let stream = Stream::new(socket, NetworkPath { peer, mtu }).ok()?;
+    Some((ClientGroup::of_host(remote), Channel::Remote(stream)))
 }
 
 #[cfg(test)]
@@ -254,8 +254,8 @@ mod tests {
         let to = listener.local_addr().unwrap();
         let entrance = Entrance::new(vec![Arc::new(listener.into())]);
         let (greedy, other) = (
-            Source::of_host([10, 0, 0, 1].into()),
-            Source::of_host([10, 0, 0, 2].into()),
+            ClientGroup::of_host([10, 0, 0, 1].into()),
+            ClientGroup::of_host([10, 0, 0, 2].into()),
         );
         let peer = WirePeer {
             local: to.ip(),
@@ -264,7 +264,7 @@ mod tests {
         let [mtu, of_other] = [Mtu::Bytes1024, Mtu::Bytes4096];
         let accepted = |source, mtu| {
             move |socket| {
-                let stream = Stream::new(socket, Path { peer, mtu }).unwrap();
+                let stream = Stream::new(socket, NetworkPath { peer, mtu }).unwrap();
                 Some((source, Channel::Remote(stream)))
             }
         };
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn ipv6_addresses_with_the_same_64_bit_prefix_share_one_limit() {
-        let source = |ip: &str| Source::of_host(ip.parse().unwrap());
+        let source = |ip: &str| ClientGroup::of_host(ip.parse().unwrap());
         assert_eq!(source("fd00::1"), source("fd00::ffff:1"));
         assert_ne!(source("fd00::1"), source("fd00:0:0:1::1"));
         assert_ne!(source("10.0.0.1"), source("10.0.0.2"));

@@ -11,9 +11,9 @@ use rkey_link::peer::{Credentials, peer_credentials};
 
 use super::channel::Channel;
 use super::entrance::{Clients, Entrance, Hosts, accepted_local, accepted_remote};
-use super::packet::{Packet, Side};
+use super::packet::{ConnectMessage, Introduction};
 use super::socket::listener;
-use super::stream::Path;
+use super::stream::NetworkPath;
 use super::{Deadline, Peer, agreed, connect_all};
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -122,7 +122,7 @@ impl Listener {
             match half_open[index].try_receive() {
                 Ok(None) if !half_open.is_overdue(index, Instant::now()) => index += 1,
                 Ok(None) => half_open.remove(index).drop_silent(),
-                Ok(Some(Packet::Request(side))) => {
+                Ok(Some(ConnectMessage::Request(side))) => {
                     let channel = half_open.remove(index);
                     if let Some(incoming) = self.admit(channel, side) {
                         return Some(incoming);
@@ -132,7 +132,7 @@ impl Listener {
                     let channel = half_open.remove(index);
                     // Every packet carries our version.
                     let words = "the two sides run different versions of rkey".to_owned();
-                    let _ = channel.send(&Packet::Rejected(words));
+                    let _ = channel.send(&ConnectMessage::Rejected(words));
                     let peer = name_of(&channel);
                     if !self.version_logged.swap(true, Ordering::Relaxed) {
                         tracing::warn!(address = %self.address, peer, %error, "refused a client");
@@ -152,7 +152,7 @@ impl Listener {
     }
 
     /// Checks the client that sent a request.
-    fn admit(&self, channel: Channel, side: Side) -> Option<Incoming> {
+    fn admit(&self, channel: Channel, side: Introduction) -> Option<Incoming> {
         if !side.is_valid() {
             return None;
         }
@@ -247,7 +247,7 @@ pub struct Incoming {
     channel: Channel,
     address: SocketAddr,
     /// The path to the peer's host, if that is another one.
-    path: Option<Path>,
+    path: Option<NetworkPath>,
     peer: Peer,
 }
 
@@ -294,13 +294,13 @@ impl Incoming {
         let side = self.device.side(qps, private_data, mtu)?;
         if qps.len() != self.peer.qps.len() {
             let words = "the listener has a different number of queue pairs".to_owned();
-            let _ = self.channel.send(&Packet::Rejected(words));
+            let _ = self.channel.send(&ConnectMessage::Rejected(words));
             return Err(DeviceError::Handshake(
                 "the peer has a different number of queue pairs",
             ));
         }
         connect_all(qps, &self.peer, self.path)?;
-        self.channel.send(&Packet::Accepted(side))?;
+        self.channel.send(&ConnectMessage::Accepted(side))?;
         Ok(Accepting {
             device: self.device,
             channel: self.channel,
@@ -321,7 +321,7 @@ impl Incoming {
     /// Refuses the connection, and sends the reason to the peer.
     pub fn reject(self, reason: &str) {
         let reason: String = reason.chars().take(512).collect();
-        let _ = self.channel.send(&Packet::Rejected(reason));
+        let _ = self.channel.send(&ConnectMessage::Rejected(reason));
     }
 }
 
@@ -363,7 +363,7 @@ impl Accepting {
     /// The peer exited, or the time limit expired; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match self.channel.try_receive()? {
-            Some(Packet::Ready) => {
+            Some(ConnectMessage::Ready) => {
                 if let Some(stream) = self.channel.stream() {
                     let qps: Vec<&Qp> = self.qps.iter().collect();
                     self.device.watch(stream, &qps)?;

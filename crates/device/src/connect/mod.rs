@@ -31,9 +31,9 @@ use rkey_roce::packet::Mtu;
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::{Qp, QpAddress};
-use packet::{Packet, Side, printable};
+use packet::{ConnectMessage, Introduction, printable};
 use socket::{Reached, dial};
-use stream::{Path, Stream};
+use stream::{NetworkPath, Stream};
 
 /// The maximum private data of one side, in bytes.
 pub const PRIVATE_DATA_MAX: usize = 4096;
@@ -138,7 +138,8 @@ impl Device {
     ) -> Result<Peer, DeviceError> {
         self.check()?;
         let path = self.route(address, None)?;
-        let request = Packet::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
+        let request =
+            ConnectMessage::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
         let dial = |again| dial(self.scope(), path, address, &deadline, again);
         let (there, packet) = ask(dial, &request, deadline, answer)?;
         self.finish(qps, &there, packet, admit)
@@ -149,12 +150,12 @@ impl Device {
         &self,
         qps: &[&Qp],
         there: &Reached,
-        packet: Packet,
+        packet: ConnectMessage,
         admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
         let side = match packet {
-            Packet::Accepted(side) => side,
-            Packet::Rejected(reason) => {
+            ConnectMessage::Accepted(side) => side,
+            ConnectMessage::Rejected(reason) => {
                 return Err(DeviceError::Refused {
                     reason: printable(&reason),
                 });
@@ -186,7 +187,7 @@ impl Device {
         };
         admit(&peer)?;
         connect_all(qps, &peer, path)?;
-        there.channel.send(&Packet::Ready)?;
+        there.channel.send(&ConnectMessage::Ready)?;
         if let Some(stream) = there.channel.stream() {
             self.watch(stream, qps)?;
         }
@@ -209,10 +210,10 @@ impl Device {
         qps: &[&Qp],
         private_data: &[u8],
         mtu: Option<Mtu>,
-    ) -> Result<Side, DeviceError> {
+    ) -> Result<Introduction, DeviceError> {
         check_len("private data", private_data.len(), PRIVATE_DATA_MAX)?;
         check_len("the list of queue pairs", qps.len(), QPS_MAX)?;
-        Ok(Side {
+        Ok(Introduction {
             node: self.node(),
             qps: qps.iter().map(|qp| qp.address()).collect(),
             private_data: private_data.to_vec(),
@@ -222,15 +223,15 @@ impl Device {
 }
 
 /// The path with the path MTU that both sides allow.
-fn agreed(path: Path, theirs: u8) -> Result<Path, DeviceError> {
+fn agreed(path: NetworkPath, theirs: u8) -> Result<NetworkPath, DeviceError> {
     let theirs = Mtu::from_code(theirs)
         .ok_or(DeviceError::Handshake("the peer sent an invalid path MTU"))?;
     let mtu = path.mtu.min(theirs);
-    Ok(Path { mtu, ..path })
+    Ok(NetworkPath { mtu, ..path })
 }
 
 /// Connects our queue pairs to those of the peer: over a path to its host, or on this host.
-fn connect_all(qps: &[&Qp], peer: &Peer, path: Option<Path>) -> Result<(), DeviceError> {
+fn connect_all(qps: &[&Qp], peer: &Peer, path: Option<NetworkPath>) -> Result<(), DeviceError> {
     for (ours, theirs) in qps.iter().zip(&peer.qps) {
         match path {
             Some(path) => ours.connect_to_host(*theirs, path.peer, path.mtu)?,
@@ -247,10 +248,10 @@ fn connect_all(qps: &[&Qp], peer: &Peer, path: Option<Path>) -> Result<(), Devic
 /// client if it gets no processor. The socket shows whether the listener has read our request; if not, we dial again.
 fn ask(
     dial: impl Fn(bool) -> Result<Reached, DeviceError>,
-    request: &Packet,
+    request: &ConnectMessage,
     deadline: Deadline,
     answer: Option<Duration>,
-) -> Result<(Reached, Packet), DeviceError> {
+) -> Result<(Reached, ConnectMessage), DeviceError> {
     let mut until = None;
     for attempt in 0..=REDIALS {
         let again = attempt > 0;
@@ -337,7 +338,7 @@ mod tests {
             DropsRead => request(),
             Answers => {
                 request();
-                channel.send(&Packet::Ready).unwrap();
+                channel.send(&ConnectMessage::Ready).unwrap();
             }
         }
     }
@@ -349,7 +350,7 @@ mod tests {
 
     /// Dials listeners with these behaviours, one after the other, and the last one repeatedly. Returns the number of attempts and
     /// the answer.
-    fn ask_them(listeners: &[Behaviour]) -> (usize, Result<Packet, DeviceError>) {
+    fn ask_them(listeners: &[Behaviour]) -> (usize, Result<ConnectMessage, DeviceError>) {
         let dials = Cell::new(0);
         let answer = std::thread::scope(|scope| {
             let dial = |again| {
@@ -371,7 +372,12 @@ mod tests {
                 })
             };
             let deadline = Deadline::after("the connection", Duration::from_secs(60));
-            ask(dial, &Packet::Rejected("a request".into()), deadline, None)
+            ask(
+                dial,
+                &ConnectMessage::Rejected("a request".into()),
+                deadline,
+                None,
+            )
         });
         (dials.get(), answer.map(|(_, packet)| packet))
     }
@@ -379,7 +385,7 @@ mod tests {
     #[test]
     fn a_listener_that_closes_before_reading_is_redialled() {
         let (dials, answer) = ask_them(&[DropsAtOnce, DropsUnread, DropsAtOnce, Answers]);
-        assert_eq!((dials, answer.unwrap()), (4, Packet::Ready));
+        assert_eq!((dials, answer.unwrap()), (4, ConnectMessage::Ready));
         let (dials, answer) = ask_them(&[DropsUnread]);
         assert_eq!(dials, REDIALS as usize + 1);
         let why = answer.unwrap_err().to_string();

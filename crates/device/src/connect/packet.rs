@@ -19,7 +19,7 @@ pub(super) const PACKET_MAX: usize = 8192;
 
 /// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Side {
+pub(super) struct Introduction {
     pub(super) node: NodeId,
     pub(super) qps: Vec<QpAddress>,
     pub(super) private_data: Vec<u8>,
@@ -27,7 +27,7 @@ pub(super) struct Side {
     pub(super) mtu: u8,
 }
 
-impl Side {
+impl Introduction {
     /// Whether the numbers and lengths are possible.
     pub(super) fn is_valid(&self) -> bool {
         let fits = |qp: &QpAddress| qp.qpn >> 24 == 0 && qp.msn >> 24 == 0;
@@ -38,17 +38,17 @@ impl Side {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Packet {
-    Request(Side),
-    Accepted(Side),
+pub(super) enum ConnectMessage {
+    Request(Introduction),
+    Accepted(Introduction),
     Rejected(String),
     Ready,
 }
 
 /// The result of reading a socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
-    Packet(Packet),
+pub(super) enum PacketRead {
+    Packet(ConnectMessage),
     Nothing,
     /// The peer has closed its socket.
     Closed,
@@ -57,7 +57,7 @@ pub(super) enum Received {
 }
 
 /// A packet that has arrived.
-pub(super) fn parse(bytes: &[u8]) -> Result<Packet, DeviceError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<ConnectMessage, DeviceError> {
     decode(bytes).ok_or_else(|| match other_version(bytes) {
         Some(there) => DeviceError::Version {
             protocol: "connection protocol",
@@ -68,7 +68,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Packet, DeviceError> {
     })
 }
 
-pub(super) fn encode(packet: &Packet) -> Vec<u8> {
+pub(super) fn encode(packet: &ConnectMessage) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     // Writing plain data into a Vec cannot fail.
     if let Ok(body) = postcard::to_stdvec(packet) {
@@ -77,7 +77,7 @@ pub(super) fn encode(packet: &Packet) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
+pub(super) fn decode(bytes: &[u8]) -> Option<ConnectMessage> {
     let (packet, rest) = postcard::take_from_bytes(bytes.strip_prefix(MAGIC)?).ok()?;
     rest.is_empty().then_some(packet)
 }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn packets_round_trip() {
-        let side = Side {
+        let side = Introduction {
             node: NodeId {
                 pid: 7,
                 nonce: u64::MAX,
@@ -131,10 +131,10 @@ mod tests {
             mtu: 5,
         };
         for packet in [
-            Packet::Request(side.clone()),
-            Packet::Accepted(side),
-            Packet::Rejected("no".into()),
-            Packet::Ready,
+            ConnectMessage::Request(side.clone()),
+            ConnectMessage::Accepted(side),
+            ConnectMessage::Rejected("no".into()),
+            ConnectMessage::Ready,
         ] {
             let bytes = encode(&packet);
             assert!(bytes.len() <= PACKET_MAX);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn sides_with_impossible_numbers_or_lengths_are_invalid() {
-        let side = |qpn, msn, qps, data| Side {
+        let side = |qpn, msn, qps, data| Introduction {
             node: NodeId::default(),
             qps: vec![QpAddress { qpn, msn }; qps],
             private_data: vec![0; data],
@@ -165,7 +165,7 @@ mod tests {
     fn a_packet_of_another_version_is_distinguished_from_garbage() {
         assert_eq!(other_version(b"rkeyCON1whatever"), Some(1));
         for none in [
-            &encode(&Packet::Ready)[..],
+            &encode(&ConnectMessage::Ready)[..],
             b"rkeyCONx",
             b"rkeyCON",
             b"GET /",
@@ -178,7 +178,7 @@ mod tests {
     fn malformed_bytes_are_not_a_packet() {
         assert_eq!(decode(b""), None);
         assert_eq!(decode(b"GET / HTTP/1.1"), None);
-        let mut bytes = encode(&Packet::Ready);
+        let mut bytes = encode(&ConnectMessage::Ready);
         bytes.push(0);
         assert_eq!(decode(&bytes), None);
         // A length past the end of the packet.

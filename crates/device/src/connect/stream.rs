@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::frames::{BadLength, Frames};
-use super::packet::{PEER_CLOSED, Received, parse};
+use super::packet::{PEER_CLOSED, PacketRead, parse};
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_until_ready;
 use crate::wire::WirePath;
@@ -28,13 +28,13 @@ const PROBES: (u32, Duration) = (4, Duration::from_secs(3));
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Arc<OwnedFd>,
-    path: Path,
+    path: NetworkPath,
     received: Mutex<Frames>,
 }
 
 /// The path between the hosts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
+pub(super) struct NetworkPath {
     pub(super) peer: WirePeer,
     /// The largest path MTU that our side allows.
     pub(super) mtu: Mtu,
@@ -42,7 +42,7 @@ pub(super) struct Path {
 
 impl Stream {
     /// Wraps a connected socket.
-    pub(super) fn new(socket: OwnedFd, path: Path) -> Result<Self, DeviceError> {
+    pub(super) fn new(socket: OwnedFd, path: NetworkPath) -> Result<Self, DeviceError> {
         watch_host(&socket).map_err(DeviceError::io("configuring a TCP connection"))?;
         Ok(Self {
             socket: Arc::new(socket),
@@ -55,7 +55,7 @@ impl Stream {
         &self.socket
     }
 
-    pub(super) fn path(&self) -> Path {
+    pub(super) fn path(&self) -> NetworkPath {
         self.path
     }
 
@@ -86,21 +86,21 @@ impl Stream {
         }
     }
 
-    pub(super) fn read(&self) -> Result<Received, DeviceError> {
+    pub(super) fn read(&self) -> Result<PacketRead, DeviceError> {
         let mut frames = self.received.lock();
         loop {
             let next = frames.next().map_err(|BadLength| {
                 DeviceError::Handshake("the peer does not use rkey's connection protocol")
             })?;
             if let Some(packet) = next {
-                return parse(&packet).map(Received::Packet);
+                return parse(&packet).map(PacketRead::Packet);
             }
             let mut buffer = [0u8; 2048];
             match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Ok(Received::Closed),
+                Ok((_, 0)) => return Ok(PacketRead::Closed),
                 Ok((_, len)) => frames.add(buffer.get(..len).unwrap_or_default()),
-                Err(Errno::CONNRESET) => return Ok(Received::Reset),
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+                Err(Errno::CONNRESET) => return Ok(PacketRead::Reset),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(PacketRead::Nothing),
                 Err(error) => return Err(DeviceError::io("receiving from the peer")(error)),
             }
         }
@@ -123,7 +123,7 @@ fn watch_host(socket: &OwnedFd) -> rustix::io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Dialling {
     socket: OwnedFd,
-    path: Path,
+    path: NetworkPath,
 }
 
 /// How far a TCP connection has come.
@@ -155,7 +155,7 @@ impl Dialling {
             remote: to.ip(),
         };
         let mtu = path.mtu;
-        let path = Path { peer, mtu };
+        let path = NetworkPath { peer, mtu };
         Ok(Some(Self { socket, path }))
     }
 

@@ -36,10 +36,10 @@ pub(super) type Describe = dyn Fn() -> CacheView + Send;
 
 /// The registered descriptions of caches.
 #[derive(Default)]
-pub(crate) struct Caches(Mutex<Known>);
+pub(crate) struct Caches(Mutex<KnownCaches>);
 
 #[derive(Default)]
-struct Known {
+struct KnownCaches {
     next: u64,
     by_number: BTreeMap<u64, Box<Describe>>,
 }

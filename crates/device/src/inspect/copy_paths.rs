@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// One mechanism: whether it works, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
+pub struct CopyPath {
     /// The name of the mechanism.
     pub name: String,
     /// Whether the mechanism works here.
@@ -20,7 +20,7 @@ pub struct Path {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyPaths {
     /// The mechanisms, most important first.
-    pub paths: Vec<Path>,
+    pub paths: Vec<CopyPath>,
 }
 
 /// Tries the mechanisms for copying and waking. Starts no thread and no process.
@@ -33,7 +33,7 @@ pub fn copy_paths() -> CopyPaths {
 
 /// `process_vm_readv` and `process_vm_writev` on this process itself, which shows what a seccomp profile forbids. Yama and
 /// other users matter only between two processes; each link tests them again.
-fn remote_iovec() -> Path {
+fn remote_iovec() -> CopyPath {
     let mut from = [0u8; 16];
     let secret = [0x5au8; 16];
     let pid = std::process::id();
@@ -73,7 +73,7 @@ fn remote_iovec() -> Path {
         );
     }
     why.push_str(". Each link tries a copy in its own direction; if the copy is refused, payloads go through the ring.");
-    Path {
+    CopyPath {
         name: "direct copy between processes".to_owned(),
         works,
         why,
@@ -102,9 +102,9 @@ fn try_process_vm(
 }
 
 /// Sealed memfds, which hold the memory of every link.
-fn segments() -> Path {
+fn segments() -> CopyPath {
     let result = rkey_base::segment::OwnSegment::create("rkey-try", 1 << 16);
-    Path {
+    CopyPath {
         name: "shared segments".to_owned(),
         works: result.is_ok(),
         why: match result {
@@ -119,9 +119,9 @@ fn segments() -> Path {
 }
 
 /// membarrier, which saves a fence in every post.
-fn barrier() -> Path {
+fn barrier() -> CopyPath {
     let works = rkey_base::barrier::register();
-    Path {
+    CopyPath {
         name: "membarrier".to_owned(),
         works,
         why: if works {
@@ -134,9 +134,9 @@ fn barrier() -> Path {
 }
 
 /// pidfds, which report the end of a peer reliably.
-fn pidfd() -> Path {
+fn pidfd() -> CopyPath {
     let result = rkey_base::process::PidFd::open(std::process::id());
-    Path {
+    CopyPath {
         name: "process descriptors".to_owned(),
         works: result.is_ok(),
         why: match result {

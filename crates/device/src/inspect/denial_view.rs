@@ -43,7 +43,7 @@ pub struct MemoryView {
 
 /// The other side of a denied access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerView {
+pub struct DenialPeerView {
     /// The peer's PID, as the peer reports it.
     pub pid: u32,
     /// The peer's device.
@@ -82,7 +82,7 @@ pub struct DenialView {
     /// The process that owns the memory, as its device reports it.
     pub owner: u32,
     /// The other side; `None` if no peer was involved.
-    pub peer: Option<PeerView>,
+    pub peer: Option<DenialPeerView>,
     /// The queue pair here.
     pub queue_pair: u32,
     /// The API in whose terms the sentence and the advice are written; empty if an earlier version of rkey reports.
@@ -123,7 +123,7 @@ impl DenialView {
             granted: granted(denial),
             memory: memory(denial),
             owner,
-            peer: (!local).then(|| PeerView {
+            peer: (!local).then(|| DenialPeerView {
                 pid: report.peer.pid,
                 device: report.peer.to_string(),
                 queue_pair: report.peer_qpn,

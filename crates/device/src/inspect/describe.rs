@@ -125,10 +125,10 @@ pub(super) type Describe = dyn Fn(Instant) -> EndpointView + Send;
 
 /// The descriptions that are registered with a device.
 #[derive(Default)]
-pub(crate) struct Descriptions(Mutex<Known>);
+pub(crate) struct Descriptions(Mutex<Registered>);
 
 #[derive(Default)]
-struct Known {
+struct Registered {
     next: u64,
     by_number: BTreeMap<u64, Box<Describe>>,
     objects: BTreeMap<u64, Box<DescribeObjects>>,

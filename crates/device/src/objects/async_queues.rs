@@ -14,13 +14,13 @@ pub(crate) type AsyncQueue = EventQueue<AsyncEvent>;
 
 /// An object that events concern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum EventSource {
     Cq(CqId),
     Qp(QpId),
     Srq(SrqId),
 }
 
-impl Source {
+impl EventSource {
     /// The object of an event; `None` for an event that this version does not know.
     fn of(event: AsyncEvent) -> Option<Self> {
         Some(match event {
@@ -42,7 +42,7 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct AsyncQueues {
     first: Arc<AsyncQueue>,
-    others: Mutex<HashMap<Source, Arc<AsyncQueue>>>,
+    others: Mutex<HashMap<EventSource, Arc<AsyncQueue>>>,
 }
 
 impl AsyncQueues {
@@ -63,20 +63,21 @@ impl AsyncQueues {
     }
 
     /// Sends the events of a new object to the queue of its opening.
-    pub(crate) fn add(&self, source: Source, queue: &Arc<AsyncQueue>) {
+    pub(crate) fn add(&self, source: EventSource, queue: &Arc<AsyncQueue>) {
         if !Arc::ptr_eq(queue, &self.first) {
             self.others.lock().insert(source, Arc::clone(queue));
         }
     }
 
     /// Forgets a destroyed object.
-    pub(crate) fn remove(&self, source: Source) {
+    pub(crate) fn remove(&self, source: EventSource) {
         self.others.lock().remove(&source);
     }
 
     /// Adds an event to the queue of its object.
     pub(crate) fn push(&self, event: AsyncEvent) {
-        let other = Source::of(event).and_then(|source| self.others.lock().get(&source).cloned());
+        let other =
+            EventSource::of(event).and_then(|source| self.others.lock().get(&source).cloned());
         other.as_ref().unwrap_or(&self.first).push(event);
     }
 }
@@ -98,15 +99,15 @@ mod tests {
         let queues = AsyncQueues::new().unwrap();
         let second = new_queue().unwrap();
         let (own, other) = (SrqId::from((1, 1)), SrqId::from((2, 1)));
-        queues.add(Source::Srq(own), queues.first());
-        queues.add(Source::Srq(other), &second);
+        queues.add(EventSource::Srq(own), queues.first());
+        queues.add(EventSource::Srq(other), &second);
         for id in [own, other] {
             queues.push(AsyncEvent::SrqLimit(id));
         }
         assert_eq!(queues.first().try_next(), Some(AsyncEvent::SrqLimit(own)));
         assert_eq!(queues.first().try_next(), None);
         assert_eq!(second.try_next(), Some(AsyncEvent::SrqLimit(other)));
-        queues.remove(Source::Srq(other));
+        queues.remove(EventSource::Srq(other));
         queues.push(AsyncEvent::SrqLimit(other));
         assert_eq!(second.try_next(), None);
     }

@@ -39,14 +39,14 @@ impl Counter {
 
 /// The counters of a device.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct AccessCounters {
     by_number: Mutex<HashMap<u32, Counter>>,
     /// The counters of the endpoints of [`Device::count_endpoint`].
     by_endpoint: Mutex<HashMap<u32, Counter>>,
     listeners: RwLock<Vec<Weak<dyn CountListener>>>,
 }
 
-impl Counters {
+impl AccessCounters {
     /// Counts one access by a peer, and calls the listeners.
     pub(crate) fn count(&self, counter: u32, endpoint: u32, bytes: u32, write: bool) {
         let mut counters = self.by_number.lock();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn accesses_of_an_endpoint_are_counted_only_while_requested() {
-        let counters = Counters::default();
+        let counters = AccessCounters::default();
         counters.count(7, 1, 8, true);
         counters.count_endpoint(1);
         counters.count(7, 1, 16, false);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn count_listeners_are_called_until_they_are_dropped() {
-        let counters = Counters::default();
+        let counters = AccessCounters::default();
         let (one, two) = (
             Arc::new(Calls(AtomicU32::new(0))),
             Arc::new(Calls(AtomicU32::new(0))),

@@ -10,7 +10,7 @@ use rkey_engine::{Clock, Completion, CqId, CqShared, EngineError, Inbox, Stamped
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::inspect::denials;
-use crate::objects::async_queues::Source;
+use crate::objects::async_queues::EventSource;
 use crate::objects::channel::Channel;
 use crate::objects::cq_notify::CqNotify;
 use crate::progress::DeviceEngine;
@@ -72,7 +72,9 @@ impl Device {
             .map_err(|e| self.limit_of(e, "completion queues", "RKEY_MAX_CQS"))?;
         let events = channel.map(|c| Arc::clone(c.queue()));
         let notify = shared.cqs.add(entries.id(), events);
-        shared.events.add(Source::Cq(entries.id()), self.events());
+        shared
+            .events
+            .add(EventSource::Cq(entries.id()), self.events());
         let inner = CqInner {
             device: self.clone(),
             entries,
@@ -412,7 +414,7 @@ impl Drop for CqInner {
         }
         let id = self.entries.id();
         shared.cqs.remove(id);
-        shared.events.remove(Source::Cq(id));
+        shared.events.remove(EventSource::Cq(id));
         let channel = self.channel.as_ref().map(Channel::queue);
         for events in channel.into_iter().chain(self.notify.watcher.get()) {
             events.forget(|&event| event == id);

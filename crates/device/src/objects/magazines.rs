@@ -66,7 +66,7 @@ fn put_first(
     all.retain(|kept| kept.has_table());
     let found = all.iter().position(|kept| kept.is_of(table));
     let kept = match found {
-        Some(place) => all.remove(place),
+        Some(index) => all.remove(index),
         None => Rc::new(ThreadMagazine {
             magazine: ManuallyDrop::new(table.magazine()),
             fork,

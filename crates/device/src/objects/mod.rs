@@ -17,7 +17,7 @@ pub mod shared_memory;
 pub(crate) mod srq;
 pub mod window;
 
-pub(crate) use counters::Counters;
+pub(crate) use counters::AccessCounters;
 pub(crate) use cq_notify::CqTable;
 pub(crate) use membership::{Adverts, Membership};
 pub(crate) use qp_table::QpTable;

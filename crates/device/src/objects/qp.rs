@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::Membership;
-use crate::objects::async_queues::Source;
+use crate::objects::async_queues::EventSource;
 use crate::objects::cq::Cq;
-use crate::objects::qp_table::Entry;
+use crate::objects::qp_table::QpEntry;
 use crate::objects::srq::Srq;
 
 /// How long a datagram queue pair that is destroyed waits for links to the destinations of its datagrams.
@@ -106,7 +106,7 @@ impl Device {
             .command(|engine| engine.create_qp(&config, qpn))
         {
             Ok(id) => {
-                let entry = Entry {
+                let entry = QpEntry {
                     id,
                     fails_with_peer: options.fail_with_peer,
                     logs_denials: self.config().logs_own_denials,
@@ -115,7 +115,7 @@ impl Device {
                     reports_end: self.config().api != Api::Verbs,
                 };
                 shared.qps.insert(qpn, entry);
-                shared.events.add(Source::Qp(id), self.events());
+                shared.events.add(EventSource::Qp(id), self.events());
                 let (device, options) = (self.clone(), options.clone());
                 Ok(Qp(Arc::new(QpInner {
                     device,
@@ -416,7 +416,7 @@ impl Drop for QpInner {
         }
         self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
-        shared.events.remove(Source::Qp(self.id));
+        shared.events.remove(EventSource::Qp(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
             tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }

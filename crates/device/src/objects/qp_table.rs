@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 use rkey_engine::QpId;
 
 #[derive(Debug, Default)]
-pub(crate) struct QpTable(Mutex<BTreeMap<u32, Entry>>);
+pub(crate) struct QpTable(Mutex<BTreeMap<u32, QpEntry>>);
 
 /// A queue pair, and what its front end wants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct QpEntry {
     pub(crate) id: QpId,
     /// Whether the queue pair enters the error state when its peer ends.
     pub(crate) fails_with_peer: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Entry {
 }
 
 impl QpTable {
-    pub(crate) fn insert(&self, qpn: u32, entry: Entry) {
+    pub(crate) fn insert(&self, qpn: u32, entry: QpEntry) {
         self.0.lock().insert(qpn, entry);
     }
 
@@ -64,7 +64,7 @@ mod tests {
     fn a_reused_number_refers_to_the_new_queue_pair() {
         let table = QpTable::default();
         let (old, new) = (QpId::from((1, 1)), QpId::from((1, 2)));
-        let entry = |id, on| Entry {
+        let entry = |id, on| QpEntry {
             id,
             fails_with_peer: on,
             logs_denials: on,

@@ -7,7 +7,7 @@ use rkey_engine::{RecvRequest, SrqId, WqState, XrcdId};
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::objects::async_queues::Source;
+use crate::objects::async_queues::EventSource;
 use crate::objects::cq::Cq;
 
 /// A shared receive queue. Clones are the same queue; the last one destroys it.
@@ -102,7 +102,9 @@ impl Device {
     }
 
     fn new_srq(&self, id: SrqId, cq: Option<Cq>) -> Srq {
-        self.shared().events.add(Source::Srq(id), self.events());
+        self.shared()
+            .events
+            .add(EventSource::Srq(id), self.events());
         Srq(Arc::new(SrqInner {
             device: self.clone(),
             id,
@@ -197,7 +199,7 @@ impl Drop for SrqInner {
         if !shared.lifecycle().is_usable() {
             return;
         }
-        shared.events.remove(Source::Srq(self.id));
+        shared.events.remove(EventSource::Srq(self.id));
         if let Err(error) = shared.driver.command(|engine| engine.destroy_srq(self.id)) {
             tracing::debug!(srq = ?self.id, %error, "cannot destroy the shared receive queue");
         }

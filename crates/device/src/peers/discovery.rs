@@ -47,7 +47,7 @@ pub(crate) struct Discovery {
 /// The attempt to reach the owner of one block.
 struct Attempt {
     qps: Vec<WaitingQp>,
-    state: State,
+    state: AttemptState,
     pause: Duration,
     /// Whether the block is known to have an owner.
     exists: bool,
@@ -65,7 +65,7 @@ pub(crate) struct WaitingQp {
     pub(crate) since: Instant,
 }
 
-enum State {
+enum AttemptState {
     /// The time of the next attempt.
     Idle(Instant),
     /// The owner's socket is connected, and the owner must answer by this time.
@@ -87,7 +87,7 @@ impl Discovery {
         self.attempts
             .values()
             .map(|attempt| match attempt.state {
-                State::Idle(at) | State::Dialled(_, _, at) => at,
+                AttemptState::Idle(at) | AttemptState::Dialled(_, _, at) => at,
             })
             .min()
     }
@@ -128,7 +128,7 @@ impl Discovery {
             .attempts
             .iter()
             .filter(|(_, attempt)| match attempt.state {
-                State::Idle(at) | State::Dialled(_, _, at) => at <= now,
+                AttemptState::Idle(at) | AttemptState::Dialled(_, _, at) => at <= now,
             })
             .map(|(&block, _)| block)
             .collect();
@@ -150,7 +150,7 @@ impl Discovery {
         }
         let attempt = self.attempts.entry(block).or_insert_with(|| Attempt {
             qps: Vec::new(),
-            state: State::Idle(waiting.since),
+            state: AttemptState::Idle(waiting.since),
             pause: PAUSES.0,
             exists: false,
             process: None,
@@ -165,7 +165,7 @@ impl Discovery {
         let Some(attempt) = self.attempts.get_mut(&block) else {
             return false;
         };
-        if let State::Dialled(connector, ..) = &attempt.state {
+        if let AttemptState::Dialled(connector, ..) = &attempt.state {
             tracing::debug!(block, "a device did not answer in time");
             if let Some(fd) = connector.socket() {
                 shared.reactor.remove(fd);
@@ -191,7 +191,8 @@ impl Discovery {
                 attempt.exists = true;
                 attempt.process = connector.socket().and_then(unresponsive::listener);
                 if matches!(watched, Some(Ok(()))) {
-                    attempt.state = State::Dialled(Box::new(connector), token, now + ANSWER_TIME);
+                    attempt.state =
+                        AttemptState::Dialled(Box::new(connector), token, now + ANSWER_TIME);
                 } else {
                     attempt.later(now);
                 }
@@ -207,7 +208,9 @@ impl Discovery {
             self.attempts
                 .iter_mut()
                 .find_map(|(&block, attempt)| match &mut attempt.state {
-                    State::Dialled(connector, t, _) if *t == token => Some((block, connector)),
+                    AttemptState::Dialled(connector, t, _) if *t == token => {
+                        Some((block, connector))
+                    }
                     _ => None,
                 });
         let Some((block, connector)) = found else {
@@ -305,7 +308,7 @@ impl Discovery {
     /// Abandons all attempts.
     pub(crate) fn close(&mut self, shared: &Shared) {
         for (_, attempt) in self.attempts.drain() {
-            if let State::Dialled(connector, ..) = &attempt.state
+            if let AttemptState::Dialled(connector, ..) = &attempt.state
                 && let Some(fd) = connector.socket()
             {
                 shared.reactor.remove(fd);
@@ -344,7 +347,7 @@ impl Attempt {
     }
 
     fn later(&mut self, now: Instant) {
-        self.state = State::Idle(now + self.pause);
+        self.state = AttemptState::Idle(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSES.1);
     }
 }

@@ -32,12 +32,12 @@ pub(crate) struct Identities {
     /// This device.
     own: NodeId,
     explain: Explain,
-    known: Mutex<Known>,
+    known: Mutex<KnownDevices>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    owners: HashMap<NodeId, Owner>,
+struct KnownDevices {
+    owners: HashMap<NodeId, DeviceOwner>,
     /// The devices of each process, oldest first.
     of_process: HashMap<Process, VecDeque<NodeId>>,
     /// How many known devices trigger the next cleanup.
@@ -45,7 +45,7 @@ struct Known {
 }
 
 #[derive(Debug)]
-struct Owner {
+struct DeviceOwner {
     claim: Claim,
     seen: Instant,
     /// The name of the process's program when the device was first seen, to log the exit.
@@ -205,7 +205,7 @@ impl Identities {
             return false;
         }
         let program = claim.process.pid.and_then(process::program);
-        let owner = Owner {
+        let owner = DeviceOwner {
             claim,
             seen: now,
             program,
@@ -217,7 +217,7 @@ impl Identities {
     }
 }
 
-impl Known {
+impl KnownDevices {
     fn forget(&mut self, node: NodeId, process: Process) {
         self.owners.remove(&node);
         if let Some(nodes) = self.of_process.get_mut(&process) {

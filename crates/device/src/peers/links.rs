@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rkey_engine::LinkId;
-use rkey_link::peer::{Credentials, Event, Line, PeerProcess, RemotePeer};
+use rkey_link::peer::{ControlLine, Credentials, Event, PeerProcess, RemotePeer};
 use rkey_link::{AnyLink, DownReason, Link, LinkRole, NodeId};
 
 use crate::peers::link_limits::LinkFiles;
@@ -40,7 +40,7 @@ pub(crate) struct Links {
 
 /// A link that is attached to the engine.
 struct Watched {
-    line: Arc<Line>,
+    line: Arc<ControlLine>,
     /// The process at the other end. We notice its end even if one of its children keeps the socket.
     process: Arc<PeerProcess>,
     who: Credentials,

@@ -24,13 +24,13 @@ pub(crate) struct QpNumbers {
 
 #[derive(Debug, Default)]
 struct Inner {
-    blocks: Vec<Block>,
+    blocks: Vec<NumberBlock>,
     /// Where to start searching for a free number: after the last allocated one.
     next: usize,
 }
 
 #[derive(Debug)]
-struct Block {
+struct NumberBlock {
     number: u16,
     socket: Listener,
     used: [bool; BLOCK_SIZE as usize],
@@ -144,7 +144,7 @@ impl QpNumbers {
 }
 
 /// Claims a random free block.
-fn claim(scope: Scope) -> Result<Block, DeviceError> {
+fn claim(scope: Scope) -> Result<NumberBlock, DeviceError> {
     for _ in 0..ATTEMPTS {
         let random = getrandom::u32().map_err(|e| {
             DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
@@ -154,7 +154,7 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
         let number = (random % (BLOCKS - 2) + 1) as u16;
         match Listener::bind(names::block_name(scope, number).as_bytes()) {
             Ok(socket) => {
-                return Ok(Block {
+                return Ok(NumberBlock {
                     number,
                     socket,
                     used: [false; BLOCK_SIZE as usize],

@@ -26,20 +26,20 @@ pub(crate) struct Streams(Arc<Mutex<Table>>);
 
 #[derive(Default)]
 struct Table {
-    streams: HashMap<Token, Stream>,
+    streams: HashMap<Token, WatchedStream>,
     by_qp: HashMap<QpId, Token>,
     /// Queue pairs whose connection has ended, and when to stop waiting for the peer's last acknowledgements.
     ending: Vec<(Instant, QpId, u32)>,
 }
 
-struct Stream {
+struct WatchedStream {
     socket: Arc<OwnedFd>,
     host: IpAddr,
     /// The ids and numbers of our queue pairs.
     qps: Vec<(QpId, u32)>,
 }
 
-impl Stream {
+impl WatchedStream {
     /// Ends the connection, even if a forked child has a copy of the socket.
     fn close(self, reactor: &Reactor) {
         reactor.remove(&self.socket);
@@ -78,7 +78,7 @@ impl Streams {
         let token = reactor.new_token();
         reactor.add(&socket, token)?;
         table.by_qp.extend(qps.iter().map(|(qp, _)| (*qp, token)));
-        let stream = Stream { socket, host, qps };
+        let stream = WatchedStream { socket, host, qps };
         table.streams.insert(token, stream);
         Ok(())
     }

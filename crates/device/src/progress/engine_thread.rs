@@ -27,7 +27,7 @@ const RECENT_POLL_NS: u64 = 200_000;
 pub(crate) struct EngineThread {
     shared: Arc<Shared>,
     peers: Peers,
-    /// [`EngineDriver::empty_polls`] when the thread last checked whether the program polls.
+    /// The number of empty polls when the thread last checked whether the program polls.
     last_polls: u32,
 }
 
@@ -155,7 +155,7 @@ impl EngineThread {
     /// polls made before the wait ended count.
     fn program_has_stopped(&mut self, woken: Woken) -> bool {
         let now = now_ns();
-        let polls = self.driver().empty_polls();
+        let polls = self.driver().polling.empty_polls();
         if woken.ticked {
             let moved = polls != std::mem::replace(&mut self.last_polls, polls);
             if moved {
@@ -166,7 +166,7 @@ impl EngineThread {
         if !woken.rung {
             return false;
         }
-        let is_polling = now.saturating_sub(self.driver().polled_at()) < RECENT_POLL_NS;
+        let is_polling = now.saturating_sub(self.driver().polling.polled_at()) < RECENT_POLL_NS;
         if is_polling {
             // The program may just have stopped, so check again soon.
             self.last_polls = polls;
@@ -177,7 +177,7 @@ impl EngineThread {
 
     /// Drives until there has been no work for a while, or the program polls.
     fn work(&mut self) {
-        let first_polls = self.driver().empty_polls();
+        let first_polls = self.driver().polling.empty_polls();
         let spin = u64::try_from(self.shared.config.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut now = self.driver().schedule.refresh_clock();
         let mut quiet_since = now;
@@ -194,7 +194,7 @@ impl EngineThread {
             if turn % TURNS_PER_CLOCK == 0 || due {
                 self.driver().send_left_packets();
                 now = self.driver().schedule.refresh_clock();
-                let polls = self.driver().empty_polls();
+                let polls = self.driver().polling.empty_polls();
                 if polls.wrapping_sub(first_polls) >= PROGRAM_POLLS {
                     self.last_polls = polls;
                     self.driver().give_way(None);

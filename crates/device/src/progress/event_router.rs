@@ -7,7 +7,7 @@ use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
 use super::EngineDriver;
 use crate::inspect::denials::Denials;
 use crate::objects::async_queues::AsyncQueues;
-use crate::objects::{Counters, CqTable, QpTable};
+use crate::objects::{AccessCounters, CqTable, QpTable};
 use crate::peers::names;
 use crate::peers::qp_numbers::QpNumbers;
 use crate::peers::unresponsive::UnresponsivePeer;
@@ -20,7 +20,7 @@ pub(crate) struct EventRouter {
     /// The program's queues of asynchronous events.
     pub(crate) events: Arc<AsyncQueues>,
     pub(crate) denials: Arc<Denials>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<AccessCounters>,
 }
 
 impl EventRouter {

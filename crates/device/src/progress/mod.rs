@@ -19,7 +19,12 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | `driver` | the engine, and the calls that all threads use to drive it |
+//! | `driver` | the engine, and the calls that all threads use to drive it: posts, commands, drives |
+//! | `polling` | a program's polls of an empty completion queue |
+//! | `handover` | falling asleep, and passing the engine between the program and the engine thread |
+//! | `packets` | taking, sending and receiving packets for other hosts |
+//! | `links` | the links in the poll set, the loopback, and links to cut |
+//! | `pending_work` | whether the engine has work that no ring shows |
 //! | `schedule` | who drives, the coarse clock, the deadline |
 //! | `event_router` | acts on the engine's events |
 //! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |
@@ -33,10 +38,15 @@ mod backoff;
 mod driver;
 pub(crate) mod engine_thread;
 mod event_router;
+mod handover;
 mod idle;
+mod links;
+mod packets;
 #[cfg(test)]
 pub(crate) mod panic_tests;
+mod pending_work;
 mod poll_set;
+mod polling;
 pub(crate) mod reactor;
 mod schedule;
 mod thread_requests;

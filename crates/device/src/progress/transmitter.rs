@@ -15,7 +15,7 @@ use rkey_roce::packet::{Headers, MAX_PAYLOAD};
 use rkey_roce::transport::PacketBuffer;
 
 use crate::wire::Wire;
-use crate::wire::outgoing::Outgoing;
+use crate::wire::outgoing::OutgoingPackets;
 
 /// How many times a thread sends what has been taken before it leaves the rest to the engine thread.
 const ROUNDS: u32 = 16;
@@ -25,18 +25,18 @@ pub(crate) struct Transmitter {
     wire: Arc<Wire>,
     taken: Mutex<Taken>,
     /// Held while packets are sent.
-    sending: Mutex<Outgoing>,
+    sending: Mutex<OutgoingPackets>,
 }
 
 struct Taken {
-    packets: Outgoing,
+    packets: OutgoingPackets,
     buffer: Box<PacketBuffer>,
 }
 
 impl Transmitter {
     pub(crate) fn new(wire: Arc<Wire>) -> Self {
         let taken = Taken {
-            packets: Outgoing::default(),
+            packets: OutgoingPackets::default(),
             buffer: Box::new([0; Headers::MAX + MAX_PAYLOAD + icrc::LEN]),
         };
         Self {
@@ -72,7 +72,7 @@ impl Transmitter {
 
     fn send_when<'a>(
         &'a self,
-        lock: impl Fn() -> Option<MutexGuard<'a, Outgoing>>,
+        lock: impl Fn() -> Option<MutexGuard<'a, OutgoingPackets>>,
         more: impl Fn(),
     ) -> bool {
         let mut rounds = 0;

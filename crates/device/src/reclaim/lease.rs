@@ -22,7 +22,7 @@ use rkey_link::direct::{LeaseBoard, LeaseId, LeaseOffer};
 use rkey_link::{Link, NodeId};
 
 use super::lease_messages::{LeaseRequest, Message, encode};
-use super::outbox::{Outbox, Packet};
+use super::outbox::{LeaseAnswer, Outbox};
 use crate::inspect::denials::Denials;
 use crate::objects::QpTable;
 use crate::progress::EngineDriver;
@@ -128,7 +128,7 @@ impl Leases {
         };
         let (message, fd) = self.decide(driver, (link, &board, node), request);
         let bytes = encode(&message);
-        self.outbox.send(link, line, Packet { bytes, fd });
+        self.outbox.send(link, line, LeaseAnswer { bytes, fd });
     }
 
     fn decide(

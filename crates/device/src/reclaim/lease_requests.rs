@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rkey_core::{Denial, RKey};
 use rkey_engine::LinkId;
 use rkey_link::direct::{DirectMap, LeaseClient, LeaseOffer};
-use rkey_link::peer::Line;
+use rkey_link::peer::ControlLine;
 use rkey_link::{Link, NodeId};
 
 use super::lease_messages::{LeaseRequest, Message, encode};
@@ -202,7 +202,7 @@ impl Qp {
 }
 
 /// Sends a request, waiting for room: a peer that is short of processor time leaves its socket full for a while.
-fn ask_by(line: &Line, ask: &[u8], deadline: Instant) -> Result<(), DeviceError> {
+fn ask_by(line: &ControlLine, ask: &[u8], deadline: Instant) -> Result<(), DeviceError> {
     loop {
         match line.send_control(ask, &[]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
@@ -214,7 +214,7 @@ fn ask_by(line: &Line, ask: &[u8], deadline: Instant) -> Result<(), DeviceError>
 }
 
 /// A link to the owner: its id, its control socket, and the client that maps granted leases.
-type OwnerLink = (LinkId, Arc<Line>, LeaseClient);
+type OwnerLink = (LinkId, Arc<ControlLine>, LeaseClient);
 
 /// The link on which this device sends requests to another one.
 fn requester_link(shared: &Shared, node: NodeId) -> Option<OwnerLink> {

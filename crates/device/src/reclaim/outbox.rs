@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rkey_engine::LinkId;
-use rkey_link::peer::Line;
+use rkey_link::peer::ControlLine;
 
 /// The maximum number of answers that wait for one link: each may hold a descriptor. A peer that requests more without
 /// reading its answers loses the rest.
@@ -26,7 +26,7 @@ pub(super) trait Outlet {
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()>;
 }
 
-impl Outlet for Line {
+impl Outlet for ControlLine {
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         self.send_control(bytes, fds)
     }
@@ -34,7 +34,7 @@ impl Outlet for Line {
 
 /// An answer and its descriptor.
 #[derive(Debug)]
-pub(super) struct Packet {
+pub(super) struct LeaseAnswer {
     pub(super) bytes: Vec<u8>,
     pub(super) fd: Option<OwnedFd>,
 }
@@ -43,12 +43,12 @@ pub(super) struct Packet {
 struct Unsent<L> {
     link: LinkId,
     line: Arc<L>,
-    packet: Packet,
+    packet: LeaseAnswer,
 }
 
 /// The answers that wait for room.
 #[derive(Debug)]
-pub(super) struct Outbox<L = Line>(Mutex<VecDeque<Unsent<L>>>);
+pub(super) struct Outbox<L = ControlLine>(Mutex<VecDeque<Unsent<L>>>);
 
 impl<L> Default for Outbox<L> {
     fn default() -> Self {
@@ -59,7 +59,7 @@ impl<L> Default for Outbox<L> {
 impl<L: Outlet> Outbox<L> {
     /// Sends an answer now, or queues it after earlier ones for the same link until there is room. Drops it if [`PER_LINK`]
     /// answers wait already.
-    pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: Packet) {
+    pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: LeaseAnswer) {
         let mut unsent = self.0.lock();
         let before = unsent.iter().filter(|other| other.link == link).count();
         if before >= PER_LINK {
@@ -98,7 +98,7 @@ impl<L: Outlet> Outbox<L> {
 }
 
 /// Sends a packet if there is room, and returns whether the packet is done with: sent, or not needed because the peer has ended.
-fn try_send(link: LinkId, line: &impl Outlet, packet: &Packet) -> bool {
+fn try_send(link: LinkId, line: &impl Outlet, packet: &LeaseAnswer) -> bool {
     let fds: Vec<_> = packet.fd.iter().map(AsFd::as_fd).collect();
     match line.send(&packet.bytes, &fds) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => false,
@@ -141,8 +141,8 @@ mod tests {
         }
     }
 
-    fn packet(byte: u8) -> Packet {
-        Packet {
+    fn packet(byte: u8) -> LeaseAnswer {
+        LeaseAnswer {
             bytes: vec![byte],
             fd: None,
         }

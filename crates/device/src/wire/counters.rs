@@ -48,7 +48,7 @@ impl Dropped {
 
 /// The counters of a process.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct WireCounters {
     received: AtomicU64,
     sent: AtomicU64,
     forwarded: AtomicU64,
@@ -68,7 +68,7 @@ pub struct Counts {
     pub dropped: Vec<(Dropped, u64)>,
 }
 
-impl Counters {
+impl WireCounters {
     pub(super) fn received(&self) {
         self.received.fetch_add(1, Ordering::Relaxed);
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn each_reason_to_drop_a_packet_has_its_own_count() {
-        let counters = Counters::default();
+        let counters = WireCounters::default();
         for (index, why) in Dropped::ALL.into_iter().enumerate() {
             counters.dropped(why, index as u64);
         }

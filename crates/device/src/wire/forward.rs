@@ -35,24 +35,24 @@ const SEND_BUFFER: usize = 4 << 20;
 #[derive(Debug, Default)]
 struct Sockets {
     /// The sockets named after our blocks.
-    blocks: Vec<Block>,
+    blocks: Vec<BlockSocket>,
     /// The links from other processes, least recently used first.
-    incoming: Vec<Incoming>,
+    incoming: Vec<IncomingLink>,
     /// The links to other processes, least recently used first.
-    outgoing: Vec<Outgoing>,
+    outgoing: Vec<OutgoingLink>,
     /// Whether accepting has failed, so that `blocks` are not watched.
     is_paused: bool,
 }
 
 #[derive(Debug)]
-struct Block {
+struct BlockSocket {
     number: u16,
     token: Token,
     socket: OwnedFd,
 }
 
 #[derive(Debug)]
-struct Incoming {
+struct IncomingLink {
     block: u16,
     token: Token,
     socket: OwnedFd,
@@ -60,7 +60,7 @@ struct Incoming {
 }
 
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingLink {
     block: u16,
     socket: OwnedFd,
     _files: LinkFiles,
@@ -98,7 +98,7 @@ impl Forwarding {
         socket::listen(&socket)?;
         let token = reactor.new_token();
         reactor.add(&socket, token).map_err(io::Error::other)?;
-        self.sockets.lock().blocks.push(Block {
+        self.sockets.lock().blocks.push(BlockSocket {
             number,
             token,
             socket,
@@ -163,13 +163,13 @@ impl Forwarding {
         }
         let index = sockets.incoming.iter().position(|it| it.token == token)?;
         let link = &sockets.incoming[index].socket;
-        match receive_before_end(|| receive_once(link, buffer), |it| *it == Received::End) {
-            Received::Message(length) => {
+        match receive_before_end(|| receive_once(link, buffer), |it| *it == ForwardRead::End) {
+            ForwardRead::Message(length) => {
                 sockets.incoming[index..].rotate_left(1);
                 Some(Ok(length))
             }
-            Received::Nothing => None,
-            Received::End => {
+            ForwardRead::Nothing => None,
+            ForwardRead::End => {
                 sockets.hang_up(reactor, index);
                 None
             }
@@ -215,7 +215,7 @@ impl Sockets {
             if reactor.add(&socket, token).is_err() {
                 continue;
             }
-            self.incoming.push(Incoming {
+            self.incoming.push(IncomingLink {
                 block,
                 token,
                 socket,
@@ -248,13 +248,13 @@ impl Sockets {
     fn send(&mut self, uid: u32, block: u16, bytes: &[u8]) -> Result<(), Dropped> {
         if let Some(index) = self.outgoing.iter().position(|it| it.block == block) {
             match send_once(&self.outgoing[index].socket, bytes) {
-                Sent::Yes => {
+                ForwardSent::Yes => {
                     self.outgoing[index..].rotate_left(1);
                     return Ok(());
                 }
-                Sent::Busy => return Err(Dropped::Busy),
+                ForwardSent::Busy => return Err(Dropped::Busy),
                 // The block may have another owner by now.
-                Sent::Gone => {
+                ForwardSent::Gone => {
                     self.outgoing.remove(index);
                 }
             }
@@ -273,7 +273,7 @@ impl Sockets {
         };
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
         let sent = send_once(&socket, bytes);
-        self.outgoing.push(Outgoing {
+        self.outgoing.push(OutgoingLink {
             block,
             socket,
             _files: LinkFiles::of_messages(),
@@ -282,44 +282,44 @@ impl Sockets {
             self.outgoing.remove(0);
         }
         match sent {
-            Sent::Yes => Ok(()),
-            Sent::Busy | Sent::Gone => Err(Dropped::Busy),
+            ForwardSent::Yes => Ok(()),
+            ForwardSent::Busy | ForwardSent::Gone => Err(Dropped::Busy),
         }
     }
 }
 
-enum Sent {
+enum ForwardSent {
     Yes,
     Busy,
     Gone,
 }
 
-fn send_once(socket: impl AsFd, bytes: &[u8]) -> Sent {
+fn send_once(socket: impl AsFd, bytes: &[u8]) -> ForwardSent {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     match rustix::net::send(socket, bytes, flags) {
-        Ok(_) => Sent::Yes,
+        Ok(_) => ForwardSent::Yes,
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::MSGSIZE) => {
-            Sent::Busy
+            ForwardSent::Busy
         }
-        Err(_) => Sent::Gone,
+        Err(_) => ForwardSent::Gone,
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Received {
+enum ForwardRead {
     /// A message of this many bytes.
     Message(usize),
     Nothing,
     End,
 }
 
-fn receive_once(socket: impl AsFd, buffer: &mut [u8]) -> Received {
+fn receive_once(socket: impl AsFd, buffer: &mut [u8]) -> ForwardRead {
     match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
         // No process sends a message without bytes.
-        Ok((_, 0)) => Received::End,
-        Ok((_, length)) => Received::Message(length),
-        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Received::Nothing,
-        Err(_) => Received::End,
+        Ok((_, 0)) => ForwardRead::End,
+        Ok((_, length)) => ForwardRead::Message(length),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => ForwardRead::Nothing,
+        Err(_) => ForwardRead::End,
     }
 }
 
@@ -449,7 +449,7 @@ mod tests {
             let sent = sender.send(&mut bundle(block));
             assert_eq!(sent, Err((Dropped::NoReceiver, 1)));
             let (link, _) = socket::accept(&listening).unwrap().unwrap();
-            assert!(receive_once(&link, &mut [0; 64]) == Received::End);
+            assert!(receive_once(&link, &mut [0; 64]) == ForwardRead::End);
         }
     }
 
@@ -464,7 +464,7 @@ mod tests {
         send_once(&link, &bundle(owner.block).bytes);
         assert_eq!(owner.next(), Err(Dropped::Forwarding));
         assert!(owner.is_idle(), "the link is closed");
-        assert!(matches!(send_once(&link, b"x"), Sent::Gone));
+        assert!(matches!(send_once(&link, b"x"), ForwardSent::Gone));
     }
 
     #[test]

@@ -68,15 +68,15 @@ use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
 use capture::Capture;
-use counters::Counters;
+use counters::WireCounters;
 pub use counters::{Counts, Dropped};
 use faults::{Datagram, Injector};
 pub use faults::{FaultCounts, FaultDescription};
 use forward::Forwarding;
-use outgoing::Outgoing;
-use socket::{Port, Sent};
+use outgoing::OutgoingPackets;
+use socket::{DatagramSent, Port};
 use stateless::StatelessReplies;
-use waiting::Waiting;
+use waiting::WaitingRequests;
 
 /// The wires of this process, by their settings.
 static WIRES: Mutex<Vec<(WireConfig, Weak<Wire>)>> = Mutex::new(Vec::new());
@@ -118,12 +118,12 @@ struct Core {
     tokens: Vec<Token>,
     refused: Vec<(IpAddr, String)>,
     capture: Option<Arc<Capture>>,
-    counters: Counters,
+    counters: WireCounters,
     faults: Option<Injector>,
     forwarding: Forwarding,
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
     stateless: Mutex<StatelessReplies>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingRequests>,
     /// Counts the messages sent from queue pair 1.
     messages: AtomicU32,
     reactor: Reactor,
@@ -238,7 +238,7 @@ impl Wire {
             tokens,
             refused,
             capture: setting.capture.as_deref().and_then(Capture::of_process),
-            counters: Counters::default(),
+            counters: WireCounters::default(),
             faults: Injector::new(setting.faults).map_err(io::Error::other)?,
             forwarding: Forwarding::new(),
             receivers: Mutex::default(),
@@ -354,7 +354,7 @@ impl Wire {
     }
 
     /// Sends packets and empties `outgoing`.
-    pub(crate) fn send(&self, outgoing: &mut Outgoing) {
+    pub(crate) fn send(&self, outgoing: &mut OutgoingPackets) {
         if let Some(injector) = &self.core.faults {
             return self.core.send_with_faults(injector, outgoing);
         }
@@ -390,7 +390,7 @@ impl Core {
         match &self.faults {
             Some(injector) if !self.is_forked() => self.inject(injector, datagram),
             _ => self.send_datagram(&datagram, |port, to, bytes, each| {
-                matches!(port.send(to, bytes, each), Sent::Yes)
+                matches!(port.send(to, bytes, each), DatagramSent::Yes)
             }),
         }
     }

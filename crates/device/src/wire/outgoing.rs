@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rkey_roce::icrc::{self, Flow};
 
 use super::capture::Capture;
-use super::socket::{Port, Sent};
+use super::socket::{DatagramSent, Port};
 
 /// How many bytes one system call may send: slightly fewer than the longest UDP datagram.
 const MAX_BYTES: usize = 65_000;
@@ -15,7 +15,7 @@ const FULL: usize = 512 << 10;
 
 /// Packets from this process to other hosts, in order, with room for their checksums.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingPackets {
     bytes: Vec<u8>,
     packets: Vec<OnePacket>,
 }
@@ -28,7 +28,7 @@ struct OnePacket {
     length: usize,
 }
 
-impl Outgoing {
+impl OutgoingPackets {
     /// Adds a packet.
     pub(crate) fn push(&mut self, local: IpAddr, remote: IpAddr, packet: &[u8]) {
         self.bytes.extend_from_slice(packet);
@@ -135,11 +135,11 @@ fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> 
 /// are sent again.
 pub(super) fn send_or_wait(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
     match port.send(to, datagrams, each) {
-        Sent::Busy => {
+        DatagramSent::Busy => {
             port.wait_for_room();
-            port.send(to, datagrams, each) == Sent::Yes
+            port.send(to, datagrams, each) == DatagramSent::Yes
         }
-        sent => sent == Sent::Yes,
+        sent => sent == DatagramSent::Yes,
     }
 }
 

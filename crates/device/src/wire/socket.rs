@@ -61,7 +61,7 @@ impl Buffers {
 
 /// The result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum DatagramSent {
     Yes,
     /// The send buffer is full.
     Busy,
@@ -175,10 +175,10 @@ impl Port {
 
     /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter. The identification fields of their IPv4
     /// headers are 0, 1, 2 and so on.
-    pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> Sent {
+    pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> DatagramSent {
         let socket = self.sending.lock();
         let Some(socket) = &socket.0 else {
-            return Sent::No;
+            return DatagramSent::No;
         };
         let transmit = Transmit {
             destination: to,
@@ -188,11 +188,11 @@ impl Port {
             src_ip: None,
         };
         match self.state.try_send(socket.into(), &transmit) {
-            Ok(()) => Sent::Yes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::Busy,
+            Ok(()) => DatagramSent::Yes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => DatagramSent::Busy,
             Err(error) => {
                 tracing::debug!(%to, %error, "cannot send a datagram");
-                Sent::No
+                DatagramSent::No
             }
         }
     }

@@ -86,7 +86,7 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
     let qp = u32::from(numbers.numbers()[0]) << 8;
     let receiver: Arc<dyn Receiver> = Arc::new(Panicking(numbers));
     wire.add_receiver(Arc::downgrade(&receiver));
-    let mut outgoing = Outgoing::default();
+    let mut outgoing = OutgoingPackets::default();
     outgoing.push(ip, ip, &packet(qp, 1, b"data"));
     wire.send(&mut outgoing);
     wait_until(|| wire.core.failure.get().is_some());
@@ -163,7 +163,7 @@ fn each_process_receives_the_packets_of_its_queue_pairs_over_ipv6() {
 fn three_processes_share(ip: IpAddr) {
     let processes = [(); 3].map(|()| process(ip));
     let sender = &processes[0].0;
-    let mut outgoing = Outgoing::default();
+    let mut outgoing = OutgoingPackets::default();
     // In bursts, so that packets travel together; the last packet of a burst is shorter.
     for psn in 0..48_u32 {
         let qp = processes[psn as usize / 16].1.qp();
@@ -241,7 +241,7 @@ fn a_child_does_not_touch_its_parents_wire() {
     let set = slot.as_ref().unwrap().core.reactor.descriptor();
     let done = succeeds_in_child(|| {
         let wire = slot.take().unwrap();
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutgoingPackets::default();
         outgoing.push(ip, ip, &packet(recorder.qp(), 1, b"of the child"));
         wire.send(&mut outgoing);
         wire.release_block(recorder.block());
@@ -252,7 +252,7 @@ fn a_child_does_not_touch_its_parents_wire() {
     });
     assert!(done && is_set(&set));
     let wire = slot.unwrap();
-    let mut outgoing = Outgoing::default();
+    let mut outgoing = OutgoingPackets::default();
     outgoing.push(ip, ip, &packet(recorder.qp(), 2, b"of the parent"));
     wire.send(&mut outgoing);
     wait_until(|| !recorder.packets.lock().is_empty());
@@ -338,7 +338,7 @@ fn faulty(faults: &str) -> (Wire, IpAddr) {
 /// Sends 48 packets of two lengths. Twice as many fit into the buffer of a socket, so that none is lost if the receiver has to wait
 /// for a processor.
 fn send_some(wire: &Wire, from: IpAddr, to: IpAddr, qp: u32) {
-    let mut outgoing = Outgoing::default();
+    let mut outgoing = OutgoingPackets::default();
     for psn in 0..48_u32 {
         let length = if psn % 16 == 15 { 5 } else { 1024 };
         outgoing.push(from, to, &packet(qp, psn, &vec![psn as u8; length]));

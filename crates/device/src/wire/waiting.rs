@@ -32,9 +32,9 @@ impl Request {
 
 /// The waiting requests, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(VecDeque<Request>);
+pub(super) struct WaitingRequests(VecDeque<Request>);
 
-impl Waiting {
+impl WaitingRequests {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_number_and_the_waiting_time_of_requests_are_limited() {
-        let (mut waiting, now) = (Waiting::default(), crate::time::now());
+        let (mut waiting, now) = (WaitingRequests::default(), crate::time::now());
         let here: IpAddr = [127, 0, 0, 1].into();
         let mut push = |at| waiting.push(at, (here, here), &[7; MAD]);
         for _ in 1..MAX {

@@ -12,7 +12,7 @@ pub(crate) use bulk::Bulk;
 /// A request fragment on the link that is not acknowledged. Tickets are consecutive, so a fragment's ticket determines
 /// its index in the list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub(crate) struct FragmentRecord {
     pub(crate) qp: u32,
     pub(crate) life: u32,
     /// Twice the sequence number of its work request, plus one if it is the last fragment.
@@ -21,7 +21,7 @@ pub(crate) struct Record {
 
 /// The fragments on the link that are not acknowledged, by ticket: a ring that grows.
 pub(crate) struct Records {
-    ring: Box<[Record]>,
+    ring: Box<[FragmentRecord]>,
     /// The oldest ticket that is not acknowledged.
     pub(crate) acked: Ticket,
     /// The next ticket.
@@ -31,7 +31,7 @@ pub(crate) struct Records {
 impl Records {
     fn new() -> Self {
         Self {
-            ring: vec![Record::NONE; 256].into(),
+            ring: vec![FragmentRecord::NONE; 256].into(),
             acked: 0,
             sent: 0,
         }
@@ -42,43 +42,43 @@ impl Records {
     }
 
     #[inline]
-    fn place(&self, ticket: Ticket) -> usize {
+    fn index_of(&self, ticket: Ticket) -> usize {
         (ticket & (self.ring.len() as u64 - 1)) as usize
     }
 
     // Called, it would load the record with one wide load just after several narrow stores, which stalls.
     #[inline(always)]
-    pub(crate) fn push(&mut self, record: Record) {
+    pub(crate) fn push(&mut self, record: FragmentRecord) {
         if self.sent - self.acked == self.ring.len() as u64 {
             self.grow();
         }
-        let place = self.place(self.sent);
-        self.ring[place] = record;
+        let index = self.index_of(self.sent);
+        self.ring[index] = record;
         self.sent += 1;
     }
 
     #[cold]
     fn grow(&mut self) {
-        let mut ring = vec![Record::NONE; self.ring.len() * 2].into_boxed_slice();
+        let mut ring = vec![FragmentRecord::NONE; self.ring.len() * 2].into_boxed_slice();
         for ticket in self.acked..self.sent {
-            ring[(ticket & (ring.len() as u64 - 1)) as usize] = self.ring[self.place(ticket)];
+            ring[(ticket & (ring.len() as u64 - 1)) as usize] = self.ring[self.index_of(ticket)];
         }
         self.ring = ring;
     }
 
     /// Takes the oldest record if its ticket is below `ticket`.
     #[inline]
-    pub(crate) fn pop_before(&mut self, ticket: Ticket) -> Option<Record> {
+    pub(crate) fn pop_before(&mut self, ticket: Ticket) -> Option<FragmentRecord> {
         if self.acked >= ticket.min(self.sent) {
             return None;
         }
-        let record = self.ring[self.place(self.acked)];
+        let record = self.ring[self.index_of(self.acked)];
         self.acked += 1;
         Some(record)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
-        (self.acked..self.sent).map(|ticket| &self.ring[self.place(ticket)])
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FragmentRecord> {
+        (self.acked..self.sent).map(|ticket| &self.ring[self.index_of(ticket)])
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct LinkState<L> {
     pub(crate) meta: Meta,
 }
 
-impl Record {
+impl FragmentRecord {
     /// The sequence number of the work request that it belongs to.
     pub(crate) const fn seq(&self) -> u64 {
         self.seq_last >> 1
@@ -188,7 +188,7 @@ mod tests {
         let mut records = Records::new();
         let mut next = 0;
         for seq in 0..2000u64 {
-            records.push(Record {
+            records.push(FragmentRecord {
                 qp: 1,
                 life: 2,
                 seq_last: seq,

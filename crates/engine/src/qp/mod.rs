@@ -1,5 +1,6 @@
 //! Queue pairs: their configuration, and the attributes that can change.
 
+mod create;
 mod modify;
 pub(crate) mod pair;
 pub mod state;

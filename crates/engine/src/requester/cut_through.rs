@@ -122,13 +122,13 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
     };
     let domain = qp.config.domain;
     // The path through the send queue finds a full link or unreadable memory again, and handles it.
-    let sent = link_state.link.send_request(&header, |mut place| {
+    let sent = link_state.link.send_request(&header, |mut into| {
         if let Some(bytes) = request.inline {
-            place.put(0, bytes);
+            into.put(0, bytes);
             return Ok(());
         }
-        let (place, _) = put_prefix(request.prefix, 0, place);
-        let gathered = x.checked.gather(domain, request.sges, 0, place, usage);
+        let (into, _) = put_prefix(request.prefix, 0, into);
+        let gathered = x.checked.gather(domain, request.sges, 0, into, usage);
         gathered.map_err(|_| Fault::at(0))
     });
     if sent.is_err() {

@@ -141,8 +141,8 @@ pub(crate) fn send_datagram<L: Link, M: Memory>(
     } else {
         None
     };
-    link_state.link.send_request(&header, |place| {
-        let (mut front, mut rest) = place.split(grh.len());
+    link_state.link.send_request(&header, |into| {
+        let (mut front, mut rest) = into.split(grh.len());
         front.put(0, grh);
         if let Some(bytes) = taken {
             rest.put(0, bytes);
@@ -168,10 +168,10 @@ fn take_payloads<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
         }
         let mut bytes = vec![0; wqe.total as usize].into_boxed_slice();
         let domain = qp.config.domain;
-        let place = OwnBytes::from_slice(&mut bytes);
+        let into = OwnBytes::from_slice(&mut bytes);
         let taken = x
             .checked
-            .gather(domain, qp.sq.sges(seq), 0, place, LocalUse::Send);
+            .gather(domain, qp.sq.sges(seq), 0, into, LocalUse::Send);
         // Unreadable memory is reported only when the datagram is sent.
         if taken.is_ok() {
             qp.sq.keep(seq, bytes);

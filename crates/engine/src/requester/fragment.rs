@@ -9,7 +9,7 @@ use super::remote_iovec::{may_use_remote_iovec, send_remote_iovec, try_remote_io
 use super::{SHORT_MAX, fail};
 use crate::checked_memory::{AccessError, CheckedMemory};
 use crate::context::Context;
-use crate::link_state::{LinkState, Record};
+use crate::link_state::{FragmentRecord, LinkState};
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::send_queue::{Detail, WqeFlags};
 use crate::{CompletionOp, QpType, Status};
@@ -76,9 +76,9 @@ fn send_short<L: Link, M: Memory>(
     }
     let inline = wqe.flags.contains(WqeFlags::INLINE);
     let domain = qp.config.domain;
-    let sent = link_state.link.send_request(&header, |place| {
+    let sent = link_state.link.send_request(&header, |into| {
         if inline {
-            put(place, queue.inline(seq));
+            put(into, queue.inline(seq));
             return Ok(());
         }
         let want = if write {
@@ -86,8 +86,8 @@ fn send_short<L: Link, M: Memory>(
         } else {
             LocalUse::Send
         };
-        let (place, skip) = put_prefix(queue.prefix(seq), 0, place);
-        let gathered = x.checked.gather(domain, queue.sges(seq), skip, place, want);
+        let (into, skip) = put_prefix(queue.prefix(seq), 0, into);
+        let gathered = x.checked.gather(domain, queue.sges(seq), skip, into, want);
         gathered.map_err(|found| keep(&mut trouble, found))
     });
     match sent {
@@ -196,23 +196,23 @@ fn send_message_fragment<L: Link, M: Memory>(
     if queue.wqe(seq).op == CompletionOp::AtomicWrite
         && let Detail::Atomic([value, _]) = *queue.detail(seq)
     {
-        return link_state.link.send_request(header, |mut place| {
-            place.put(0, &value.to_ne_bytes());
+        return link_state.link.send_request(header, |mut into| {
+            into.put(0, &value.to_ne_bytes());
             Ok(())
         });
     }
     if inline {
-        return link_state.link.send_request(header, |mut place| {
+        return link_state.link.send_request(header, |mut into| {
             let from = offset as usize;
-            place.put(0, &queue.inline(seq)[from..from + place.len()]);
+            into.put(0, &queue.inline(seq)[from..from + into.len()]);
             Ok(())
         });
     }
     let domain = qp.config.domain;
-    link_state.link.send_request(header, |place| {
-        let (place, skip) = put_prefix(queue.prefix(seq), offset, place);
+    link_state.link.send_request(header, |into| {
+        let (into, skip) = put_prefix(queue.prefix(seq), offset, into);
         checked
-            .gather(domain, queue.sges(seq), skip, place, want)
+            .gather(domain, queue.sges(seq), skip, into, want)
             .map_err(|found| keep(trouble, found))
     })
 }
@@ -261,7 +261,7 @@ fn send_read_or_atomic<L: Link, M: Memory>(
 /// Records a fragment that the link accepted.
 #[inline(always)]
 pub(crate) fn record<L: Link>(link_state: &mut LinkState<L>, qp: &mut Qp, seq: u64, last: bool) {
-    link_state.meta.outstanding.push(Record {
+    link_state.meta.outstanding.push(FragmentRecord {
         qp: qp.id.index,
         life: qp.life,
         seq_last: seq << 1 | u64::from(last),
@@ -345,10 +345,10 @@ pub(super) fn header_of(qp: &Qp, seq: u64) -> Header {
 
 /// Copies inline data to the slot; usually 8 bytes.
 #[inline]
-fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
+fn put(mut into: OwnBytes<'_>, bytes: &[u8]) {
     match <[u8; 8]>::try_from(bytes) {
-        Ok(eight) => place.put_u64(0, u64::from_le_bytes(eight)),
-        Err(_) => place.put(0, bytes),
+        Ok(eight) => into.put_u64(0, u64::from_le_bytes(eight)),
+        Err(_) => into.put(0, bytes),
     }
 }
 
@@ -358,15 +358,15 @@ fn put(mut place: OwnBytes<'_>, bytes: &[u8]) {
 pub(crate) fn put_prefix<'a>(
     prefix: &[u8],
     offset: u64,
-    place: OwnBytes<'a>,
+    into: OwnBytes<'a>,
 ) -> (OwnBytes<'a>, u64) {
     let before = offset.min(prefix.len() as u64);
     let prefix = &prefix[before as usize..];
     if prefix.is_empty() {
-        return (place, offset - before);
+        return (into, offset - before);
     }
-    let len = prefix.len().min(place.len());
-    let (mut first, rest) = place.split(len);
+    let len = prefix.len().min(into.len());
+    let (mut first, rest) = into.split(len);
     first.put(0, &prefix[..len]);
     (rest, 0)
 }

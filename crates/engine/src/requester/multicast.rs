@@ -95,7 +95,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
     let seq = qp.sq.next;
     let mut trouble = why_not_readable(x, qp, seq);
     let key = if group == Group::Wire { WIRE_KEY } else { 0 };
-    for (place, &id) in ids.iter().enumerate() {
+    for (index, &id) in ids.iter().enumerate() {
         let Some(link_state) = links
             .get_mut(id)
             .filter(|link_state| link_state.meta.down.is_none())
@@ -113,7 +113,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
             }
             Err(SendError::Full) if !link_state.meta.no_room => {
                 // `waited` is about the first link of the list only.
-                let earlier = waited.take().filter(|_| place == 0);
+                let earlier = waited.take().filter(|_| index == 0);
                 let Some((until, waits)) = next_wait(x, qp, earlier) else {
                     link_state.meta.no_room = true;
                     continue;
@@ -122,7 +122,7 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
                 qp.req.copies = Some(Copies {
                     seq,
                     life: qp.life,
-                    links: ids[place..].to_vec(),
+                    links: ids[index..].to_vec(),
                     until,
                     waits,
                 });

@@ -92,7 +92,7 @@ pub(super) fn send_remote_iovec<L: Link, M: Memory>(
     let walked = checked.each_local(qp.config.domain, sges, offset, len, want, |span, _| {
         match (span.in_process(), list.get_mut(count)) {
             (None, _) => foreign = true,
-            (Some(range), Some(place)) => *place = (range.start(), range.len()),
+            (Some(range), Some(entry)) => *entry = (range.start(), range.len()),
             (Some(_), None) => {}
         }
         count += 1;

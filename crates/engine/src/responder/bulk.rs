@@ -242,8 +242,8 @@ fn read_step<L: Link, M: Memory>(
         fragment.addr = bulk.done;
         let range = offset(requested_range(qp, header), bulk.done);
         let (checked, mut loaded): (&CheckedMemory<M>, _) = (&x.checked, Ok(None));
-        let sent = link_state.link.send_response(&fragment, |place| {
-            loaded = checked.load_remote(&range, place);
+        let sent = link_state.link.send_response(&fragment, |into| {
+            loaded = checked.load_remote(&range, into);
             if loaded.is_ok() {
                 Ok(())
             } else {

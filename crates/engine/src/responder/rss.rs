@@ -15,8 +15,8 @@ pub(super) fn choose<M: Memory>(x: &mut Context<M>, qp: &mut Qp, frame: &PeerByt
     let mut start = [0; START_LEN];
     let len = frame.len().min(START_LEN);
     frame.get(0, &mut start[..len]);
-    let place = rss.hash(&start[..len]) as usize & (rss.queues.len() - 1);
-    let Some(queue) = x.srqs.get(rss.queues[place]) else {
+    let index = rss.hash(&start[..len]) as usize & (rss.queues.len() - 1);
+    let Some(queue) = x.srqs.get(rss.queues[index]) else {
         return false;
     };
     let (Some((_, cq)), true) = (queue.serves, queue.ready) else {

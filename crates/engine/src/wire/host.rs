@@ -49,10 +49,10 @@ impl<M: Memory> Host for WireHost<'_, M> {
             return Ok(());
         }
         let (want, domain) = (wqe.local_use(), self.qp.config.domain);
-        let place = OwnBytes::from_slice(to);
-        let (place, skip) = put_prefix(queue.prefix(request), offset.into(), place);
+        let into = OwnBytes::from_slice(to);
+        let (into, skip) = put_prefix(queue.prefix(request), offset.into(), into);
         let sges = queue.sges(request);
-        let gathered = self.x.checked.gather(domain, sges, skip, place, want);
+        let gathered = self.x.checked.gather(domain, sges, skip, into, want);
         gathered.map_err(|error| self.fault_of_request(request, error))
     }
 

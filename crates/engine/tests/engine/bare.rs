@@ -82,7 +82,7 @@ fn answers(explain: bool) -> (Vec<String>, Vec<Reason>, Vec<Reason>) {
         let remote = Target { addr, key };
         let write = Work::Write { remote, imm: None };
         pair.send(0, &qps[0], &SendRequest::new(1, write, &sge));
-        // Like `settle`, but records the responses.
+        // Like `run_until_idle`, but records the responses.
         for _ in 0..8 {
             pair.drive(0, 64);
             pair.drive(1, 64);

@@ -22,12 +22,12 @@ fn everything(pair: &mut Pair, len: u32) {
         &a,
         &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
     );
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[1].bytes(4096, len as usize), data);
 
     let back = [pair.nodes[0].sge(&mine, 500_000, len)];
     pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &back));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[0].bytes(500_000, len as usize), data);
 
     let room = [pair.nodes[1].sge(&theirs, 200_000, len)];
@@ -44,7 +44,7 @@ fn everything(pair: &mut Pair, len: u32) {
             &sge,
         ),
     );
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[1].bytes(200_000, len as usize), data);
 
     pair.recv(1, &b, 11, &[]);
@@ -61,7 +61,7 @@ fn everything(pair: &mut Pair, len: u32) {
             &sge,
         ),
     );
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[1].bytes(300_000, len as usize), data);
 
     let done = a.poll();
@@ -155,7 +155,7 @@ fn a_long_message_is_sent_even_if_its_program_does_not_poll() {
     pair.carry_requests(0, usize::MAX);
     while pair.drive(1, 16).did {}
     assert_eq!(pair.nodes[1].bytes(0, 100_000), pattern(3, 100_000));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
 }
 
@@ -173,7 +173,7 @@ fn atomics_change_eight_bytes_and_return_the_old_value() {
         &a,
         &SendRequest::new(1, Work::FetchAdd { remote, add: 1 }, &sge),
     );
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[0].bytes(0, 8), 41u64.to_ne_bytes());
     let swap = Work::CompareSwap {
         remote,
@@ -181,12 +181,12 @@ fn atomics_change_eight_bytes_and_return_the_old_value() {
         swap: 7,
     };
     pair.send(0, &a, &SendRequest::new(2, swap, &sge));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[0].bytes(0, 8), 42u64.to_ne_bytes());
     assert_eq!(pair.nodes[1].bytes(8, 8), 7u64.to_ne_bytes());
     // A second compare-and-swap does not match and changes nothing.
     pair.send(0, &a, &SendRequest::new(3, swap, &sge));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(pair.nodes[1].bytes(8, 8), 7u64.to_ne_bytes());
     assert_eq!(
         statuses(&a.poll()),
@@ -330,7 +330,7 @@ fn remote_iovecs_can_be_disabled() {
             pair.nodes[0].engine.forbid_remote_iovecs(held_back);
             pair.send(0, &a, &SendRequest::new(id, work, &sge));
             assert_eq!(pair.nodes[0].engine.has_remote_iovecs(), !held_back);
-            pair.settle();
+            pair.run_until_idle();
             assert!(!pair.nodes[0].engine.has_remote_iovecs());
             assert_eq!(statuses(&a.poll()), [(id, Status::Success)]);
             assert!(pair.nodes[into].bytes(0, len as usize) == data);
@@ -375,7 +375,7 @@ fn long_messages_by_remote_iovec_show_progress() {
                 "it shows progress"
             );
             pair.tail(1).refuse_remote_iovec = refuse;
-            pair.settle();
+            pair.run_until_idle();
             assert_eq!(
                 statuses(&a.poll()),
                 [(1, Status::Success)],
@@ -417,7 +417,7 @@ fn remote_iovecs_outlive_their_requests() {
     pair.nodes[0].engine.destroy_qp(a.id).unwrap();
     assert!(pair.nodes[0].engine.exposes(mine.local_key));
     assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), links);
-    pair.settle();
+    pair.run_until_idle();
     assert!(!pair.nodes[0].engine.exposes(mine.local_key));
     assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), []);
 }
@@ -431,7 +431,7 @@ fn an_atomic_write_needs_an_aligned_address() {
         let remote = pair.nodes[1].target(&theirs, if aligned { 8 } else { 4 });
         let work = Work::AtomicWrite { remote, value: 77 };
         pair.send(0, &a, &SendRequest::new(1, work, &[]));
-        pair.settle();
+        pair.run_until_idle();
         let done = a.poll();
         assert_eq!(done[0].opcode, CompletionOp::AtomicWrite);
         if aligned {

@@ -59,7 +59,7 @@ fn an_overrun_fails_the_completion_queue_and_its_queue_pairs() {
             &SendRequest::new(id, Work::Write { remote, imm: None }, &[]),
         );
     }
-    pair.settle();
+    pair.run_until_idle();
     assert!(small.is_overrun());
     assert_eq!(pair.nodes[0].state(&a), QpState::Error);
     let events = pair.nodes[0].events();
@@ -118,7 +118,7 @@ fn an_armed_completion_queue_raises_one_event() {
         let mut request = SendRequest::new(1, send_work(), &[]);
         request.flags.set(SendFlags::SOLICITED, solicited);
         pair.send(0, &a, &request);
-        pair.settle();
+        pair.run_until_idle();
     };
     send(&mut pair, true);
     assert_eq!(ready(&mut pair), 0, "not armed");
@@ -160,7 +160,7 @@ fn a_watched_completion_queue_raises_a_separate_event() {
         let mut request = SendRequest::new(1, send_work(), &[]);
         request.flags.set(SendFlags::SOLICITED, solicited);
         pair.send(0, &a, &request);
-        pair.settle();
+        pair.run_until_idle();
     };
     pair.nodes[1].engine.watch_cq(b.cq.id()).unwrap();
     pair.nodes[1].engine.arm_cq(b.cq.id(), false).unwrap();

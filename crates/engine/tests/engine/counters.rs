@@ -26,7 +26,7 @@ fn a_bound_counter_counts_each_operation_of_a_peer_once() {
             &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
         );
         pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &sge));
-        pair.settle();
+        pair.run_until_idle();
     }
     let hits: Vec<_> = pair.nodes[1]
         .events()

@@ -140,7 +140,7 @@ fn queue_pairs() -> Vec<Situation> {
     vec![
         ("nothing waits", plain),
         ("one at a time", || {
-            plain().between(|it, _| it.pair.settle())
+            plain().between(|it, _| it.pair.run_until_idle())
         }),
         ("unreliable", || scene(QpType::Uc, |_, _| {})),
         ("all are signalled", || {
@@ -169,7 +169,7 @@ fn links() -> Vec<Situation> {
                 .with(|it| it.pair.end(0).window = 2)
                 .between(|it, id| {
                     if id % 4 == 3 {
-                        it.pair.settle();
+                        it.pair.run_until_idle();
                     }
                 })
         }),
@@ -218,7 +218,7 @@ fn states() -> Vec<Situation> {
         ("failed there", || {
             plain().between(|it, id| {
                 if id == 6 {
-                    it.pair.settle();
+                    it.pair.run_until_idle();
                     it.to(1, QpState::Error);
                 }
             })
@@ -231,12 +231,12 @@ fn states() -> Vec<Situation> {
                         it.pair.recv(1, &it.qps[1], 950 + more, &[room]);
                     }
                 }
-                it.pair.settle();
+                it.pair.run_until_idle();
             })
         }),
         ("receives come late", || {
             plain().between(|it, id| {
-                it.pair.settle();
+                it.pair.run_until_idle();
                 it.pair.now += MS / 4;
                 if id == 11 {
                     let room = it.pair.nodes[1].sge(&it.regions[1], 3072, 128);
@@ -261,7 +261,7 @@ fn resources() -> Vec<Situation> {
         ("a key that is stale there", || {
             plain().between(|it, id| {
                 if id == 4 {
-                    it.pair.settle();
+                    it.pair.run_until_idle();
                     assert!(it.pair.nodes[1].close(&it.regions[1]));
                 }
             })
@@ -318,7 +318,7 @@ fn no_request_overtakes_a_waiting_request() {
         // The window opens while earlier requests wait: a later one must not take the room.
         scene.pair.end(0).window += usize::from(id == 3);
     }
-    scene.pair.settle();
+    scene.pair.run_until_idle();
     let done = statuses(&scene.qps[0].poll());
     let want: Vec<_> = (0..6).map(|id| (id, Status::Success)).collect();
     assert_eq!(done, want);

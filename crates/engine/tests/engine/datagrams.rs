@@ -42,7 +42,7 @@ fn datagrams_arrive_or_are_lost_silently() {
         );
         request.ud = Some(to);
         pair.send(0, &a, &request);
-        pair.settle();
+        pair.run_until_idle();
     };
     // A datagram without a receiver, with the wrong key or with the wrong number is dropped silently and reported as
     // sent.
@@ -145,7 +145,7 @@ fn a_datagram_waits_until_its_receiver_is_found_or_unreachable() {
     let events = pair.nodes[0].events();
     assert!(matches!(events[..], [Event::LinkNeeded { peer, .. }] if peer == b.qpn));
     pair.nodes[0].engine.connect_qpn(b.qpn, pair.ends[0]);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
@@ -181,7 +181,7 @@ fn a_waiting_datagram_is_sent_as_posted() {
     }
     pair.nodes[0].fill(0, &[0xee; 256]);
     pair.nodes[0].engine.connect_qpn(b.qpn, pair.ends[0]);
-    pair.settle();
+    pair.run_until_idle();
     let sent: Vec<_> = (0..3).map(|id| (id, Status::Success)).collect();
     assert_eq!(statuses(&a.poll()), sent);
     assert_eq!(b.poll().len(), 3);

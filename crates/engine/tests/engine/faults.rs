@@ -145,7 +145,7 @@ fn unmapped_memory_of_the_requester_fails_one_message() {
     ] {
         pair.send(0, &qps[0], &SendRequest::new(id, work, sges));
     }
-    pair.settle();
+    pair.run_until_idle();
     use Status::{LocalProtection, Success};
     assert_eq!(
         statuses(&qps[0].poll()),

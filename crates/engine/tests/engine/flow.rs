@@ -27,7 +27,7 @@ fn messages_are_gathered_and_scattered_in_order() {
         let room = into.map(|(at, len)| pair.nodes[1].sge(&theirs, at, len));
         pair.recv(1, &b, 5, &room);
         pair.send(0, &a, &SendRequest::new(1, send_work(), &from));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
         let got = b.poll();
         assert_eq!(
@@ -45,7 +45,7 @@ fn messages_are_gathered_and_scattered_in_order() {
         pair.nodes[1].fill(100_000, &whole);
         let remote = pair.nodes[1].target(&theirs, 100_000);
         pair.send(0, &a, &SendRequest::new(2, Work::Read { remote }, &sges));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
         let got: Vec<u8> = back
             .iter()
@@ -68,7 +68,7 @@ fn unsignalled_work_completes_silently() {
             let mut request = SendRequest::new(id, Work::Write { remote, imm: None }, &sge);
             request.flags.set(SendFlags::SIGNALED, id % 100 == 99);
             pair.send(0, &a, &request);
-            pair.settle();
+            pair.run_until_idle();
         }
         let want = if signal_all { 256 } else { 3 }; // one poll of 256
         assert_eq!(a.poll().len(), want);
@@ -88,7 +88,7 @@ fn a_fence_waits_for_reads() {
         request.flags.set(SendFlags::FENCE, fence);
         pair.send(0, &a, &request);
         assert_eq!(pair.end(0).outbox.len(), if fence { 1 } else { 2 });
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(
             statuses(&a.poll()),
             [(1, Status::Success), (2, Status::Success)]
@@ -119,7 +119,7 @@ fn outstanding_reads_are_limited() {
             pair.send(0, a, &SendRequest::new(id, work, &sge));
         }
         assert_eq!(pair.end(0).outbox.len(), usize::from(limit));
-        pair.settle();
+        pair.run_until_idle();
         let done = a.poll();
         assert_eq!(done.len(), 7);
         if limit == 0 {
@@ -148,7 +148,7 @@ fn draining_a_send_queue_finishes_only_started_requests() {
         .engine
         .modify_qp(a.id, &QpAttributes::to(QpState::Sqd))
         .unwrap();
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
     let events = pair.nodes[0].events();
     assert!(
@@ -159,7 +159,7 @@ fn draining_a_send_queue_finishes_only_started_requests() {
         .engine
         .modify_qp(a.id, &QpAttributes::to(QpState::Rts))
         .unwrap();
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
 }
 
@@ -193,7 +193,7 @@ fn many_messages_arrive_in_order_over_a_narrow_wire() {
         }
         jobs.push(qps);
     }
-    pair.settle();
+    pair.run_until_idle();
     for (which, qps) in jobs.iter().enumerate() {
         for at in 0..2 {
             let want = [(1, Status::Success), (2, Status::Success)];

@@ -76,11 +76,11 @@ fn datagrams_to_a_group_reach_its_members() {
     };
     // The engine asks the device for the members, and the datagram waits for the answer.
     assert_eq!(post(&mut pair, 1, GROUP), 1);
-    pair.settle();
+    pair.run_until_idle();
     assert!(a.poll().is_empty() && b.poll().is_empty());
     let links = vec![pair.ends[0]];
     pair.nodes[0].engine.connect_group(Group::Gid(GROUP), links);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
     for (place, qp) in [(0, &b), (1, &c)] {
         let got = qp.poll();
@@ -96,13 +96,13 @@ fn datagrams_to_a_group_reach_its_members() {
     // A member that has left receives nothing more, nor does a member of another group.
     pair.nodes[1].engine.leave_group(b.id, Group::Gid(GROUP));
     assert_eq!(post(&mut pair, 2, GROUP), 0, "the answer is still valid");
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!((b.poll().len(), c.poll().len()), (0, 1));
     assert_eq!(post(&mut pair, 3, [0xff; 16]), 1);
     pair.nodes[0]
         .engine
         .connect_group(Group::Gid([0xff; 16]), vec![pair.ends[0]]);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!((b.poll().len(), c.poll().len()), (0, 0));
     assert_eq!(
         statuses(&a.poll()),
@@ -111,7 +111,7 @@ fn datagrams_to_a_group_reach_its_members() {
     // A destroyed queue pair is no longer a member.
     pair.nodes[1].engine.destroy_qp(c.id).unwrap();
     post(&mut pair, 4, GROUP);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(4, Status::Success)]);
 }
 
@@ -147,7 +147,7 @@ fn a_group_datagram_waits_for_room_on_the_link() {
     let [a, b] = burst(&mut pair, 40);
     // The burst is more than the link holds, which is 16.
     for _ in 0..4 {
-        pair.settle();
+        pair.run_until_idle();
     }
     assert_eq!(a.poll().len(), 40);
     let got = b.poll();
@@ -181,12 +181,12 @@ fn a_full_link_delays_a_group_datagram_only_briefly() {
     let waited = pair.now - begin;
     assert!((450_000_000..=550_000_000).contains(&waited), "{waited}");
     assert!(ended.iter().all(|one| one.status.is_success()));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(b.poll().len(), 16, "what the link held");
     // The link has room again, so the next copy that does not fit waits.
     let [c, d] = burst(&mut pair, 40);
     for _ in 0..4 {
-        pair.settle();
+        pair.run_until_idle();
     }
     assert_eq!((c.poll().len(), d.poll().len()), (40, 40));
 }
@@ -258,7 +258,7 @@ fn frames_go_to_queue_pairs_with_a_matching_flow() {
         pair.send(0, &sender, &request);
         let links = vec![pair.ends[0]];
         pair.nodes[0].engine.connect_group(Group::Wire, links);
-        pair.settle();
+        pair.run_until_idle();
         [takers[0].poll(), takers[1].poll()]
     };
     let [one, two] = send(&mut pair, 1, 7);
@@ -355,7 +355,7 @@ impl Spreading {
         self.pair.send(0, &self.sender, &request);
         let links = vec![self.pair.ends[0]];
         self.pair.nodes[0].engine.connect_group(Group::Wire, links);
-        self.pair.settle();
+        self.pair.run_until_idle();
     }
 
     fn take(&self, at: usize) -> Vec<(u64, Status)> {
@@ -469,7 +469,7 @@ fn a_datagram_that_does_not_fit_leaves_its_receive_in_the_queue() {
         pair.send(0, &a, &request);
         let links = vec![pair.ends[0]];
         pair.nodes[0].engine.connect_group(Group::Gid(GROUP), links);
-        pair.settle();
+        pair.run_until_idle();
         let left = pair.nodes[1].engine.query_srq(srq).unwrap().2;
         (statuses(&b.poll()), left)
     };

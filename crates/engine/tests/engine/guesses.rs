@@ -84,7 +84,7 @@ impl Attack {
     /// Waits, in the engines' time, for the end of a request; returns its status.
     fn finish(&mut self, qp: &Qp) -> Status {
         loop {
-            self.pair.settle();
+            self.pair.run_until_idle();
             if let Some(done) = qp.poll().pop() {
                 return done.status;
             }
@@ -152,7 +152,7 @@ fn reconnecting_does_not_restart_the_count() {
     for _ in 0..4000 {
         let (qp, wire) = attack.link(process(1, 42));
         attack.post(&qp, false);
-        attack.pair.settle();
+        attack.pair.run_until_idle();
         looked_at += qp.poll().len();
         attack.drop_link(&qp, wire);
         attack.pair.now += 3 * MS / 2;
@@ -174,7 +174,7 @@ fn guesses_in_the_ring_wait_until_the_pause_ends() {
     let (qp, wire) = attack.link(process(1, 42));
     for _ in 0..ALLOWANCE + 50 {
         attack.post(&qp, false);
-        attack.pair.settle();
+        attack.pair.run_until_idle();
         qp.poll();
     }
     let tried = attack.pair.nodes[1].engine.guessers()[0].tried;
@@ -221,14 +221,14 @@ fn a_paused_process_does_not_delay_other_processes() {
         // The process waits now, with a valid request after a bad one.
         attack.post(&qp, false);
         attack.post(&qp, true);
-        attack.pair.settle();
+        attack.pair.run_until_idle();
         assert_eq!(qp.poll().len(), 0);
         let since = attack.pair.now;
         let (late, _) = attack.link(process(user, 44));
         for other in [&honest, &late] {
             for good in [true, false] {
                 attack.post(other, good);
-                attack.pair.settle();
+                attack.pair.run_until_idle();
                 let done = other.poll().pop().expect("it waits");
                 assert_eq!(done.status.is_success(), good);
             }
@@ -253,7 +253,7 @@ fn new_processes_of_a_user_share_the_users_allowance() {
     for pid in 100..2100 {
         let (qp, wire) = attack.link(process(1, pid));
         attack.post(&qp, false);
-        attack.pair.settle();
+        attack.pair.run_until_idle();
         attack.drop_link(&qp, wire);
         attack.pair.now += 3 * MS;
     }
@@ -270,7 +270,7 @@ fn new_processes_of_a_user_share_the_users_allowance() {
     let (new, _) = attack.link(process(1, 3000));
     for (qp, waits) in [(&old, false), (&other, false), (&new, true)] {
         attack.post(qp, true);
-        attack.pair.settle();
+        attack.pair.run_until_idle();
         assert_eq!(qp.poll().is_empty(), waits);
     }
     assert_eq!(attack.finish(&new), Status::Success);

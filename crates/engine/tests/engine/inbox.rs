@@ -122,7 +122,7 @@ fn an_inbox_gets_only_whole_messages_of_its_queue_pair() {
     pair.send(0, &own[0], &SendRequest::new(8, send_work(), &[from]));
     let mut taker = Taker::new(0);
     drive_with(&mut pair, &own[1], &mut taker);
-    pair.settle();
+    pair.run_until_idle();
     assert!(taker.seen.is_empty());
     assert_eq!(statuses(&own[1].poll()), [(1, Status::Success)]);
     assert_eq!(statuses(&other[1].poll()), [(2, Status::Success)]);
@@ -202,7 +202,7 @@ fn a_prefix_comes_before_the_bytes_in_memory() {
             ..SendRequest::new(id, send_work(), &from)
         };
         pair.send(0, &qps[0], &request);
-        pair.settle();
+        pair.run_until_idle();
         let arrived = qps[1].poll();
         assert_eq!(statuses(&arrived), [(id, Status::Success)]);
         assert_eq!(arrived[0].bytes as usize, 40 + len);

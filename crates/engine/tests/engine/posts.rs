@@ -186,7 +186,7 @@ fn posts_that_are_too_large_are_refused() {
         Err(PostError::QueueFull(2))
     );
     // Completing makes room.
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         statuses(&a.poll()),
         [(0, Status::Success), (1, Status::Success)]

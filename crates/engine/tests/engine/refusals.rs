@@ -28,7 +28,7 @@ fn a_refusal_is_reported_on_both_sides_and_flushes_the_queue_pairs() {
         request.flags.set(SendFlags::SIGNALED, id != 3); // an error completes in any case
         pair.send(0, &qps[0], &request);
     }
-    pair.settle();
+    pair.run_until_idle();
     let done = qps[0].poll();
     use Status::{Flushed, RemoteAccess, Success};
     let want = [
@@ -119,7 +119,7 @@ fn a_refusal_can_leave_the_queue_pairs_in_service() {
             ] {
                 pair.send(0, &qps[0], &SendRequest::new(id, work, &sge));
             }
-            pair.settle();
+            pair.run_until_idle();
             use Status::{LocalLength, RemoteAccess, RemoteInvalidRequest, Success};
             assert_eq!(
                 statuses(&qps[0].poll()),
@@ -176,7 +176,7 @@ fn a_receive_that_is_too_small_is_an_error_on_both_sides() {
         pair.recv(1, &b, 5, &room);
         let sge = [pair.nodes[0].sge(&mine, 0, len)];
         pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
         assert_eq!(statuses(&b.poll()), [(5, Status::LocalLength)]);
         assert_eq!(

@@ -12,7 +12,7 @@ fn a_send_waits_until_the_receiver_posts_a_receive() {
         let sge = [pair.nodes[0].sge(&mine, id * 256, 256)];
         pair.send(0, &a, &SendRequest::new(id, send_work(), &sge));
     }
-    pair.settle();
+    pair.run_until_idle();
     assert!(a.poll().is_empty());
     // The receiver sets the delay: 0.64 ms.
     let deadline = pair.drive(0, 64).next_deadline.unwrap();
@@ -21,7 +21,7 @@ fn a_send_waits_until_the_receiver_posts_a_receive() {
         let room = [pair.nodes[1].sge(&theirs, id * 256, 256)];
         pair.recv(1, &b, 100 + id, &room);
     }
-    pair.settle();
+    pair.run_until_idle();
     assert!(a.poll().is_empty(), "no retry before the delay is over");
     pair.run(5 * MS);
     let want: Vec<_> = (0..8).map(|id| (id, Status::Success)).collect();
@@ -170,7 +170,7 @@ fn the_engine_waits_for_a_peer_that_could_not_respond() {
                 }
             }
             if survives && asked == excused {
-                pair.settle();
+                pair.run_until_idle();
             }
             let done = statuses(&a.poll());
             if !done.is_empty() {
@@ -223,7 +223,7 @@ fn requests_to_a_silent_peer_fail_but_not_to_a_slow_peer() {
         };
         assert_eq!(statuses(&a.poll()), want);
         if moves {
-            pair.settle();
+            pair.run_until_idle();
             assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
         }
     }

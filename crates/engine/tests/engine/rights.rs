@@ -220,7 +220,7 @@ fn unknown_and_stale_keys_are_refused() {
             &qps[0],
             &SendRequest::new(1, Work::Write { remote, imm: None }, &sge),
         );
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::Success)]);
         if stale {
             assert!(pair.nodes[1].close(&theirs));
@@ -308,7 +308,7 @@ fn deregistering_stops_a_message_in_progress() {
         assert!(moved > 0 && moved < 1 << 20, "{moved}");
         let over = pair.nodes[1].close(&theirs);
         assert!(over, "no grant outlives a step");
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(statuses(&qps[0].poll()), [(1, Status::RemoteAccess)]);
         // Both reports name the whole write, not the fragment that came too late.
         for at in 0..2 {
@@ -351,7 +351,7 @@ fn a_local_denial_names_the_whole_scatter_gather_entry() {
         pair.carry_responses(0, 4);
         pair.drive(0, 4);
         pair.nodes[at].close(&regions[at]);
-        pair.settle();
+        pair.run_until_idle();
         let reports = pair.nodes[at].engine.reports().all();
         let report = &reports[0];
         assert_eq!(report.side, Side::Local, "{read} {at}");
@@ -375,7 +375,7 @@ fn inline_data_needs_no_key() {
     request.inline = Some(&data);
     pair.send(0, &qps[0], &request);
     data.fill(6);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(data, [6; 32]);
     assert_eq!(statuses(&qps[0].poll()), [(1, Status::Success)]);
     assert_eq!(pair.nodes[1].bytes(0, 32), [5; 32]);
@@ -410,6 +410,6 @@ fn requests_from_unconnected_queue_pairs_are_ignored() {
         &a,
         &SendRequest::new(2, Work::Write { remote, imm: None }, &sge),
     );
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(2, Status::Success)]);
 }

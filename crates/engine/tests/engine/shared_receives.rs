@@ -29,17 +29,17 @@ fn queue_pairs_share_receives() {
     pair.nodes[1].engine.modify_srq(srq, Some(3), None).unwrap();
     assert!(pair.nodes[1].events().is_empty());
     pair.send(0, &a, &SendRequest::new(1, send_work(), &[]));
-    pair.settle();
+    pair.run_until_idle();
     assert!(pair.nodes[1].events().is_empty(), "3 are left");
     pair.send(0, &c, &SendRequest::new(2, send_work(), &[]));
-    pair.settle();
+    pair.run_until_idle();
     let events = pair.nodes[1].events();
     assert!(
         matches!(events[..], [Event::Async(AsyncEvent::SrqLimit(it))] if it == srq),
         "{events:?}"
     );
     pair.send(0, &c, &SendRequest::new(3, send_work(), &[]));
-    pair.settle();
+    pair.run_until_idle();
     assert!(pair.nodes[1].events().is_empty(), "only once");
     assert_eq!(statuses(&b.poll()), [(0, Status::Success)]);
     assert_eq!(
@@ -66,7 +66,7 @@ fn queue_pairs_share_receives() {
         Err(PostError::QueueFull(2))
     );
     pair.send(0, &c, &SendRequest::new(4, send_work(), &[]));
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(
         statuses(&d.poll()),
         [(3, Status::Success)],
@@ -111,7 +111,7 @@ fn shared_receives_use_the_domain_of_their_queue() {
     let mut request = SendRequest::new(1, send_work(), &[]);
     request.inline = Some(&[3; 8]);
     pair.send(0, &a, &request);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&b.poll()), [(5, Status::Success)]);
     assert_eq!(pair.nodes[1].bytes(0, 8), [3; 8]);
 }

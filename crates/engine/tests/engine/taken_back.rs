@@ -53,7 +53,7 @@ fn revoking_rights_of_a_queue_pair_ends_the_message_in_progress() {
             ..QpAttributes::default()
         };
         pair.nodes[1].engine.modify_qp(b.id, &rights).unwrap();
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(statuses(&a.poll()), [(1, Status::RemoteAccess)]);
         let moved = pair.nodes[into].bytes(0, len as usize);
         let moved = moved.iter().filter(|byte| **byte == 7).count();
@@ -87,7 +87,7 @@ fn addresses_sent_before_a_message_fails_remain_exposed() {
             "the first fragment is with the peer, survive {survive}"
         );
         assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), [pair.ends[0]]);
-        pair.settle();
+        pair.run_until_idle();
         assert!(!pair.nodes[0].engine.exposes(mine.local_key));
         assert_eq!(pair.nodes[0].engine.orphaned_links(a.qpn), []);
     }

@@ -14,7 +14,7 @@ fn unreliable_connections_lose_messages_silently() {
     let sge = [pair.nodes[0].sge(&mine, 0, 1000)];
     // First without a receive, then with one, then with a bad key; valid requests still work.
     pair.send(0, &a, &SendRequest::new(1, send_work(), &sge));
-    pair.settle();
+    pair.run_until_idle();
     pair.recv(1, &b, 50, &[pair.nodes[1].sge(&theirs, 0, 1000)]);
     let mut bad = pair.nodes[1].target(&theirs, 0);
     bad.addr -= 1;
@@ -44,7 +44,7 @@ fn unreliable_connections_lose_messages_silently() {
             &sge,
         ),
     );
-    pair.settle();
+    pair.run_until_idle();
     let want: Vec<_> = (1..=4).map(|id| (id, Status::Success)).collect();
     assert_eq!(statuses(&a.poll()), want);
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
@@ -77,7 +77,7 @@ fn requests_that_arrive_before_the_peer_is_found_are_kept() {
             let sge = [pair.nodes[0].sge(&mine, id * 1000, 1000)];
             pair.send(0, &a, &SendRequest::new(id, send_work(), &sge));
         }
-        pair.settle();
+        pair.run_until_idle();
         assert!(a.poll().is_empty() && b.poll().is_empty());
         if found {
             let end = pair.ends[1];
@@ -85,7 +85,7 @@ fn requests_that_arrive_before_the_peer_is_found_are_kept() {
         } else {
             pair.nodes[1].engine.unreachable(b.id, a.qpn);
         }
-        pair.settle();
+        pair.run_until_idle();
         let sent = [(0, Status::Success), (1, Status::Success)];
         assert_eq!(
             statuses(&a.poll()),

@@ -67,7 +67,7 @@ impl Bound {
             &a,
             &SendRequest::new(7, Work::Write { remote, imm: None }, &sge),
         );
-        self.pair.settle();
+        self.pair.run_until_idle();
         self.a.poll()[0].status
     }
 
@@ -88,7 +88,7 @@ fn a_window_grants_access_to_exactly_its_range() {
         let mut world = world(WindowKind::Type1);
         let key = world.next_key();
         world.post_b(1, world.bind((4096, 4096), RW, Some(key)));
-        world.pair.settle();
+        world.pair.run_until_idle();
         let done = world.b.poll();
         assert_eq!(statuses(&done), [(1, Status::Success)]);
         assert_eq!(done[0].opcode, CompletionOp::Bind);
@@ -133,7 +133,7 @@ fn a_key_may_be_sent_right_after_its_bind() {
             world.pair.nodes[1].bytes(8, 8),
             u64::from(round).to_ne_bytes()
         );
-        world.pair.settle();
+        world.pair.run_until_idle();
         assert_eq!(world.b.poll().len(), 2);
     }
 }
@@ -151,7 +151,7 @@ fn a_rebind_makes_the_old_key_stale() {
     let new = world.next_key();
     assert_ne!(old, new);
     world.post_b(2, world.bind((0, 4096), RW, Some(new)));
-    world.pair.settle();
+    world.pair.run_until_idle();
     world.pair.nodes[0].fill(0, &[2; 8]);
     assert_eq!(world.write(old, 0), Status::RemoteAccess);
     assert_eq!(world.pair.nodes[1].bytes(0, 8), [1; 8]);
@@ -171,7 +171,7 @@ fn a_bind_of_no_bytes_unbinds_the_window() {
     );
     let next = world.next_key();
     world.post_b(2, world.bind((0, 0), RW, Some(next)));
-    world.pair.settle();
+    world.pair.run_until_idle();
     assert_eq!(
         statuses(&world.b.poll()),
         [(1, Status::Success), (2, Status::Success)]
@@ -189,11 +189,11 @@ fn type_two_windows_are_invalidated_before_they_are_bound_again() {
     let first = world.window.key.with_consumer_bits(1);
     let second = world.window.key.with_consumer_bits(2);
     world.post_b(1, world.bind((0, 4096), RW, Some(first)));
-    world.pair.settle();
+    world.pair.run_until_idle();
     assert_eq!(world.write(first, 0), Status::Success);
     world.post_b(2, Work::Invalidate { key: first });
     world.post_b(3, world.bind((0, 4096), RW, Some(second)));
-    world.pair.settle();
+    world.pair.run_until_idle();
     let done = world.b.poll();
     assert_eq!(statuses(&done), [1, 2, 3].map(|id| (id, Status::Success)));
     assert_eq!(done[1].opcode, CompletionOp::Invalidate);
@@ -201,7 +201,7 @@ fn type_two_windows_are_invalidated_before_they_are_bound_again() {
     // Again, without invalidating.
     world.post_b(4, world.bind((0, 4096), RW, Some(first)));
     world.post_b(5, send_work());
-    world.pair.settle();
+    world.pair.run_until_idle();
     let want = [(4, Status::WindowBind), (5, Status::Flushed)];
     assert_eq!(statuses(&world.b.poll()), want);
     let events = world.pair.nodes[1].events();
@@ -218,7 +218,7 @@ fn a_send_of_the_peer_can_invalidate_a_key() {
     let mut world = world(WindowKind::Type2B);
     let key = world.window.key.with_consumer_bits(9);
     world.post_b(1, world.bind((0, 4096), RW, Some(key)));
-    world.pair.settle();
+    world.pair.run_until_idle();
     let (a, b) = (world.a.clone(), world.b.clone());
     world.pair.recv(1, &b, 50, &[]);
     let work = Work::Send {
@@ -226,7 +226,7 @@ fn a_send_of_the_peer_can_invalidate_a_key() {
         invalidate: Some(key),
     };
     world.pair.send(0, &a, &SendRequest::new(2, work, &[]));
-    world.pair.settle();
+    world.pair.run_until_idle();
     let got = world.b.poll();
     assert_eq!(
         statuses(&got),
@@ -248,7 +248,7 @@ fn a_send_of_the_peer_can_invalidate_a_key() {
         invalidate: Some(world.theirs.key),
     };
     world.pair.send(0, &a, &SendRequest::new(2, work, &[]));
-    world.pair.settle();
+    world.pair.run_until_idle();
     assert_eq!(statuses(&world.b.poll()), [(50, Status::LocalAccess)]);
     assert_eq!(statuses(&world.a.poll()), [(2, Status::RemoteAccess)]);
 }
@@ -271,7 +271,7 @@ fn invalid_binds_fail() {
         let range = if which == 2 { (1, 4096) } else { (0, 4096) };
         let key = world.next_key();
         world.post_b(1, world.bind(range, right, Some(key)));
-        world.pair.settle();
+        world.pair.run_until_idle();
         assert_eq!(
             statuses(&world.b.poll()),
             [(1, Status::WindowBind)],
@@ -314,7 +314,7 @@ fn a_fenced_bind_waits_for_reads() {
             .is_ok()
     };
     assert!(!bound(&world));
-    world.pair.settle();
+    world.pair.run_until_idle();
     assert!(bound(&world));
     assert_eq!(
         statuses(&b.poll()),

@@ -88,7 +88,7 @@ fn each_message_goes_to_the_queue_that_it_names() {
             ..SendRequest::new(which as u64, send_work(), &sges)
         };
         pair.send(0, &a, &send);
-        pair.settle();
+        pair.run_until_idle();
         let got = queues[which].poll();
         assert_eq!(statuses(&got), [(10 + which as u64, Status::Success)]);
         assert_eq!(
@@ -142,7 +142,7 @@ fn a_message_that_changes_its_queue_midway_is_refused() {
         }
     }
     assert!(fragments > 1);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&queues[0].poll()), [(10, Status::Flushed)]);
     assert!(queues[1].poll().is_empty() && b.poll().is_empty());
     assert_eq!(pair.nodes[1].state(&b), QpState::Error);
@@ -175,7 +175,7 @@ fn destroying_a_queue_ends_the_message_in_progress() {
     // The first fragment arrives; the rest is still on its way.
     let rest = pair.end(0).outbox.split_off(1);
     assert!(!rest.is_empty());
-    pair.settle();
+    pair.run_until_idle();
     let node = &mut pair.nodes[1];
     let waiting = |node: &Node| node.engine.query_qp(b.id).unwrap().receives;
     assert_eq!(waiting(node), 1, "taken by the message");
@@ -185,7 +185,7 @@ fn destroying_a_queue_ends_the_message_in_progress() {
     let other = node.engine.create_cq(64).unwrap();
     assert_eq!(other.id().index, queue.cq.id().index, "the same index");
     pair.end(0).outbox.extend(rest);
-    pair.settle();
+    pair.run_until_idle();
     assert_eq!(statuses(&a.poll()), [(1, Status::RemoteInvalidRequest)]);
     assert_eq!(pair.nodes[1].state(&b), QpState::Error);
     assert!(other.is_empty() && b.poll().is_empty() && queue.poll().is_empty());
@@ -214,7 +214,7 @@ fn requests_use_the_domain_of_the_queue_that_they_name() {
                 ..SendRequest::new(id as u64, work, &sges)
             };
             pair.send(0, &a, &request);
-            pair.settle();
+            pair.run_until_idle();
         }
         let done = statuses(&a.poll());
         if wrong {
@@ -264,7 +264,7 @@ fn requests_that_name_an_unusable_queue_are_refused() {
                 ..SendRequest::new(1, send_work(), &[])
             },
         );
-        pair.settle();
+        pair.run_until_idle();
         assert_eq!(
             statuses(&a.poll()),
             [(1, Status::RemoteInvalidRequest)],
@@ -316,7 +316,7 @@ fn a_receiving_half_keeps_its_own_domain_and_queues() {
             ..SendRequest::new(1, send_work(), &[])
         },
     );
-    pair.settle();
+    pair.run_until_idle();
     let node = &mut pair.nodes[1];
     assert!(matches!(
         node.engine.destroy_cq(queue.cq.id()),

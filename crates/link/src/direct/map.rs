@@ -5,7 +5,7 @@
 use super::offer::{LeaseId, LeaseOffer};
 use super::{CHUNK, announcement};
 use crate::ring::{Half, KeepMapped, LEASES};
-use crate::shm::Line;
+use crate::shm::ControlLine;
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::process::page_size;
@@ -72,7 +72,7 @@ pub(crate) struct Client {
     peer: Half,
     /// Whether both processes take part in heavy barriers.
     light: bool,
-    line: Arc<Line>,
+    line: Arc<ControlLine>,
     /// The in-use words that a [`DirectMap`] uses. No two maps share one, so that neither clears the other's
     /// announcement.
     taken: Box<[AtomicBool]>,
@@ -85,7 +85,7 @@ impl Client {
         peer: Half,
         keep: KeepMapped,
         light: bool,
-        line: Arc<Line>,
+        line: Arc<ControlLine>,
     ) -> Self {
         let taken = (0..LEASES).map(|_| AtomicBool::new(false)).collect();
         Self {

@@ -263,27 +263,27 @@ impl Half {
 
 /// A half in ordinary memory, for a device that talks to itself.
 pub(crate) struct HeapHalf {
-    lines: Box<[Line]>,
+    lines: Box<[HalfChunk]>,
 }
 
 /// 128 bytes, with the alignment that the format of a half requires.
 #[repr(C, align(128))]
 #[derive(Default)]
-struct Line([AtomicU64; 16]);
+struct HalfChunk([AtomicU64; 16]);
 
 impl HeapHalf {
     /// Zeroed memory of the right size.
     pub(crate) fn new(geometry: Geometry) -> Self {
-        let lines = geometry.bytes().div_ceil(size_of::<Line>());
+        let lines = geometry.bytes().div_ceil(size_of::<HalfChunk>());
         Self {
-            lines: (0..lines).map(|_| Line::default()).collect(),
+            lines: (0..lines).map(|_| HalfChunk::default()).collect(),
         }
     }
 
     /// The half. It is valid as long as `self` lives, so the caller stores `self` in the [`KeepMapped`].
     pub(crate) fn half(&self, geometry: Geometry) -> Result<Half, Malformed> {
         let base = self.lines.as_ptr().cast_mut().cast::<u8>();
-        let len = self.lines.len() * size_of::<Line>();
+        let len = self.lines.len() * size_of::<HalfChunk>();
         // SAFETY: the box is aligned to 128, `len` bytes long, and made of atomics, so it may be
         // written through a shared pointer. Callers keep `self` alive.
         let half = unsafe { Half::new(base, len, geometry)? };

@@ -155,9 +155,9 @@ impl Sender {
         } else if header.len <= IN_SLOT_MAX {
             // SAFETY: payload begins at most 48 bytes into our 256-byte slot and is at most 208 bytes;
             // only this sender writes our slots.
-            let place =
+            let payload =
                 unsafe { OwnBytes::new(slot.add(slot::payload_at(header)), header.len as usize) };
-            fill(place).map_err(SendError::Fault)?;
+            fill(payload).map_err(SendError::Fault)?;
             extension = header.len as u16;
         } else {
             self.fill_payload_ring(slot, header, fill)?;
@@ -180,11 +180,11 @@ impl Sender {
         }
         let (start, end) = self.reserve(header.len).ok_or(SendError::Full)?;
         let offset = start & (u64::from(geometry.payload) - 1);
-        let place = self
+        let payload = self
             .own
             .payload_place(offset as usize, header.len as usize)
             .ok_or(SendError::Full)?;
-        fill(place).map_err(SendError::Fault)?;
+        fill(payload).map_err(SendError::Fault)?;
         // SAFETY: 8 bytes at offset 48 of our own slot.
         unsafe { slot::put_extension(slot, 0, offset) };
         self.last_len.set(header.len);
@@ -212,9 +212,9 @@ impl Sender {
     /// Prefetches lines of the payload ring.
     #[inline]
     fn prefetch_payload(&self, at: u64, len: u64) {
-        if let Some(place) = self.own.payload_place(at as usize, len as usize) {
+        if let Some(payload) = self.own.payload_place(at as usize, len as usize) {
             for line in (0..len as usize).step_by(LINE as usize) {
-                prefetch_write(place.as_ptr().wrapping_add(line));
+                prefetch_write(payload.as_ptr().wrapping_add(line));
             }
         }
     }

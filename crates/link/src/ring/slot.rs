@@ -162,22 +162,9 @@ pub(crate) unsafe fn read(
     if op.is_response() != rules.responses {
         return Err(Malformed::new("an operation in the wrong direction"));
     }
-    let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
+    let mut header = read_header(op, first, get);
     let extension = (first >> 48) as u16;
-    let (qps, counts, imm) = (get(1), get(2), get(5));
-    let mut header = Header {
-        op,
-        flags,
-        dst_qp: qps as u32,
-        src_qp: (qps >> 32) as u32,
-        msn: counts as u32,
-        len: (counts >> 32) as u32,
-        total: (imm >> 32) as u32,
-        addr: get(3),
-        key: get(4),
-        imm: imm as u32,
-        operands: [0; 2],
-    };
+    let flags = header.flags;
     if flags.contains(HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE) {
         return Err(Malformed::new(
             "a send with both immediate data and a key to invalidate",
@@ -190,22 +177,59 @@ pub(crate) unsafe fn read(
         header.operands = [get(6), get(7)];
         return Ok((header, Body::Inline(PAYLOAD)));
     }
-    if flags.contains(HeaderFlags::REMOTE_IOVEC) {
-        let wanted = match op {
-            Op::Send | Op::Write => Some(header.len),
-            Op::Read if header.len == 0 => Some(header.total),
-            // The notification that the data of a read has been pushed.
-            Op::ReadData if header.len == 0 && extension == 0 => {
-                return Ok((header, Body::Inline(PAYLOAD)));
-            }
-            _ => None,
-        };
-        return match wanted {
-            Some(wanted) => read_remote_iovec(wanted, extension, get).map(|body| (header, body)),
-            None => Err(Malformed::new("an unexpected remote iovec")),
-        };
+    let body = if flags.contains(HeaderFlags::REMOTE_IOVEC) {
+        remote_body(&header, extension, get)?
+    } else {
+        payload_body(&header, extension, rules, get)?
+    };
+    Ok((header, body))
+}
+
+/// The fields of a long header, except for the operands.
+#[inline(always)]
+fn read_header(op: Op, first: u64, get: impl Fn(usize) -> u64) -> Header {
+    let (qps, counts, imm) = (get(1), get(2), get(5));
+    Header {
+        op,
+        flags: HeaderFlags::from_bits_retain((first >> 40) as u8),
+        dst_qp: qps as u32,
+        src_qp: (qps >> 32) as u32,
+        msn: counts as u32,
+        len: (counts >> 32) as u32,
+        total: (imm >> 32) as u32,
+        addr: get(3),
+        key: get(4),
+        imm: imm as u32,
+        operands: [0; 2],
     }
-    if matches!(op, Op::Read | Op::Probe) && header.len != 0 {
+}
+
+/// What follows a header with [`HeaderFlags::REMOTE_IOVEC`].
+#[inline(always)]
+fn remote_body(
+    header: &Header,
+    extension: u16,
+    get: impl Fn(usize) -> u64,
+) -> Result<Body, Malformed> {
+    let wanted = match header.op {
+        Op::Send | Op::Write => header.len,
+        Op::Read if header.len == 0 => header.total,
+        // The notification that the data of a read has been pushed.
+        Op::ReadData if header.len == 0 && extension == 0 => return Ok(Body::Inline(PAYLOAD)),
+        _ => return Err(Malformed::new("an unexpected remote iovec")),
+    };
+    read_remote_iovec(wanted, extension, get)
+}
+
+/// What follows a header with payload or with nothing.
+#[inline(always)]
+fn payload_body(
+    header: &Header,
+    extension: u16,
+    rules: &Rules,
+    get: impl Fn(usize) -> u64,
+) -> Result<Body, Malformed> {
+    if matches!(header.op, Op::Read | Op::Probe) && header.len != 0 {
         return Err(Malformed::new("an unexpected payload"));
     }
     if extension == PAYLOAD_IN_RING {
@@ -218,12 +242,12 @@ pub(crate) unsafe fn read(
         {
             return Err(Malformed::new("a payload outside its ring"));
         }
-        return Ok((header, Body::InPayloadRing(offset as u32)));
+        return Ok(Body::InPayloadRing(offset as u32));
     }
     if u32::from(extension) != header.len || header.len > IN_SLOT_MAX {
         return Err(Malformed::new("inconsistent lengths"));
     }
-    Ok((header, Body::Inline(PAYLOAD)))
+    Ok(Body::Inline(PAYLOAD))
 }
 
 /// The header of a short send.
@@ -491,7 +515,7 @@ mod tests {
             };
             let (back, body) = read.unwrap();
             assert_eq!(back, header);
-            assert!(matches!(body, Body::Inline(place) if place == at));
+            assert!(matches!(body, Body::Inline(offset) if offset == at));
         }
     }
 

@@ -52,8 +52,8 @@ fn send(end: &mut End, header: &Header, bytes: &[u8]) -> Result<u64, SendError> 
         len: bytes.len() as u32,
         ..*header
     };
-    end.send(&header, |mut place| {
-        place.put(0, bytes);
+    end.send(&header, |mut into| {
+        into.put(0, bytes);
         Ok(())
     })
 }

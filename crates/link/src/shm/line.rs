@@ -33,13 +33,13 @@ pub struct Control {
 /// The control socket of a link. Shared between the link and the thread that waits for events; all methods may be
 /// called from any thread.
 #[derive(Debug)]
-pub struct Line {
+pub struct ControlLine {
     socket: Socket,
     gone: AtomicBool,
     fork: ForkMark,
 }
 
-impl Line {
+impl ControlLine {
     pub(crate) fn new(socket: Socket, fork: ForkMark) -> Self {
         Self {
             socket,
@@ -132,13 +132,13 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ControlLine {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl AsFd for Line {
+impl AsFd for ControlLine {
     /// The socket to wait for: readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -4,7 +4,7 @@
 
 use super::cma::PeerProcess;
 use super::connect::HandshakeError;
-use super::line::{Event, Line};
+use super::line::{ControlLine, Event};
 use super::peer_access::PeerAccess;
 use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
@@ -73,7 +73,7 @@ struct Segments {
 
 /// A link to a device in another process of this host, in one role.
 ///
-/// Only one thread at a time may use the link. Other threads may use its [`Line`] (the control socket) and its
+/// Only one thread at a time may use the link. Other threads may use its [`ControlLine`] (the control socket) and its
 /// [`PollView`].
 #[derive(Debug)]
 pub struct ShmLink {
@@ -89,7 +89,7 @@ pub struct ShmLink {
     /// The sleep epoch of the peer for which the doorbell has been rung.
     rung: u64,
     process: Arc<PeerProcess>,
-    line: Arc<Line>,
+    line: Arc<ControlLine>,
     leases: Leases,
     peer_access: PeerAccess,
     /// The permit for our access to the requester's memory.
@@ -125,7 +125,7 @@ impl ShmLink {
         peer.check_identity()?;
         let keep = KeepMapped::new(segments);
         let process = Arc::new(parts.process);
-        let line = Arc::new(Line::new(parts.socket, parts.fork));
+        let line = Arc::new(ControlLine::new(parts.socket, parts.fork));
         let peer_access = PeerAccess::new(
             own,
             peer,
@@ -173,8 +173,8 @@ impl ShmLink {
     }
 
     /// The control socket: wait for it to become readable, then call [`on_socket`](Self::on_socket)
-    /// or, from another thread, [`Line::next_event`].
-    pub fn line(&self) -> &Arc<Line> {
+    /// or, from another thread, [`ControlLine::next_event`].
+    pub fn line(&self) -> &Arc<ControlLine> {
         &self.line
     }
 
@@ -232,10 +232,10 @@ impl ShmLink {
         event
     }
 
-    /// Sends a message to the peer's device; see [`Line::send_control`].
+    /// Sends a message to the peer's device; see [`ControlLine::send_control`].
     ///
     /// # Errors
-    /// Same as [`Line::send_control`].
+    /// Same as [`ControlLine::send_control`].
     pub fn send_control(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.line.send_control(bytes, fds)
     }

@@ -89,7 +89,7 @@ pub(crate) use hello::accepts;
 pub use accept::{Acceptor, Greeting, LinkRequest, Listener, OtherConnection};
 pub use connect::{Connector, HandshakeError, Step};
 pub use hello::{CONTROL_MAX, PROTOCOL_VERSION, PURPOSE_MAX};
-pub use line::{Control, Event, Line};
+pub use line::{Control, ControlLine, Event};
 pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};
 pub use peer_access::PeerAccess;

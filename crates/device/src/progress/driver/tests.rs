@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use rkey_base::process::ForkMark;
 use rkey_core::{Limits, Protection, Secrets};
-use rkey_engine::EngineConfig;
+use rkey_engine::{EngineConfig, LinkId};
 
 use crate::inspect::denials::Denials;
 use crate::objects::async_queues::AsyncQueues;
 use crate::peers::names::Scope;
 use crate::peers::qp_numbers::QpNumbers;
+use crate::progress::polling::POLLS_PER_CLOCK;
 use crate::progress::reactor::{Reactor, Token};
 
 /// An engine without links.
@@ -58,7 +59,7 @@ fn a_program_that_polls_takes_over_a_sleeping_engine() {
         driver.poll();
     }
     assert_eq!(driver.schedule.mode(), Mode::Program);
-    assert_eq!(driver.empty_polls(), POLLS_PER_CLOCK);
+    assert_eq!(driver.polling.empty_polls(), POLLS_PER_CLOCK);
     driver.hand_over();
     assert_eq!(driver.schedule.mode(), Mode::Asleep);
 }
@@ -92,7 +93,7 @@ fn a_post_is_pending_work_only_if_the_loopback_is_in_use() {
     assert!(!driver.has_work());
     driver.post(|_| {});
     assert!(!driver.has_work());
-    assert_eq!(driver.use_loopback(), driver.loopback);
+    assert_eq!(driver.use_loopback(), driver.pending.loopback);
     driver.post(|_| {});
     assert!(driver.has_work());
 }
@@ -114,9 +115,9 @@ fn a_panic_under_the_lock_fails_the_device_and_wakes_the_engine_thread() {
 fn the_loopback_is_never_cut() {
     let driver = driver();
     let other = LinkId::from((7, 7));
-    driver.cut_links("a test", &[driver.loopback]);
+    driver.cut_links("a test", &[driver.pending.loopback]);
     assert!(driver.requests.take_cut().is_empty());
-    driver.cut_links("a test", &[driver.loopback, other]);
+    driver.cut_links("a test", &[driver.pending.loopback, other]);
     assert_eq!(driver.requests.take_cut(), [other]);
 }
 

@@ -46,11 +46,11 @@ struct Queue {
     bytes: Vec<u8>,
     /// How many packets did not fit into the queue.
     left_out: u64,
-    state: State,
+    state: CaptureState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum CaptureState {
     /// No packet has been added yet, so there is no thread.
     #[default]
     New,
@@ -114,10 +114,10 @@ impl Capture {
         let mut queue = self.queue.lock();
         // Under the lock, so that times increase from packet to packet.
         let now = crate::time::since_epoch();
-        if queue.state == State::New {
+        if queue.state == CaptureState::New {
             self.start(&mut queue);
         }
-        if queue.state == State::Ended {
+        if queue.state == CaptureState::Ended {
             return;
         }
         for (identification, datagram) in datagrams {
@@ -136,7 +136,8 @@ impl Capture {
         }
         let mut queue = self.queue.lock();
         let waits = |queue: &mut Queue| {
-            queue.state == State::Writing || queue.state == State::Idle && !queue.bytes.is_empty()
+            queue.state == CaptureState::Writing
+                || queue.state == CaptureState::Idle && !queue.bytes.is_empty()
         };
         self.written.wait_while_for(&mut queue, waits, PATIENCE);
         if queue.left_out > 0 {
@@ -151,7 +152,7 @@ impl Capture {
 
     /// Starts the thread.
     fn start(self: &Arc<Self>, queue: &mut Queue) {
-        queue.state = State::Idle;
+        queue.state = CaptureState::Idle;
         queue.bytes = pcap::header();
         let of_thread = Arc::clone(self);
         if let Err(error) = threads::spawn("rkey-capture", move || of_thread.main()) {
@@ -175,14 +176,14 @@ impl Capture {
         let mut bytes = Vec::new();
         loop {
             let mut queue = self.queue.lock();
-            queue.state = State::Idle;
+            queue.state = CaptureState::Idle;
             if queue.bytes.is_empty() {
                 self.written.notify_all();
             }
             self.filled
                 .wait_while(&mut queue, |queue| queue.bytes.is_empty());
             std::mem::swap(&mut bytes, &mut queue.bytes);
-            queue.state = State::Writing;
+            queue.state = CaptureState::Writing;
             drop(queue);
             file.write_all(&bytes).map_err(|error| error.to_string())?;
             bytes.clear();
@@ -195,7 +196,7 @@ impl Capture {
             "the capture to {} has ended: {why}; packets are still sent and received",
             self.path.display()
         );
-        queue.state = State::Ended;
+        queue.state = CaptureState::Ended;
         queue.bytes = Vec::new();
         self.written.notify_all();
     }
@@ -245,7 +246,7 @@ mod tests {
     }
 
     fn is_over(capture: &Capture) -> bool {
-        capture.queue.lock().state == State::Ended
+        capture.queue.lock().state == CaptureState::Ended
     }
 
     #[test]
@@ -291,7 +292,7 @@ mod tests {
     #[test]
     fn a_write_error_ends_the_capture() {
         let capture = Capture::of_process(&file("full")).unwrap();
-        capture.queue.lock().state = State::Idle;
+        capture.queue.lock().state = CaptureState::Idle;
         capture.queue.lock().bytes = vec![7; 100];
         // Has room for ten bytes.
         let error = capture.write_to(&mut [0; 10][..]).unwrap_err();
@@ -305,7 +306,7 @@ mod tests {
     fn packets_are_left_out_of_a_capture_whose_queue_is_full() {
         let capture = Capture::of_process(&file("slow")).unwrap();
         // Without a thread, nothing is written.
-        capture.queue.lock().state = State::Idle;
+        capture.queue.lock().state = CaptureState::Idle;
         capture.add(flow(), (0..3000).map(|_| (0, &[0; 4096][..])));
         let queue = capture.queue.lock();
         assert!(queue.bytes.len() < MAX_BYTES + 4096);

@@ -102,7 +102,7 @@ impl FaultMachine {
         } = self.faults;
         let [lost, duplicated, reordered, corrupted] =
             [loss, duplicate, reorder, corrupt].map(|rate| dice.hits(rate));
-        let [bit, place] = [(); 2].map(|()| dice.next());
+        let [bit, overtaking] = [(); 2].map(|()| dice.next());
         let bytes = datagram.bytes.len() * (1 + usize::from(duplicated));
         if lost || self.bytes + bytes > MAX_BYTES {
             self.counts.lost += 1;
@@ -120,7 +120,7 @@ impl FaultMachine {
         if reordered {
             self.counts.reordered += 1;
             self.overtaken.push(Overtaken {
-                left: 1 + place % OVERTAKING,
+                left: 1 + overtaking % OVERTAKING,
                 until: now + WAIT,
                 datagram,
             });

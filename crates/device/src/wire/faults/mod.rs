@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Core;
 use super::counters::Dropped;
-use super::outgoing::{Outgoing, send_or_wait};
+use super::outgoing::{OutgoingPackets, send_or_wait};
 use crate::config::Faults;
 pub(super) use machine::Datagram;
 pub use machine::FaultCounts;
@@ -80,7 +80,7 @@ impl Injector {
 
 impl Core {
     /// Sends packets with faults, and empties `outgoing`.
-    pub(super) fn send_with_faults(&self, injector: &Injector, outgoing: &mut Outgoing) {
+    pub(super) fn send_with_faults(&self, injector: &Injector, outgoing: &mut OutgoingPackets) {
         // In a forked child, a thread that does not exist there may hold the lock.
         let is_forked = self.is_forked();
         for (from, to, packet) in outgoing.packets() {

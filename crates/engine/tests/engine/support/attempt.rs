@@ -16,7 +16,7 @@ pub(crate) struct Outcome {
 /// Posts the request at node 0, and waits until it ends.
 pub(crate) fn attempt(pair: &mut Pair, qps: &[Qp; 2], work: Work, sges: &[Sge]) -> Outcome {
     pair.send(0, &qps[0], &SendRequest::new(77, work, sges));
-    pair.settle();
+    pair.run_until_idle();
     let done = qps[0].poll();
     assert_eq!((done.len(), done[0].id), (1, 77));
     Outcome {

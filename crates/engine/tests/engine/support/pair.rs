@@ -144,7 +144,7 @@ impl Pair {
     }
 
     /// Runs until nothing moves, without letting time pass.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
             let did = self.drive(0, 64).did | self.drive(1, 64).did;
             if self.carry_all() == 0 && !did {
@@ -157,7 +157,7 @@ impl Pair {
     /// Runs until nothing moves and no deadline is left before `limit`.
     pub(crate) fn run(&mut self, limit: u64) {
         loop {
-            self.settle();
+            self.run_until_idle();
             let next = [0, 1].map(|at| self.drive(at, 64).next_deadline);
             match next.into_iter().flatten().min() {
                 Some(at) if at <= limit => self.now = self.now.max(at),

@@ -1,28 +1,15 @@
-//! The owner's operations on regions: register, enable, bind to an endpoint or a counter, deregister.
+//! The owner's operations on regions: register, deregister.
 
 use crate::entry::{Entry, NONE, flag};
+use crate::geometry::Geometry;
 use crate::grant::Deregistering;
 use crate::hold::Held;
 use crate::magazine::ReadySlot;
-use crate::requested::{Adding, Room, Vacancy};
-use crate::scatter::ScatterList;
 use crate::state::{RegionEvent, RegionState};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
 use crate::table::{Protection, Registry, reached};
-use crate::{
-    Access, Addressing, CoreError, DomainId, Limit, MemoryKind, Region, RegionId, RegionSpec, Rules,
-};
-use rkey_base::range::VaRange;
+use crate::{Access, CoreError, DomainId, Limit, MemoryKind, Region, RegionId, RegionSpec, Rules};
 use rkey_base::slab::State;
-
-/// A region's address and addressing, after the checks.
-pub(crate) struct Geometry {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    pub(crate) base: u64,
-    pub(crate) flags: u32,
-    pub(crate) segments: Option<ScatterList>,
-}
 
 /// The contents of a region's slot.
 pub(crate) struct Filling {
@@ -80,79 +67,8 @@ impl Protection {
         if registry.regions >= max {
             return Err(reached(Limit::Regions, u64::from(max)));
         }
-        registry.children(filling.domain)?;
-        self.place(&mut registry, filling, None)
-    }
-
-    /// Enables a region that was created disabled. Afterwards, no endpoint or counter can be bound to it.
-    ///
-    /// # Errors
-    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`]; [`CoreError::NeedsEndpoint`] if it needs an endpoint
-    /// and none is bound to it.
-    pub fn enable(&self, region: RegionId) -> Result<(), CoreError> {
-        let _registry = self.registry.lock();
-        let entry = self.hold(region)?;
-        if state(&entry).step(RegionEvent::Enable).is_none() {
-            return Err(CoreError::AlreadyEnabled(region));
-        }
-        if entry.rights() & flag::ENDPOINT != 0 && Entry::bound(&entry.endpoint).is_none() {
-            return Err(CoreError::NeedsEndpoint(region));
-        }
-        entry.change_flags(flag::ENABLED, flag::DISABLED);
-        Ok(())
-    }
-
-    /// Binds a region to an endpoint, by queue pair number. A region registered with `needs_endpoint` serves only that
-    /// one.
-    ///
-    /// # Errors
-    /// [`CoreError::NoSuchRegion`]; [`CoreError::AlreadyEnabled`] after `enable`; [`CoreError::AlreadyBound`] if it is
-    /// bound to another endpoint.
-    pub fn bind_endpoint(&self, region: RegionId, endpoint: u32) -> Result<(), CoreError> {
-        let mut registry = self.registry.lock();
-        bind(
-            region,
-            &*self.hold(region)?,
-            |entry| &entry.endpoint,
-            endpoint,
-        )?;
-        registry.endpoints.insert(region, endpoint);
-        Ok(())
-    }
-
-    /// Unbinds the endpoint, even from an enabled region. A region that needs an endpoint is then unreachable.
-    ///
-    /// # Errors
-    /// [`CoreError::NoSuchRegion`].
-    pub fn unbind_endpoint(&self, region: RegionId) -> Result<(), CoreError> {
-        let mut registry = self.registry.lock();
-        self.hold(region)?.endpoint.store(NONE, Ordering::Release);
-        registry.endpoints.remove(&region);
-        Ok(())
-    }
-
-    /// Binds a region to a counter of accesses, which its grants name.
-    ///
-    /// # Errors
-    /// Same as [`Self::bind_endpoint`].
-    pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), CoreError> {
-        let _registry = self.registry.lock();
-        bind(
-            region,
-            &*self.hold(region)?,
-            |entry| &entry.counter,
-            counter,
-        )
-    }
-
-    /// Unbinds the counter.
-    ///
-    /// # Errors
-    /// [`CoreError::NoSuchRegion`].
-    pub fn unbind_counter(&self, region: RegionId) -> Result<(), CoreError> {
-        let _registry = self.registry.lock();
-        self.hold(region)?.counter.store(NONE, Ordering::Release);
-        Ok(())
+        registry.domains.children(filling.domain)?;
+        self.claim_and_fill(&mut registry, filling, None)
     }
 
     /// Deregisters a region: once this returns, every check refuses it. Earlier grants may still be in use; the memory
@@ -167,7 +83,8 @@ impl Protection {
         let entry = self.region(region)?;
         // If the region ends in the meantime (into a magazine), these values are another region's, and `end` fails.
         let windows = entry.link.load(Ordering::Relaxed);
-        let bindings = [&entry.endpoint, &entry.counter].map(|place| Entry::bound(place).is_some());
+        let bindings =
+            [&entry.endpoint, &entry.counter].map(|number| Entry::bound(number).is_some());
         if windows > 0 || bindings != [false; 2] {
             let bindings = bindings.into_iter().map(u32::from).sum();
             return Err(CoreError::RegionBusy {
@@ -223,96 +140,10 @@ impl Protection {
         Err(CoreError::NoSuchRegion(region))
     }
 
-    #[inline]
-    pub(crate) fn geometry(
-        &self,
-        ranges: &[VaRange],
-        addressing: Addressing,
-    ) -> Result<Geometry, CoreError> {
-        let [range] = ranges else {
-            return self.scattered(ranges, addressing);
-        };
-        let len = range.len();
-        if len == 0 {
-            return Err(CoreError::Empty);
-        }
-        self.bounded(len)?;
-        let (base, flags) = based(addressing, range.start(), len)?;
-        Ok(Geometry {
-            start: range.start(),
-            len,
-            base,
-            flags,
-            segments: None,
-        })
-    }
-
-    #[cold]
-    pub(crate) fn scattered(
-        &self,
-        ranges: &[VaRange],
-        addressing: Addressing,
-    ) -> Result<Geometry, CoreError> {
-        if ranges.iter().any(VaRange::is_empty) {
-            return Err(CoreError::Empty);
-        }
-        let max = self.limits.max_segments;
-        if ranges.len() > max as usize {
-            return Err(reached(Limit::Segments, u64::from(max)));
-        }
-        let Some(segments) = ScatterList::new(ranges) else {
-            // No segment, or more bytes than 64 bits can count.
-            return Err(match ranges {
-                [] => CoreError::Empty,
-                _ => reached(Limit::RegionBytes, self.limits.max_region_bytes),
-            });
-        };
-        self.bounded(segments.len())?;
-        let (base, flags) = match addressing {
-            Addressing::Virtual => (segments.hull().start(), flag::VIRTUAL),
-            other => based(other, 0, segments.len())?,
-        };
-        let flags = flags | flag::SCATTER;
-        Ok(Geometry {
-            start: 0,
-            len: segments.len(),
-            base,
-            flags,
-            segments: Some(segments),
-        })
-    }
-
-    /// A live region's current address and addressing.
-    pub(crate) fn geometry_of(&self, entry: &Entry) -> Geometry {
-        let rights = entry.rights();
-        let start = entry.start.load(Ordering::Relaxed);
-        let scattered = rights & flag::SCATTER != 0;
-        Geometry {
-            start,
-            len: entry.len.load(Ordering::Relaxed),
-            base: entry.base.load(Ordering::Relaxed),
-            flags: rights & (flag::SCATTER | flag::VIRTUAL),
-            segments: match self.scatter.get(start) {
-                Some(list) if scattered => list.again(),
-                _ => None,
-            },
-        }
-    }
-
-    #[inline]
-    pub(crate) fn bounded(&self, len: u64) -> Result<(), CoreError> {
-        let max = self.limits.max_region_bytes;
-        if len > max {
-            Err(reached(Limit::RegionBytes, max))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Fills a slot with a region, whose domain must be open. The caller holds the region `replaced` and ends it next:
     /// its bytes do not count against the limit, and it loses its requested key here.
     #[inline]
-    pub(crate) fn place(
+    pub(crate) fn claim_and_fill(
         &self,
         registry: &mut Registry,
         it: Filling,
@@ -326,7 +157,7 @@ impl Protection {
         if it.requested.is_some() || replaced.is_some_and(|old| old.requested().is_some()) {
             let id = ready.as_ref().map(ReadySlot::id).ok_or_else(full);
             if let Err(error) = self.replace_requested(&it, replaced, id) {
-                registry.ready.extend(ready);
+                registry.pool.ready.extend(ready);
                 return Err(error);
             }
         }
@@ -349,7 +180,7 @@ impl Protection {
         }
         registry.bytes = bytes.wrapping_add(released); // `end` subtracts `released`
         registry.regions += 1;
-        registry.region_came(domain, rights)?;
+        registry.domains.region_came(domain, rights)?;
         Ok(Region {
             id,
             local_key: self.keys.local(id.index, id.generation),
@@ -403,48 +234,6 @@ impl Protection {
         bytes.ok_or(reached(Limit::TotalBytes, max))
     }
 
-    /// Gives a new region its requested key, if it has one, after the region that it replaces has lost its own. If this
-    /// fails (for example, because there is no slot for the new region), the old region keeps its key.
-    pub(crate) fn replace_requested(
-        &self,
-        it: &Filling,
-        replaced: Option<&Held<'_>>,
-        new: Result<RegionId, CoreError>,
-    ) -> Result<(), CoreError> {
-        let adding = self.requested.adding();
-        let old = replaced.and_then(|old| self.forget_requested(old.id, old));
-        let room = match it.requested {
-            Some(key) => self.may_request(&adding, it.domain, key).map(Some),
-            None => Ok(None),
-        };
-        match room.and_then(|room| Ok((room, new?))) {
-            Ok((Some(room), id)) => room.fill(id),
-            Ok((None, _)) => {}
-            Err(error) => {
-                if let Some(replaced) = replaced {
-                    self.restore_requested(&adding, replaced, old);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns to a region the requested key that it has just lost, under the same lock.
-    pub(crate) fn restore_requested(
-        &self,
-        adding: &Adding<'_>,
-        region: &Held<'_>,
-        key: Option<u64>,
-    ) {
-        // This cannot fail: the cell that was just emptied is still free.
-        if let Some(key) = key
-            && let Ok(room) = self.may_request(adding, region.domain(), key)
-        {
-            room.fill(region.id);
-        }
-    }
-
     /// Ends a live region that nothing is bound to.
     ///
     /// # Errors
@@ -474,37 +263,11 @@ impl Protection {
             .bytes
             .wrapping_sub(entry.len.load(Ordering::Relaxed));
         registry.regions -= 1;
-        registry.region_went(entry.domain(), rights);
-        let key = registry.remote_key(index);
+        registry.domains.region_went(entry.domain(), rights);
+        let key = registry.pool.remote_key(index);
         self.keys.remote.end(key.0, index, generation);
         let busy = self.try_put_back(registry, false, retired).err();
         Ok(Deregistering::new(self, busy, rights & flag::SHARED != 0))
-    }
-
-    /// A free cell for a requested key.
-    #[inline]
-    pub(crate) fn may_request<'a>(
-        &self,
-        adding: &'a Adding<'_>,
-        domain: DomainId,
-        key: u64,
-    ) -> Result<Room<'a>, CoreError> {
-        if key == u64::MAX {
-            return Err(CoreError::KeyReserved(key));
-        }
-        match adding.vacancy(domain, key) {
-            Vacancy::Room(room) => Ok(room),
-            Vacancy::Taken => Err(CoreError::KeyTaken(key)),
-            Vacancy::Full => Err(reached(Limit::KeySlots, u64::from(self.slots.capacity()))),
-        }
-    }
-
-    /// Removes a region's requested key, and returns it.
-    #[inline]
-    pub(crate) fn forget_requested(&self, region: RegionId, entry: &Entry) -> Option<u64> {
-        let key = entry.requested()?;
-        self.requested.remove(entry.domain(), key, region);
-        Some(key)
     }
 }
 
@@ -548,37 +311,4 @@ pub(crate) fn allowed(asked: Access, rules: Rules) -> Result<Access, CoreError> 
     rules
         .apply(asked)
         .map_err(|missing| CoreError::AccessNeeds { asked, missing })
-}
-
-/// The address that requests use for the first byte, and the flag of the addressing.
-#[inline]
-pub(crate) fn based(addressing: Addressing, start: u64, len: u64) -> Result<(u64, u32), CoreError> {
-    let (base, flags) = match addressing {
-        Addressing::Virtual => (start, flag::VIRTUAL),
-        Addressing::Zero => (0, 0),
-        Addressing::Iova(base) => (base, 0),
-    };
-    match VaRange::new(base, len) {
-        Some(_) => Ok((base, flags)),
-        None => Err(CoreError::Wraps { base, len }),
-    }
-}
-
-/// Binds a region to an endpoint or a counter, whose number `place` stores.
-fn bind(
-    region: RegionId,
-    entry: &Entry,
-    place: impl Fn(&Entry) -> &AtomicU32,
-    to: u32,
-) -> Result<(), CoreError> {
-    if state(entry).step(RegionEvent::Bind).is_none() {
-        return Err(CoreError::AlreadyEnabled(region));
-    }
-    match Entry::bound(place(entry)) {
-        Some(other) if other != to => Err(CoreError::AlreadyBound { region, to: other }),
-        _ => {
-            place(entry).store(to, Ordering::Release);
-            Ok(())
-        }
-    }
 }

@@ -1,0 +1,93 @@
+//! The packets that the driver exchanges with other hosts.
+//!
+//! Each call that runs the engine takes its packets under the lock, and sends them after it has released the lock.
+
+use rkey_engine::WirePeer;
+
+use super::driver::PanicAlarm;
+use super::{DeviceEngine, EngineDriver, Mode, Transmitter};
+use crate::wire::Arrived;
+
+impl EngineDriver {
+    /// Takes the engine's packets for other hosts, and returns whether there are any.
+    #[inline]
+    pub(super) fn take_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
+        engine.has_wire_output() && self.take_some_packets(engine, now)
+    }
+
+    #[cold]
+    fn take_some_packets(&self, engine: &mut DeviceEngine, now: u64) -> bool {
+        if let Some(transmitter) = &self.transmitter {
+            transmitter.take(engine, now);
+            // Sending packets sets timers.
+            let next_deadline = engine.drive(now, 0).next_deadline;
+            self.schedule.set_deadline(next_deadline);
+        }
+        self.transmitter.is_some()
+    }
+
+    /// Takes the packets of a post or a command. Their timers start now.
+    #[cold]
+    pub(super) fn take_posted(&self, engine: &mut DeviceEngine) -> bool {
+        self.take_packets(engine, self.schedule.refresh_clock())
+    }
+
+    /// Sends the packets that have been taken, and those that the engine has by then. The caller must not hold the engine's lock.
+    #[cold]
+    pub(super) fn send_packets(&self) {
+        if let Some(transmitter) = &self.transmitter {
+            if transmitter.send(|| self.take_more_packets()) {
+                self.requests.send_packets();
+            }
+            let engine = self.engine.lock();
+            if engine.has_events() {
+                self.route_events(engine);
+            }
+        }
+    }
+
+    fn take_more_packets(&self) {
+        let mut engine = self.engine.lock();
+        let now = self.schedule.refresh_clock();
+        let alarm = PanicAlarm(self);
+        self.take_packets(&mut engine, now);
+        std::mem::forget(alarm);
+    }
+
+    /// Sends the packets that other threads have left to the engine thread.
+    pub(super) fn send_left_packets(&self) {
+        if self.requests.take_packets() {
+            self.take_more_packets();
+            self.send_packets();
+        }
+    }
+
+    /// Returns once the packets for other hosts that have been taken are sent. Called when a queue pair is destroyed, because
+    /// the program may exit next, while its peer waits for the last acknowledgement.
+    pub(crate) fn flush_packets(&self) {
+        if self.transmitter.as_ref().is_some_and(Transmitter::flush) {
+            self.requests.send_packets();
+        }
+    }
+
+    /// Delivers packets from other hosts to the engine, and sends its responses.
+    pub(crate) fn receive_packets(&self, packets: &[Arrived<'_>]) {
+        let now = self.schedule.refresh_clock();
+        let mut engine = self.engine.lock();
+        let alarm = PanicAlarm(self);
+        for it in packets {
+            let from = WirePeer {
+                local: it.local,
+                remote: it.remote,
+            };
+            engine.wire_receive(now, from, &it.packet);
+        }
+        std::mem::forget(alarm);
+        // Driving also sets the deadline.
+        self.drive(engine, now);
+        let engine = self.engine.lock();
+        if self.schedule.mode() == Mode::Asleep {
+            self.schedule.fire_by_deadline(&engine);
+        }
+    }
+}
