@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 /// The maximum number of outstanding reads and atomics of a queue pair, as requester and as responder.
-pub const READS_MAX: u8 = ibverbs::context::MAX_READS as u8;
-const _: () = assert!(READS_MAX as i32 == ibverbs::context::MAX_READS);
+pub const READS_MAX: u8 = ibverbs::limits::MAX_READS as u8;
+const _: () = assert!(READS_MAX as i32 == ibverbs::limits::MAX_READS);
 
 /// The addresses of the context and the protection domain that all identifiers share.
 #[derive(Clone, Copy)]
@@ -153,9 +153,9 @@ pub unsafe fn rearm(channel: *mut CompChannel, cq: *mut Cq) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let (mut of, mut context) = (null_mut(), null_mut());
-        while ibverbs::channel::get_cq_event(channel, &mut of, &mut context) == 0 {
+        while ibverbs::completion_event::get_cq_event(channel, &mut of, &mut context) == 0 {
             ibverbs::cq::req_notify_cq(cq, 0);
-            ibverbs::channel::ack_cq_events(of, 1);
+            ibverbs::completion_event::ack_cq_events(of, 1);
         }
         ibverbs::cq::req_notify_cq(cq, 0);
     }
@@ -170,7 +170,7 @@ pub unsafe fn rearm(channel: *mut CompChannel, cq: *mut Cq) {
 /// See `ibverbs::object` for the rules of handles and attributes.
 pub unsafe fn create_qp(context: *mut Context, attr: &mut QpInitAttrEx) -> Result<*mut Qp, Errno> {
     // SAFETY: guaranteed by the caller.
-    not_null(unsafe { ibverbs::qp::create_qp_ex(context, attr) })
+    not_null(unsafe { ibverbs::creation::create_qp_ex(context, attr) })
 }
 
 /// `ibv_destroy_qp`.
@@ -179,7 +179,7 @@ pub unsafe fn create_qp(context: *mut Context, attr: &mut QpInitAttrEx) -> Resul
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn destroy_qp(qp: *mut Qp) {
     // SAFETY: guaranteed by the caller.
-    unsafe { ibverbs::qp::destroy_qp(qp) };
+    unsafe { ibverbs::creation::destroy_qp(qp) };
 }
 
 /// `ibv_modify_qp`.

@@ -8,6 +8,7 @@
 
 use crate::context::ContextObject;
 use crate::gid;
+use crate::limits::MAX_AH;
 use crate::object::{Object, find, input, insert, output, remove};
 use crate::pd::PdObject;
 use crate::port::PORT;
@@ -24,9 +25,6 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-/// The maximum number of address handles that exist at once.
-pub const MAX: u32 = 1 << 18;
-
 /// An address handle, as the program sees it.
 #[repr(C)]
 pub struct AhObject {
@@ -42,7 +40,7 @@ unsafe impl Sync for AhObject {}
 // SAFETY: holds handles, which are validated before use.
 unsafe impl Send for AhObject {}
 
-rkey_kit::object!(AhObject, c: Ah, MAX);
+rkey_kit::object!(AhObject, c: Ah, MAX_AH);
 
 /// Checks the address of a peer; returns the path to the peer, if it is on another host. The source of a global route must be a GID
 /// of the table, and its destination a GID of this host, a multicast group or, if the device has a wire (`RKEY_WIRE`), an address of

@@ -3,22 +3,14 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::async_event::Events;
 use crate::object::{Object, handle_of};
+use crate::registry::Events;
 use crate::sys::{Context, Cq, CqEx, Qp, QpEx, VerbsContext};
 use rkey_kit::{Errno, Pool};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// The maximum number of reads and atomics that a queue pair may have outstanding.
-pub const MAX_READS: i32 = 128;
-/// The limit that the device reports for multicast groups and for queue pairs in each group. The device does not enforce this
-/// limit, but programs expect a number.
-pub(crate) const MAX_GROUPS: c_int = 8192;
-/// The maximum size of an allocation of device memory, in bytes.
-pub const MAX_DM: u64 = 1 << 24;
 
 /// An open rkey device. `ibv_import_device` makes another context for it.
 pub struct Open {

@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::async_event::Acks;
+use crate::acks::Acks;
 use crate::channel::ChannelObject;
+use crate::clock::timestamp;
 use crate::context::ContextObject;
 use crate::cq_cursor::{self, Cursor};
 use crate::object::{Object, Users, find, find_or_null, insert, remove};
@@ -126,7 +127,7 @@ pub unsafe fn create(context: *mut Context, wanted: &CqConfig) -> Result<*mut Cq
     }
     let (device, channel_of_device) = (object.device(), channel.map(|c| &c.channel));
     let cq = if cq_cursor::is_stamped(wanted.wc_flags) {
-        device.create_stamped_cq(wanted.depth, channel_of_device, cq_cursor::timestamp)
+        device.create_stamped_cq(wanted.depth, channel_of_device, timestamp)
     } else {
         device.create_cq(wanted.depth, channel_of_device)
     };

@@ -4,16 +4,14 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and memory that the device accesses.
 
-use crate::context::{ContextObject, MAX_DM};
-use crate::mr::{self, Registration};
+use crate::context::ContextObject;
+use crate::limits::MAX_DM;
 use crate::object::{Object, Users, find, input, insert, remove};
-use crate::pd::PdObject;
 use crate::sys::consts::*;
-use crate::sys::{AllocDmAttr, Context, Dm, Mr, Pd};
-use rkey_device::core::Addressing;
+use crate::sys::{AllocDmAttr, Context, Dm};
 use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -148,7 +146,7 @@ fn units_at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno
 }
 
 /// The address of a range of the memory.
-fn at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
+pub(crate) fn at(object: &DmObject, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     let end = offset.checked_add(len as u64).ok_or(Errno::INVAL)?;
     if end > object.len as u64 {
         return Err(Errno::INVAL);
@@ -198,35 +196,6 @@ pub unsafe extern "C" fn memcpy_from_dm(
     })
 }
 
-/// `ibv_reg_dm_mr`: the region's addresses start at zero.
-///
-/// # Safety
-/// See [`crate::object`] for the rules of handles.
-pub unsafe extern "C" fn reg_dm_mr(
-    pd: *mut Pd,
-    dm: *mut Dm,
-    offset: u64,
-    length: usize,
-    access: c_uint,
-) -> *mut Mr {
-    c_call(|| {
-        // SAFETY: `find` validates the handles.
-        let (object, memory) = unsafe { (find::<PdObject>(pd)?, find::<DmObject>(dm)?) };
-        if access & ACCESS_ZERO_BASED == 0 || access & ACCESS_ON_DEMAND != 0 {
-            return Err(Errno::INVAL);
-        }
-        let wanted = Registration {
-            start: at(memory, offset, length)? as u64,
-            len: length as u64,
-            addressing: Addressing::Zero,
-            flags: access,
-            shown: std::ptr::null_mut(),
-        };
-        // SAFETY: our own memory, which stays mapped while a region covers it.
-        unsafe { mr::register_dm(object, pd, &wanted, DmRef::new(dm)?) }
-    })
-}
-
 /// Keeps device memory alive while a region covers it.
 pub struct DmRef {
     dm: *mut Dm,
@@ -234,7 +203,7 @@ pub struct DmRef {
 }
 
 impl DmRef {
-    fn new(dm: *mut Dm) -> Result<Self, Errno> {
+    pub(crate) fn new(dm: *mut Dm) -> Result<Self, Errno> {
         // SAFETY: `find` validates the handle; the caller of `reg_dm_mr` promises not to free it meanwhile.
         let object = unsafe { find::<DmObject>(dm)? };
         object.users.add();

@@ -11,12 +11,14 @@
 //! | [`tables`] | the function tables of contexts, completion queues and queue pairs; opening and closing a
 //! device |
 //! | [`device`], [`context`], [`query`], [`port`], [`gid`] | the device and its attributes |
-//! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`advise`], [`mw`], [`dm`], [`buf`] | protection domains, regions, windows, device memory, buffers |
+//! | [`pd`], [`mr`], [`mr_ex`], [`rereg`], [`advise`], [`mw`], [`dm`], [`dm_mr`], [`buf`] | protection domains, regions, windows, device memory, buffers |
 //! | `raw_lock` | the lock that a program holds between two calls of an extended interface |
-//! | [`cq`], [`channel`], [`async_event`] | completions and events |
+//! | [`cq`], [`channel`] | completion queues and channels |
+//! | [`registry`], [`acks`], [`completion_event`], [`async_event`] | events: whose they are, fetching and acknowledging them |
 //! | [`ece`] | options that peers agree on before they connect: there are none |
-//! | [`cq_cursor`] | the cursor and the clock of extended completion queues |
-//! | [`qp`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
+//! | [`cq_cursor`] | the cursor of extended completion queues |
+//! | [`limits`], [`clock`] | the limits that the device reports; the clocks of timestamps |
+//! | [`qp`], [`creation`], [`bind`], [`builder`], [`modify`], [`post`], [`srq`], [`xrc`], [`ah`], [`mcast`], [`flow`], [`wq`] | queue
 //! pairs and their parts |
 //! | [`flags`], [`status`], [`errno`], [`strings`], [`convert`] | translation tables |
 //! | [`absent`] | objects of later versions that this device lacks |
@@ -26,18 +28,24 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod absent;
+pub mod acks;
 pub mod advise;
 pub mod ah;
 pub mod async_event;
+pub mod bind;
 pub mod buf;
 pub mod builder;
 pub mod channel;
+pub mod clock;
+pub mod completion_event;
 pub mod context;
 pub mod convert;
 pub mod cq;
 pub mod cq_cursor;
+pub mod creation;
 pub mod device;
 pub mod dm;
+pub mod dm_mr;
 pub mod ece;
 pub mod emulated;
 pub mod errno;
@@ -46,6 +54,7 @@ pub mod flow;
 pub mod fork;
 pub mod gid;
 pub mod interpose;
+pub mod limits;
 pub mod mcast;
 pub mod modify;
 pub mod mr;
@@ -59,6 +68,7 @@ pub mod private;
 pub mod qp;
 pub mod query;
 mod raw_lock;
+pub mod registry;
 pub mod rereg;
 pub mod srq;
 pub mod status;

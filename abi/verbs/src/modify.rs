@@ -4,7 +4,7 @@
 //! the attributes of a port, which the engine does not have. Valid calls are translated; the engine then checks the
 //! values, and checks the transition again with its own table.
 
-use crate::context::MAX_READS;
+use crate::limits::MAX_READS;
 use crate::port::PORT;
 use crate::sys::QpAttr;
 use crate::sys::consts::*;

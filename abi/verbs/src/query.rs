@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::context::{ContextObject, MAX_DM, MAX_GROUPS, MAX_READS};
+use crate::clock::timestamp;
+use crate::context::ContextObject;
+use crate::gid;
+use crate::limits::{MAX_AH, MAX_DM, MAX_GROUPS, MAX_READS, MAX_TABLE, TOEPLITZ};
 use crate::object::{find, input, output};
 use crate::port::{self, PORT};
 use crate::sys::consts::*;
@@ -11,7 +14,6 @@ use crate::sys::{
     Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, GidEntry, OdpCaps, PacketPacingCaps,
     PciAtomicCaps, PerTransportCaps, PortAttr, RssCaps, TmCaps, TsoCaps, ValuesEx,
 };
-use crate::{cq_cursor, gid, wq};
 use rkey_kit::{Errno, c_call, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 
@@ -67,7 +69,7 @@ fn device_attributes(device: &rkey_device::Device) -> DeviceAttr {
         max_mcast_grp: MAX_GROUPS,
         max_mcast_qp_attach: MAX_GROUPS,
         max_total_mcast_qp_attach: MAX_GROUPS.saturating_mul(MAX_GROUPS),
-        max_ah: number(crate::ah::MAX),
+        max_ah: number(MAX_AH),
         max_fmr: 0,
         max_map_per_fmr: 0,
         max_srq: number(config.max_srqs),
@@ -97,10 +99,10 @@ pub unsafe extern "C" fn query_device(context: *mut Context, attr: *mut DeviceAt
 fn rss_caps() -> RssCaps {
     RssCaps {
         supported_qpts: 1 << QPT_RAW_PACKET,
-        max_rwq_indirection_tables: wq::TABLE_MAX,
-        max_rwq_indirection_table_size: wq::TABLE_MAX,
+        max_rwq_indirection_tables: MAX_TABLE,
+        max_rwq_indirection_table_size: MAX_TABLE,
         rx_hash_fields_mask: rkey_device::engine::HashFields::all().bits().into(),
-        rx_hash_function: wq::TOEPLITZ,
+        rx_hash_function: TOEPLITZ,
     }
 }
 
@@ -368,7 +370,7 @@ pub unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut Val
             return Err(Errno::OPNOTSUPP);
         }
         if values.comp_mask & VALUES_MASK_RAW_CLOCK != 0 {
-            let now = cq_cursor::timestamp();
+            let now = timestamp();
             values.raw_clock = libc::timespec {
                 tv_sec: (now / 1_000_000_000) as i64,
                 tv_nsec: (now % 1_000_000_000) as i64,

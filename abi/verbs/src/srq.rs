@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::async_event::Acks;
+use crate::acks::Acks;
 use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
@@ -241,6 +241,19 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut Srq) -> c_int {
                 }
             }
         }
+        Ok(0)
+    })
+}
+
+/// `ibv_get_srq_num`: only XRC shared receive queues have a number.
+///
+/// # Safety
+/// See [`crate::object`] for the rules of handles and output.
+pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
+    c_call(|| {
+        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
+        let (object, number) = unsafe { (find::<SrqObject>(srq)?, output(number)?) };
+        *number = object.number().ok_or(Errno::OPNOTSUPP)?;
         Ok(0)
     })
 }

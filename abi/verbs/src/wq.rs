@@ -6,6 +6,7 @@
 use crate::context::ContextObject;
 use crate::cq::CqObject;
 use crate::errno;
+use crate::limits::{MAX_TABLE, TOEPLITZ};
 use crate::modify::Service;
 use crate::object::{Object, Users, find, input, insert, output, remove};
 use crate::pd::PdObject;
@@ -22,11 +23,6 @@ use rkey_device::{Cq, QpOptions, Srq};
 use rkey_kit::{Errno, c_call};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-
-/// The only hash function supported.
-pub const TOEPLITZ: u8 = 1;
-/// The maximum number of queues in a table.
-pub const TABLE_MAX: u32 = 1 << 10;
 
 /// A receive work queue, as the program sees it.
 #[repr(C)]
@@ -221,7 +217,7 @@ pub unsafe extern "C" fn create_table(
         let len = 1u32
             .checked_shl(attr.log_ind_tbl_size)
             .ok_or(Errno::INVAL)?;
-        if attr.comp_mask != 0 || len > TABLE_MAX {
+        if attr.comp_mask != 0 || len > MAX_TABLE {
             return Err(Errno::INVAL);
         }
         // SAFETY: not null, and the caller guarantees the length.

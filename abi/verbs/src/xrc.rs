@@ -10,13 +10,10 @@
 use crate::context::ContextObject;
 use crate::errno;
 use crate::modify::Service;
-use crate::object::{Object, Users, find, input, insert, output, remove};
+use crate::object::{Object, Users, find, input, insert, remove};
 use crate::qp::{NewQp, QPS, QpObject, head};
-use crate::srq::SrqObject;
 use crate::sys::consts::*;
-use crate::sys::{
-    Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr, Srq, Xrcd, XrcdInitAttr,
-};
+use crate::sys::{Context, Qp, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr, Xrcd, XrcdInitAttr};
 use rkey_device::core::DomainId;
 use rkey_device::engine::{QpType, XrcdId};
 use rkey_device::{Cq, Device, QpOptions};
@@ -253,19 +250,6 @@ pub unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpenAttr) -
         let handle = handle_for(context, object, qp, attr.xrcd, qp_context, true)?;
         xrcd.users.add();
         Ok(handle)
-    })
-}
-
-/// `ibv_get_srq_num`: only XRC shared receive queues have a number.
-///
-/// # Safety
-/// See [`crate::object`] for the rules of handles and output.
-pub unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
-    c_call(|| {
-        // SAFETY: `find` validates the handle; `output` refuses null; the caller guarantees the rest.
-        let (object, number) = unsafe { (find::<SrqObject>(srq)?, output(number)?) };
-        *number = object.number().ok_or(Errno::OPNOTSUPP)?;
-        Ok(0)
     })
 }
 

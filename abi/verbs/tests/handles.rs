@@ -7,7 +7,7 @@
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Context, Mr, Pd, PortAttr, Qp, QpInitAttr, Srq, SrqInitAttr, Wc};
 use ibverbs::tables::context;
-use ibverbs::{cq, device, mr, pd, post, qp, query, srq};
+use ibverbs::{cq, creation, device, mr, pd, post, query, srq};
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr::null_mut;
 
@@ -61,7 +61,7 @@ fn wild_handles_are_refused() {
                 post::post_send(address as *mut Qp, null_mut(), null_mut()),
                 libc::EINVAL
             );
-            assert_eq!(qp::destroy_qp(address as *mut Qp), libc::EINVAL);
+            assert_eq!(creation::destroy_qp(address as *mut Qp), libc::EINVAL);
             assert_eq!(srq::destroy_srq(address as *mut Srq), libc::EINVAL);
         }
     }
@@ -153,24 +153,24 @@ fn absurd_sizes_and_objects_of_the_wrong_kind_are_refused() {
         let mut attr: QpInitAttr = std::mem::zeroed();
         (attr.send_cq, attr.recv_cq, attr.qp_type) = (queue, queue, QPT_RC);
         attr.cap.max_send_wr = u32::MAX;
-        assert!(qp::create_qp(domain, &raw mut attr).is_null());
+        assert!(creation::create_qp(domain, &raw mut attr).is_null());
         attr.cap.max_send_wr = 4;
         attr.qp_type = 77;
-        assert!(qp::create_qp(domain, &raw mut attr).is_null());
+        assert!(creation::create_qp(domain, &raw mut attr).is_null());
         attr.qp_type = QPT_RC;
         attr.recv_cq = domain.cast();
         assert!(
-            qp::create_qp(domain, &raw mut attr).is_null(),
+            creation::create_qp(domain, &raw mut attr).is_null(),
             "a protection domain is not a completion queue"
         );
         attr.recv_cq = queue;
-        let pair = qp::create_qp(domain, &raw mut attr);
+        let pair = creation::create_qp(domain, &raw mut attr);
         assert!(!pair.is_null());
         assert_eq!(cq::destroy_cq(queue), libc::EBUSY);
         assert_eq!(pd::dealloc_pd(domain), libc::EBUSY);
         let mut queue_attr: SrqInitAttr = std::mem::zeroed();
         assert!(srq::create_srq(domain, &raw mut queue_attr).is_null());
-        assert_eq!(qp::destroy_qp(pair), 0);
+        assert_eq!(creation::destroy_qp(pair), 0);
         assert_eq!(cq::destroy_cq(queue), 0);
         assert_eq!(pd::dealloc_pd(domain), 0);
         assert_eq!(context::close_device(context), 0);

@@ -24,7 +24,7 @@ const FILES: &[(&str, &str)] = &[
         "wait objects are descriptors; one is a timer",
     ),
     (
-        "abi/verbs/src/cq_cursor.rs",
+        "abi/verbs/src/clock.rs",
         "timestamps of completions, in the clocks that verbs names",
     ),
     (

@@ -4,13 +4,14 @@
 // UNSAFETY: C functions.
 
 use super::{cq_ex, qp_ex};
-use crate::async_event::Events;
+use crate::acks::make_blocking;
 use crate::context::{ContextObject, Open, Tables, identity, new_command};
 use crate::object::{Object, find, insert, remove};
+use crate::registry::Events;
 use crate::sys::{Context, ContextOps, Device, VerbsContext};
 use crate::{
-    advise, ah, async_event, buf, channel, cq, device, dm, errno, flow, gid, mr, mr_ex, mw, pd,
-    post, qp, query, srq, wq, xrc,
+    advise, ah, bind, buf, channel, cq, creation, device, dm, dm_mr, errno, flow, gid, mr, mr_ex,
+    mw, pd, post, qp, query, srq, wq, xrc,
 };
 use rkey_device::Config;
 use rkey_device::core::Api;
@@ -32,7 +33,7 @@ static TABLES: Tables = Tables {
 fn context_ops() -> ContextOps {
     ContextOps {
         alloc_mw: Some(mw::alloc_mw),
-        bind_mw: Some(mw::bind_mw),
+        bind_mw: Some(bind::bind_mw),
         dealloc_mw: Some(mw::dealloc_mw),
         poll_cq: Some(cq::poll_cq),
         req_notify_cq: Some(cq::req_notify_cq),
@@ -58,7 +59,7 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
         attach_counters_point_flow: None,
         create_counters: None,
         destroy_counters: None,
-        reg_dm_mr: Some(dm::reg_dm_mr),
+        reg_dm_mr: Some(dm_mr::reg_dm_mr),
         alloc_dm: Some(dm::alloc_dm),
         free_dm: Some(dm::free_dm),
         modify_flow_action_esp: None,
@@ -84,8 +85,8 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
         ibv_create_flow: Some(flow::create_flow),
         ABI_placeholder1: None,
         open_qp: Some(xrc::open_qp),
-        create_qp_ex: Some(qp::create_qp_ex),
-        get_srq_num: Some(xrc::get_srq_num),
+        create_qp_ex: Some(creation::create_qp_ex),
+        get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
         open_xrcd: Some(xrc::open_xrcd),
         close_xrcd: Some(xrc::close_xrcd),
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
             errno::of(&error)
         })?;
         gid::refresh();
-        async_event::make_blocking(device.event_fd().as_raw_fd());
+        make_blocking(device.event_fd().as_raw_fd());
         let open = Open {
             device,
             command: new_command()?,

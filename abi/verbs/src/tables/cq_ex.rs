@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use crate::clock::{clock, timestamp};
 use crate::cq::{self, CqConfig, CqObject};
-use crate::cq_cursor::{Current, clock, is_stamped, timestamp};
+use crate::cq_cursor::{Current, is_stamped};
 use crate::object::{find, input};
 use crate::status;
 use crate::sys::consts::*;

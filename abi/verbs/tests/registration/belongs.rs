@@ -8,7 +8,7 @@ use ibverbs::sys::{
     QpAttr, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTableInitAttr, SrqAttr, SrqInitAttr, Wq,
     WqAttr, WqInitAttr,
 };
-use ibverbs::{channel, cq, pd, post, qp, srq, wq};
+use ibverbs::{channel, cq, creation, limits, pd, post, qp, srq, wq};
 use std::ptr::null_mut;
 
 fn errno() -> i32 {
@@ -65,7 +65,7 @@ fn objects_of_another_context_are_refused() {
             (one.cq, one.cq, foreign),
         ] {
             (attr.send_cq, attr.recv_cq, attr.srq) = (send_cq, recv_cq, srq);
-            assert!(qp::create_qp(one.pd, &raw mut attr).is_null());
+            assert!(creation::create_qp(one.pd, &raw mut attr).is_null());
             assert_eq!(errno(), libc::EINVAL);
         }
         assert!(work_queue(&one, &other).is_null() && errno() == libc::EINVAL);
@@ -157,10 +157,10 @@ fn creation_flags_that_the_mask_omits_are_ignored() {
         attr.qp_type = QPT_RAW_PACKET;
         attr.comp_mask = QP_INIT_ATTR_PD | QP_INIT_ATTR_IND_TABLE | QP_INIT_ATTR_RX_HASH;
         (attr.pd, attr.rwq_ind_tbl, attr.create_flags) = (world.pd, table, 0xdead);
-        attr.rx_hash_conf.rx_hash_function = wq::TOEPLITZ;
+        attr.rx_hash_conf.rx_hash_function = limits::TOEPLITZ;
         attr.rx_hash_conf.rx_hash_key_len = key.len() as u8;
         attr.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
-        assert!(!qp::create_qp_ex(world.context, &raw mut attr).is_null());
+        assert!(!creation::create_qp_ex(world.context, &raw mut attr).is_null());
     }
 }
 

@@ -5,7 +5,7 @@ use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     AsyncEvent, CompChannel, Cq, Qp, QpAttr, QpInitAttr, RecvWr, Srq, SrqAttr, SrqInitAttr,
 };
-use ibverbs::{async_event, channel, cq, post, qp, srq};
+use ibverbs::{async_event, channel, completion_event, cq, creation, post, qp, srq};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ fn create(world: &World, queue: *mut Cq, shared: *mut Srq) -> *mut Qp {
         attr.qp_type = QPT_RC;
         (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (4, 4);
         (attr.cap.max_send_sge, attr.cap.max_recv_sge) = (1, 1);
-        let pair = qp::create_qp(world.pd, &raw mut attr);
+        let pair = creation::create_qp(world.pd, &raw mut attr);
         assert!(!pair.is_null());
         pair
     }
@@ -131,7 +131,9 @@ fn destroying_a_completion_queue_waits_for_unacknowledged_events() {
             while round as usize != ROUNDS + 1 {
                 let events = events_at as *mut CompChannel;
                 // SAFETY: the channel is live; both are writable.
-                let code = unsafe { channel::get_cq_event(events, &raw mut which, &raw mut round) };
+                let code = unsafe {
+                    completion_event::get_cq_event(events, &raw mut which, &raw mut round)
+                };
                 assert_eq!(code, 0);
                 // Checked several times: the queue must not be destroyed later, either.
                 for _ in 0..20 {
@@ -140,7 +142,7 @@ fn destroying_a_completion_queue_waits_for_unacknowledged_events() {
                 }
                 seen.fetch_add(1, Ordering::Relaxed);
                 // SAFETY: the destroying call waits for this one.
-                unsafe { channel::ack_cq_events(which, 1) };
+                unsafe { completion_event::ack_cq_events(which, 1) };
             }
         });
         for round in 1..=ROUNDS + 1 {
@@ -152,7 +154,7 @@ fn destroying_a_completion_queue_waits_for_unacknowledged_events() {
                 world.connect(pair, QPT_RC, 0x77);
                 receive(pair, 1, &mut sge(0, 0, 0));
                 go(pair, QPS_ERR, false);
-                assert_eq!(qp::destroy_qp(pair), 0);
+                assert_eq!(creation::destroy_qp(pair), 0);
                 // The last queue stays until its event is taken, which ends the other thread.
                 if round <= ROUNDS {
                     assert_eq!(cq::destroy_cq(queue), 0);
@@ -171,7 +173,7 @@ fn counters_of_acknowledged_events_wrap() {
     // SAFETY: the completion queue is live.
     unsafe {
         (*world.cq).comp_events_completed = u32::MAX;
-        channel::ack_cq_events(world.cq, 2);
+        completion_event::ack_cq_events(world.cq, 2);
         assert_eq!((*world.cq).comp_events_completed, 1);
     }
     let small = overrun(&world, u32::MAX);
@@ -305,7 +307,7 @@ fn a_failed_request_names_the_side_at_fault() {
         }
         assert_eq!(world.word(FAR + 8), 0, "{what}");
         // SAFETY: the queue pairs are live, and unused from here on.
-        unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+        unsafe { assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0)) };
     }
 }
 

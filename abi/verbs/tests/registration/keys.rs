@@ -3,7 +3,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{RecvWr, SrqInitAttr};
-use ibverbs::{mr, pd, post, qp, rereg, srq};
+use ibverbs::{creation, mr, pd, post, rereg, srq};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -49,7 +49,7 @@ fn posting_needs_the_local_key() {
         let arrived = if index == 0 { 40 } else { 0 };
         assert_eq!(world.word(64), arrived, "case {index}");
         // SAFETY: the queue pairs are live, and unused from here on.
-        unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+        unsafe { assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0)) };
     }
 }
 
@@ -66,7 +66,10 @@ fn receives_of_a_shared_queue_also_need_the_local_key() {
         let mut attr: ibverbs::sys::QpInitAttr = std::mem::zeroed();
         (attr.send_cq, attr.recv_cq, attr.srq, attr.qp_type) = (world.cq, world.cq, queue, QPT_RC);
         attr.cap.max_send_wr = 1;
-        let (a, b) = (world.qp(QPT_RC), qp::create_qp(world.pd, &raw mut attr));
+        let (a, b) = (
+            world.qp(QPT_RC),
+            creation::create_qp(world.pd, &raw mut attr),
+        );
         assert!(!queue.is_null() && !b.is_null());
         world.connect(a, QPT_RC, (*b).qp_num);
         world.connect(b, QPT_RC, (*a).qp_num);
@@ -109,7 +112,7 @@ fn a_remote_request_needs_a_valid_key_and_range() {
             let status = world.run(a, &mut remote(1, opcode, &mut entry, addr, key));
             assert_eq!(status, want, "{opcode} {key:#x}");
             // SAFETY: the queue pairs are live, and unused from here on.
-            unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+            unsafe { assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0)) };
         }
     }
 }
@@ -250,7 +253,7 @@ fn re_registration_can_allow_writes_if_the_descriptor_of_the_file_does() {
                 let [a, b] = world.pair(QPT_RC);
                 let mut entry = sge(world.at(0), 8, (*near).lkey);
                 let status = world.run(a, &mut remote(1, opcode, &mut entry, 0, (*region).rkey));
-                assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
+                assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0));
                 status
             };
             assert_eq!(transfer(WR_RDMA_WRITE), WC_REM_ACCESS_ERR);
@@ -284,7 +287,7 @@ fn re_registration_keeps_both_keys() {
             let [a, b] = world.pair(QPT_RC);
             let mut entry = sge(world.at(0), 8, lkey);
             let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut entry, addr, rkey));
-            assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
+            assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0));
             status
         };
         let change = |what: u32, pd, addr: u64, len: usize, access: u32| {

@@ -6,7 +6,7 @@ use ibverbs::mr::{alloc_null_mr, dereg_mr, reg_mr};
 use ibverbs::rereg::rereg_mr;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, MwBindInfo, SendWr, Sge};
-use ibverbs::{mw, post};
+use ibverbs::{bind, mw, post};
 use std::ptr::null_mut;
 
 fn null_region(world: &World) -> *mut Mr {
@@ -146,7 +146,8 @@ fn a_null_region_is_local_only_and_cannot_change() {
             send_flags: SEND_SIGNALED,
             bind_info: info,
         };
-        let bound = mw::bind_mw(a, window, &raw mut bind) == 0 && world.next().status == WC_SUCCESS;
+        let bound =
+            bind::bind_mw(a, window, &raw mut bind) == 0 && world.next().status == WC_SUCCESS;
         assert!(!bound, "no window can be bound to a null region");
     }
     for opcode in [WR_RDMA_READ, WR_RDMA_WRITE] {

@@ -3,7 +3,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{DataBuf, QpInitAttrEx, RecvWr, SendWr, Sge, SrqInitAttr, WqInitAttr};
-use ibverbs::{post, qp, srq, wq};
+use ibverbs::{creation, post, qp, srq, wq};
 use std::ptr::null_mut;
 
 /// Proves: VB-I07
@@ -204,7 +204,7 @@ fn extended(world: &World) -> *mut ibverbs::sys::QpEx {
         attr.cap.max_inline_data = 8;
         attr.comp_mask = QP_INIT_ATTR_PD | QP_INIT_ATTR_SEND_OPS_FLAGS;
         attr.send_ops_flags = QP_EX_WITH_SEND | QP_EX_WITH_RDMA_WRITE;
-        let pair = qp::create_qp_ex(world.context, &raw mut attr);
+        let pair = creation::create_qp_ex(world.context, &raw mut attr);
         assert!(!pair.is_null());
         assert_eq!(attr.cap.max_inline_data, INLINE);
         let other = world.qp(QPT_RC);

@@ -4,7 +4,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, MwBindInfo, Qp, QpAttr};
-use ibverbs::{mr, mw, pd, qp};
+use ibverbs::{creation, mr, mw, pd, qp};
 
 /// The offset of the region under test; the other memory has all rights.
 const TRIED: usize = 4096;
@@ -84,7 +84,7 @@ fn remote_key(region: *mut Mr) -> u32 {
 fn destroy(pair: [*mut Qp; 2]) {
     for own in pair {
         // SAFETY: a live queue pair, unused from here on.
-        assert_eq!(unsafe { qp::destroy_qp(own) }, 0);
+        assert_eq!(unsafe { creation::destroy_qp(own) }, 0);
     }
 }
 

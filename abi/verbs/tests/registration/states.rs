@@ -4,7 +4,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{AhAttr, Qp, QpAttr, QpInitAttr, QpInitAttrEx, UdWr, Xrcd, XrcdInitAttr};
-use ibverbs::{ah, qp, query, xrc};
+use ibverbs::{ah, creation, qp, query, xrc};
 use std::time::{Duration, Instant};
 
 /// Services: name, `enum ibv_qp_type`.
@@ -169,7 +169,7 @@ impl Maker {
             let mut wanted: QpInitAttrEx = std::mem::zeroed();
             (wanted.qp_type, wanted.xrcd) = (service, self.xrcd);
             wanted.comp_mask = QP_INIT_ATTR_XRCD;
-            qp::create_qp_ex(self.world.context, &raw mut wanted)
+            creation::create_qp_ex(self.world.context, &raw mut wanted)
         };
         assert!(!made.is_null());
         made
@@ -380,13 +380,13 @@ fn every_transition_takes_exactly_its_attributes() {
                             assert_eq!(value(&now, bit), value(&attr, bit), "{what}: {bit:#x}");
                         }
                         // SAFETY: unused from here on.
-                        assert_eq!(unsafe { qp::destroy_qp(pair) }, 0);
+                        assert_eq!(unsafe { creation::destroy_qp(pair) }, 0);
                         pair = maker.in_state(service, from);
                     }
                 }
             }
             // SAFETY: unused from here on.
-            assert_eq!(unsafe { qp::destroy_qp(pair) }, 0);
+            assert_eq!(unsafe { creation::destroy_qp(pair) }, 0);
         }
     }
 }

@@ -6,7 +6,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, Qp, QpAttr};
-use ibverbs::{mr, qp};
+use ibverbs::{creation, mr, qp};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -183,7 +183,7 @@ fn nothing_arrives_after_a_reset() {
 fn nothing_arrives_after_the_queue_pair_is_destroyed() {
     let test = "stopped::nothing_arrives_after_the_queue_pair_is_destroyed";
     // SAFETY: a live queue pair, which is not used afterwards.
-    nothing_arrives_after(test, |_, pair| unsafe { qp::destroy_qp(pair) });
+    nothing_arrives_after(test, |_, pair| unsafe { creation::destroy_qp(pair) });
 }
 
 #[test]

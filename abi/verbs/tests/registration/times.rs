@@ -4,7 +4,7 @@ use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{CompChannel, Cq, CqEx, CqInitAttrEx, PollCqAttr};
 use ibverbs::tables::cq_ex;
-use ibverbs::{channel, cq, cq_cursor};
+use ibverbs::{channel, clock, completion_event, cq};
 use std::ptr::null_mut;
 
 const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -35,19 +35,19 @@ fn complete(world: &World, channel: *mut CompChannel, id: u64) {
         let mut wr = remote(id, WR_RDMA_WRITE, &mut entry, world.at(8), (*region).rkey);
         assert_eq!(send(a, &mut wr), (0, false));
         let (mut queue, mut its) = (null_mut::<Cq>(), null_mut());
-        let code = channel::get_cq_event(channel, &raw mut queue, &raw mut its);
+        let code = completion_event::get_cq_event(channel, &raw mut queue, &raw mut its);
         assert_eq!((code, queue), (0, world.cq));
-        channel::ack_cq_events(queue, 1);
+        completion_event::ack_cq_events(queue, 1);
     }
 }
 
 #[test]
 fn a_completion_is_stamped_when_it_completes() {
     let (world, queue, channel) = world(TIMES);
-    let mut stamps = vec![cq_cursor::timestamp()];
+    let mut stamps = vec![clock::timestamp()];
     for id in 1..=2 {
         complete(&world, channel, id);
-        stamps.push(cq_cursor::timestamp());
+        stamps.push(clock::timestamp());
     }
     // SAFETY: a live queue, read only between start and end.
     unsafe {
@@ -104,8 +104,8 @@ fn a_completion_queue_with_timestamps_works_like_any_other() {
                 ..Default::default()
             };
             assert_eq!(ibverbs::qp::modify_qp(b, &raw mut wr, QP_STATE as i32), 0);
-            assert_eq!(ibverbs::qp::destroy_qp(b), 0);
-            assert_eq!(ibverbs::qp::destroy_qp(a), 0);
+            assert_eq!(ibverbs::creation::destroy_qp(b), 0);
+            assert_eq!(ibverbs::creation::destroy_qp(a), 0);
             let mut wc = ibverbs::sys::Wc::default();
             assert_eq!(cq::poll_cq(world.cq, 1, &raw mut wc), 0, "{flags}");
         }

@@ -3,7 +3,7 @@
 use crate::world::*;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{BindMwWr, Mr, Mw, MwBind, MwBindInfo, Qp, SendWr};
-use ibverbs::{mr, mw, pd, qp};
+use ibverbs::{bind, creation, mr, mw, pd};
 use std::ptr::null_mut;
 
 /// Unbinds a window over a queue pair.
@@ -37,7 +37,7 @@ fn write(world: &World, near: *mut Mr, addr: u64, rkey: u32) -> i32 {
     unsafe {
         let mut entry = sge(world.at(0), 8, (*near).lkey);
         let status = world.run(a, &mut remote(1, WR_RDMA_WRITE, &mut entry, addr, rkey));
-        assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0));
+        assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0));
         status
     }
 }
@@ -107,7 +107,7 @@ fn invalid_binds_are_refused_at_once() {
             bind_info: info,
         };
         // SAFETY: the objects are live.
-        unsafe { mw::bind_mw(a, window, &raw mut bind) }
+        unsafe { bind::bind_mw(a, window, &raw mut bind) }
     };
     assert_eq!(bind(two, part(region, world.at(0), 8)), libc::EINVAL);
     assert_eq!(bind(one, part(null_mut(), world.at(0), 0)), libc::EINVAL);
@@ -219,7 +219,7 @@ fn a_window_cannot_have_rights_that_its_region_lacks() {
                 // SAFETY: objects unused from here on.
                 unsafe {
                     for pair in [a, b].into_iter().chain(others.into_iter().flatten()) {
-                        assert_eq!(qp::destroy_qp(pair), 0);
+                        assert_eq!(creation::destroy_qp(pair), 0);
                     }
                     assert_eq!(mw::dealloc_mw(window), 0);
                     assert_eq!(mr::dereg_mr(region), 0, "{what}");
@@ -281,7 +281,7 @@ fn every_kind_of_unbind_invalidates_the_key() {
         }
         // The completions that the refusal flushed on the other side do not matter here.
         // SAFETY: live queue pairs, unused from here on.
-        unsafe { assert_eq!((qp::destroy_qp(a), qp::destroy_qp(b)), (0, 0)) };
+        unsafe { assert_eq!((creation::destroy_qp(a), creation::destroy_qp(b)), (0, 0)) };
     }
 }
 
@@ -347,7 +347,7 @@ fn a_new_key_may_be_sent_right_after_its_bind() {
             bind_info: part(far, world.at(4096), 64),
         };
         // SAFETY: the objects are live.
-        assert_eq!(unsafe { mw::bind_mw(b, window, &raw mut bind) }, 0);
+        assert_eq!(unsafe { bind::bind_mw(b, window, &raw mut bind) }, 0);
         // Send the new key without polling for the completion of the bind.
         let new = u64::from(key(window));
         let mut message = request(SEND, WR_SEND, &mut sge(0, 0, 0));

@@ -8,7 +8,7 @@ use ibverbs::sys::{
     Context, Cq, Mr, Mw, MwBind, MwBindInfo, Pd, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, Wc,
 };
 use ibverbs::tables::context;
-use ibverbs::{cq, device, mr, mw, pd, post, qp, query};
+use ibverbs::{bind, cq, creation, device, mr, pd, post, qp, query};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ impl World {
             attr.cap.max_send_sge = 2;
             attr.cap.max_recv_sge = 2;
             attr.cap.max_inline_data = 64;
-            let pair = qp::create_qp(self.pd, &raw mut attr);
+            let pair = creation::create_qp(self.pd, &raw mut attr);
             assert!(!pair.is_null());
             pair
         }
@@ -194,7 +194,7 @@ impl World {
             bind_info: info,
         };
         // SAFETY: the objects are live.
-        assert_eq!(unsafe { mw::bind_mw(pair, window, &raw mut bind) }, 0);
+        assert_eq!(unsafe { bind::bind_mw(pair, window, &raw mut bind) }, 0);
         let wc = self.next();
         assert_eq!(wc.wr_id, 77);
         if wc.status == WC_SUCCESS {
