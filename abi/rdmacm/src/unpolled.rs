@@ -10,7 +10,7 @@
 
 use crate::sys::Qp;
 use ibverbs::object::find;
-use ibverbs::qp::QpObject;
+use ibverbs::queues::qp::QpObject;
 use std::time::{Duration, Instant};
 
 /// How long a disconnection waits for the program to poll: a few scheduler time slices on a busy machine.

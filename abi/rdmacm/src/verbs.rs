@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 /// The maximum number of outstanding reads and atomics of a queue pair, as requester and as responder.
-pub const READS_MAX: u8 = ibverbs::limits::MAX_READS as u8;
-const _: () = assert!(READS_MAX as i32 == ibverbs::limits::MAX_READS);
+pub const READS_MAX: u8 = ibverbs::device::limits::MAX_READS as u8;
+const _: () = assert!(READS_MAX as i32 == ibverbs::device::limits::MAX_READS);
 
 /// The addresses of the context and the protection domain that all identifiers share.
 #[derive(Clone, Copy)]
@@ -54,11 +54,11 @@ pub fn code(number: c_int) -> Result<(), Errno> {
 pub fn device() -> Result<(*mut Context, *mut Pd), Errno> {
     let mut opened = OPENED.lock();
     if opened.is_none() {
-        let device = ibverbs::device::the_device();
+        let device = ibverbs::device::devices::the_device();
         // SAFETY: the verbs front end's own device, and the context that it has just opened.
         unsafe {
             let context = not_null(ibverbs::tables::context::open_device(device))?;
-            let pd = not_null(ibverbs::pd::alloc_pd(context))?;
+            let pd = not_null(ibverbs::memory::pd::alloc_pd(context))?;
             *opened = Some(Opened {
                 context: context.expose_provenance(),
                 pd: pd.expose_provenance(),
@@ -88,7 +88,7 @@ pub fn xrc_domain() -> Result<*mut Xrcd, Errno> {
         oflags: libc::O_CREAT,
     };
     // SAFETY: the context that [`device`] has opened.
-    let domain = not_null(unsafe { ibverbs::xrc::open_xrcd(context, &mut attr) })?;
+    let domain = not_null(unsafe { ibverbs::queues::xrc::open_xrcd(context, &mut attr) })?;
     *opened = Some(domain.expose_provenance());
     Ok(domain)
 }
@@ -97,7 +97,7 @@ pub fn xrc_domain() -> Result<*mut Xrcd, Errno> {
 /// index of the first IP address.
 #[must_use]
 pub fn gid_index(address: SocketAddr) -> u8 {
-    let (table, gid) = (ibverbs::gid::table(), crate::address::gid(address));
+    let (table, gid) = (ibverbs::device::gid::table(), crate::address::gid(address));
     let found = table.iter().position(|entry| entry.gid == gid);
     let fallback = usize::from(table.len() > 1);
     found.unwrap_or(fallback) as u8
@@ -117,13 +117,13 @@ pub unsafe fn create_cq(
 ) -> Result<(*mut CompChannel, *mut Cq), Errno> {
     // SAFETY: guaranteed by the caller; the channel is new.
     unsafe {
-        let channel = not_null(ibverbs::channel::create_comp_channel(context))?;
+        let channel = not_null(ibverbs::completion::channel::create_comp_channel(context))?;
         let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
-        let cq = not_null(ibverbs::cq::create_cq(
+        let cq = not_null(ibverbs::completion::cq::create_cq(
             context, depth, cq_context, channel, 0,
         ));
         let cq = cq.inspect_err(|_| {
-            ibverbs::channel::destroy_comp_channel(channel);
+            ibverbs::completion::channel::destroy_comp_channel(channel);
         })?;
         Ok((channel, cq))
     }
@@ -137,10 +137,10 @@ pub unsafe fn destroy_cq(channel: *mut CompChannel, cq: *mut Cq) {
     // SAFETY: guaranteed by the caller; both calls refuse a handle that is not live.
     unsafe {
         if !cq.is_null() {
-            ibverbs::cq::destroy_cq(cq);
+            ibverbs::completion::cq::destroy_cq(cq);
         }
         if !channel.is_null() {
-            ibverbs::channel::destroy_comp_channel(channel);
+            ibverbs::completion::channel::destroy_comp_channel(channel);
         }
     }
 }
@@ -153,11 +153,11 @@ pub unsafe fn rearm(channel: *mut CompChannel, cq: *mut Cq) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let (mut of, mut context) = (null_mut(), null_mut());
-        while ibverbs::completion_event::get_cq_event(channel, &mut of, &mut context) == 0 {
-            ibverbs::cq::req_notify_cq(cq, 0);
-            ibverbs::completion_event::ack_cq_events(of, 1);
+        while ibverbs::events::completion_event::get_cq_event(channel, &mut of, &mut context) == 0 {
+            ibverbs::completion::cq::req_notify_cq(cq, 0);
+            ibverbs::events::completion_event::ack_cq_events(of, 1);
         }
-        ibverbs::cq::req_notify_cq(cq, 0);
+        ibverbs::completion::cq::req_notify_cq(cq, 0);
     }
 }
 
@@ -170,7 +170,7 @@ pub unsafe fn rearm(channel: *mut CompChannel, cq: *mut Cq) {
 /// See `ibverbs::object` for the rules of handles and attributes.
 pub unsafe fn create_qp(context: *mut Context, attr: &mut QpInitAttrEx) -> Result<*mut Qp, Errno> {
     // SAFETY: guaranteed by the caller.
-    not_null(unsafe { ibverbs::creation::create_qp_ex(context, attr) })
+    not_null(unsafe { ibverbs::queues::creation::create_qp_ex(context, attr) })
 }
 
 /// `ibv_destroy_qp`.
@@ -179,7 +179,7 @@ pub unsafe fn create_qp(context: *mut Context, attr: &mut QpInitAttrEx) -> Resul
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn destroy_qp(qp: *mut Qp) {
     // SAFETY: guaranteed by the caller.
-    unsafe { ibverbs::creation::destroy_qp(qp) };
+    unsafe { ibverbs::queues::creation::destroy_qp(qp) };
 }
 
 /// `ibv_modify_qp`.
@@ -191,7 +191,7 @@ pub unsafe fn destroy_qp(qp: *mut Qp) {
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn modify_qp(qp: *mut Qp, attr: &mut QpAttr, mask: u32) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
-    code(unsafe { ibverbs::qp::modify_qp(qp, attr, mask as c_int) })
+    code(unsafe { ibverbs::queues::qp::modify_qp(qp, attr, mask as c_int) })
 }
 
 /// Moves a queue pair to the error state.
@@ -205,7 +205,7 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
     // First complete the requests that the peer has acknowledged, and send our own acknowledgements. Hardware does both without delay,
     // and programs that use libfabric rely on it: they disconnect before they poll.
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
-    if let Ok(object) = unsafe { ibverbs::object::find::<ibverbs::qp::QpObject>(qp) }
+    if let Ok(object) = unsafe { ibverbs::object::find::<ibverbs::queues::qp::QpObject>(qp) }
         && let Err(error) = object.qp.device().drive_until_idle()
     {
         tracing::debug!(%error, "cannot drive the device before moving queue pair {:#x} to the error state", object.qp.qpn());
@@ -228,7 +228,7 @@ pub unsafe fn fail_qp(qp: *mut Qp) {
 pub unsafe fn qp_number(qp: *mut Qp) -> Result<(u32, bool), Errno> {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
     unsafe {
-        ibverbs::object::find::<ibverbs::qp::QpObject>(qp)?;
+        ibverbs::object::find::<ibverbs::queues::qp::QpObject>(qp)?;
         Ok(((*qp).qp_num, !(*qp).srq.is_null()))
     }
 }
@@ -250,7 +250,7 @@ pub unsafe fn pd_of_qp(qp: *mut Qp) -> *mut Pd {
 #[must_use]
 pub unsafe fn context_of_pd(pd: *mut Pd) -> *mut Context {
     // SAFETY: guaranteed by the caller; `find` checks that it is live.
-    match unsafe { ibverbs::object::find::<ibverbs::pd::PdObject>(pd) } {
+    match unsafe { ibverbs::object::find::<ibverbs::memory::pd::PdObject>(pd) } {
         Ok(object) => object.context,
         Err(_) => null_mut(),
     }
@@ -268,7 +268,7 @@ pub unsafe fn create_srq(
     attr: &mut SrqInitAttrEx,
 ) -> Result<*mut Srq, Errno> {
     // SAFETY: guaranteed by the caller.
-    not_null(unsafe { ibverbs::srq::create_srq_ex(context, attr) })
+    not_null(unsafe { ibverbs::queues::srq::create_srq_ex(context, attr) })
 }
 
 /// `ibv_attach_mcast`.
@@ -280,7 +280,7 @@ pub unsafe fn create_srq(
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn attach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
-    code(unsafe { ibverbs::mcast::attach_mcast(qp, group, 0) })
+    code(unsafe { ibverbs::queues::mcast::attach_mcast(qp, group, 0) })
 }
 
 /// `ibv_detach_mcast`.
@@ -292,7 +292,7 @@ pub unsafe fn attach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn detach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
-    code(unsafe { ibverbs::mcast::detach_mcast(qp, group, 0) })
+    code(unsafe { ibverbs::queues::mcast::detach_mcast(qp, group, 0) })
 }
 
 /// `ibv_destroy_srq`.
@@ -301,5 +301,5 @@ pub unsafe fn detach(qp: *mut Qp, group: &[u8; 16]) -> Result<(), Errno> {
 /// See `ibverbs::object` for the rules of handles.
 pub unsafe fn destroy_srq(srq: *mut Srq) {
     // SAFETY: guaranteed by the caller.
-    unsafe { ibverbs::srq::destroy_srq(srq) };
+    unsafe { ibverbs::queues::srq::destroy_srq(srq) };
 }

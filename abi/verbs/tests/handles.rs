@@ -4,10 +4,13 @@
 #![allow(unsafe_code)]
 // UNSAFETY: calls C functions, deliberately with wrong arguments.
 
+use ibverbs::completion::cq;
+use ibverbs::device::{devices, query};
+use ibverbs::memory::{mr, pd};
+use ibverbs::queues::{creation, post, srq};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Context, Mr, Pd, PortAttr, Qp, QpInitAttr, Srq, SrqInitAttr, Wc};
 use ibverbs::tables::context;
-use ibverbs::{cq, creation, device, mr, pd, post, query, srq};
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr::null_mut;
 
@@ -21,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Opens the device.
 fn open() -> *mut Context {
     // SAFETY: the device is ours.
-    let context = unsafe { context::open_device(device::the_device()) };
+    let context = unsafe { context::open_device(devices::the_device()) };
     assert!(!context.is_null());
     context
 }

@@ -24,7 +24,7 @@ const FILES: &[(&str, &str)] = &[
         "wait objects are descriptors; one is a timer",
     ),
     (
-        "abi/verbs/src/clock.rs",
+        "abi/verbs/src/device/clock.rs",
         "timestamps of completions, in the clocks that verbs names",
     ),
     (

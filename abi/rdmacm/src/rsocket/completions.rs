@@ -71,7 +71,8 @@ impl Completions {
         // SAFETY: all fields are numbers.
         let mut batch: [Wc; N] = unsafe { std::mem::zeroed() };
         // SAFETY: our live completion queue, and room for the completions.
-        let got = unsafe { ibverbs::cq::poll_cq(self.cq, N as c_int, batch.as_mut_ptr()) };
+        let got =
+            unsafe { ibverbs::completion::cq::poll_cq(self.cq, N as c_int, batch.as_mut_ptr()) };
         (batch, usize::try_from(got).unwrap_or(0))
     }
 

@@ -148,7 +148,7 @@ impl Link {
                 num_sge: 0,
             };
             // SAFETY: our live queue pair, and a valid request without memory.
-            code(unsafe { ibverbs::post::post_recv(self.qp, &mut wr, &mut null_mut()) })?;
+            code(unsafe { ibverbs::queues::post::post_recv(self.qp, &mut wr, &mut null_mut()) })?;
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Link {
             rkey: write.key,
         };
         // SAFETY: our live queue pair, and a valid request. Its memory is an area of ours, or inline data that the call copies.
-        code(unsafe { ibverbs::post::post_send(self.qp, &mut wr, &mut null_mut()) })
+        code(unsafe { ibverbs::queues::post::post_send(self.qp, &mut wr, &mut null_mut()) })
     }
 
     /// Polls all completions.

@@ -67,7 +67,7 @@ impl Registration {
         access: Access,
     ) -> Result<Self, Errno> {
         // SAFETY: guaranteed by the caller.
-        let mr = unsafe { ibverbs::mr::reg_mr(pd, at, len, access.flags()) };
+        let mr = unsafe { ibverbs::memory::mr::reg_mr(pd, at, len, access.flags()) };
         match mr.is_null() {
             true => Err(Errno::last()),
             false => Ok(Self { mr }),
@@ -85,7 +85,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: nothing uses it any more. When the call returns, peers no longer access the memory.
-        unsafe { ibverbs::mr::dereg_mr(self.mr) };
+        unsafe { ibverbs::memory::mr::dereg_mr(self.mr) };
     }
 }
 

@@ -4,15 +4,16 @@
 // UNSAFETY: C functions.
 
 use super::{cq_ex, qp_ex};
-use crate::acks::make_blocking;
-use crate::context::{ContextObject, Open, Tables, identity, new_command};
+use crate::completion::acks::make_blocking;
+use crate::completion::{channel, cq};
+use crate::device::context::{ContextObject, Open, Tables, identity, new_command};
+use crate::device::registry::Events;
+use crate::device::{devices, gid, query};
+use crate::memory::{advise, buf, dm, dm_mr, mr, mr_ex, mw, pd};
 use crate::object::{Object, find, insert, remove};
-use crate::registry::Events;
+use crate::queues::{ah, bind, creation, flow, post, qp, srq, wq, xrc};
 use crate::sys::{Context, ContextOps, Device, VerbsContext};
-use crate::{
-    advise, ah, bind, buf, channel, cq, creation, device, dm, dm_mr, errno, flow, gid, mr, mr_ex,
-    mw, pd, post, qp, query, srq, wq, xrc,
-};
+use crate::translate::errno;
 use rkey_device::Config;
 use rkey_device::core::Api;
 use rkey_kit::{Errno, c_call};
@@ -93,7 +94,7 @@ fn verbs_context(cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
         _ABI_placeholder3: 0,
         sz: size_of::<VerbsContext>(),
         context: Context {
-            device: device::the_device(),
+            device: devices::the_device(),
             ops: context_ops(),
             cmd_fd,
             async_fd,
@@ -117,7 +118,7 @@ fn new_context(open: Arc<Open>) -> Result<*mut Context, Errno> {
 pub unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     c_call(|| {
         rkey_kit::log::start();
-        device::check(device)?;
+        devices::check(device)?;
         let mut config = Config::from_env().map_err(|error| {
             tracing::error!("cannot open the device: {error}");
             Errno::INVAL

@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::clock::{clock, timestamp};
-use crate::cq::{self, CqConfig, CqObject};
-use crate::cq_cursor::{Current, is_stamped};
+use crate::completion::cq::{self, CqConfig, CqObject};
+use crate::completion::cq_cursor::{Current, is_stamped};
+use crate::completion::status;
+use crate::device::clock::{clock, timestamp};
 use crate::object::{find, input};
-use crate::status;
 use crate::sys::consts::*;
 use crate::sys::{Context, Cq, CqEx, CqInitAttrEx, ModifyCqAttr, PollCqAttr, TmInfo};
 use rkey_device::engine::Stamped;

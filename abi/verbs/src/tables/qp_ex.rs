@@ -4,14 +4,14 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
-use crate::builder::{Batch, Builder, Pending};
-use crate::flags;
-use crate::mw::{self, MwObject};
+use crate::memory::mw::{self, MwObject};
 use crate::object::{find, input};
-use crate::post::{self, INLINE_MAX, address, target};
-use crate::qp::QpObject;
+use crate::queues::builder::{Batch, Builder, Pending};
+use crate::queues::post::{self, INLINE_MAX, address, target};
+use crate::queues::qp::QpObject;
 use crate::sys::consts::*;
 use crate::sys::{Ah, DataBuf, Mw, MwBindInfo, Qp, QpCap, QpEx};
+use crate::translate::flags;
 use rkey_device::core::{Key, LKey};
 use rkey_device::engine::{Sge, Work};
 use rkey_kit::{Errno, c_call};

@@ -1,14 +1,17 @@
 //! Ownership: objects of another context, objects that still have users, and the memory that a call refers to.
 
 use crate::world::{ALL, LEN, World, request, send, sge};
-use ibverbs::advise::advise_mr;
-use ibverbs::mr::{dereg_mr, reg_mr_iova2};
+use ibverbs::completion::{channel, cq};
+use ibverbs::device::limits;
+use ibverbs::memory::advise::advise_mr;
+use ibverbs::memory::mr::{dereg_mr, reg_mr_iova2};
+use ibverbs::memory::pd;
+use ibverbs::queues::{creation, post, qp, srq, wq};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     QpAttr, QpInitAttr, QpInitAttrEx, RecvWr, RwqIndTableInitAttr, SrqAttr, SrqInitAttr, Wq,
     WqAttr, WqInitAttr,
 };
-use ibverbs::{channel, cq, creation, limits, pd, post, qp, srq, wq};
 use std::ptr::null_mut;
 
 fn errno() -> i32 {

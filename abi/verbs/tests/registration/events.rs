@@ -1,11 +1,13 @@
 //! Asynchronous events, and the states of queue pairs when they are raised.
 
 use crate::world::*;
+use ibverbs::completion::{channel, cq};
+use ibverbs::events::{async_event, completion_event};
+use ibverbs::queues::{creation, post, qp, srq};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     AsyncEvent, CompChannel, Cq, Qp, QpAttr, QpInitAttr, RecvWr, Srq, SrqAttr, SrqInitAttr,
 };
-use ibverbs::{async_event, channel, completion_event, cq, creation, post, qp, srq};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -223,7 +225,7 @@ fn a_failed_request_names_the_side_at_fault() {
         [near, far, near_read_only, far_read_only, gone].map(|mr| unsafe {
             let keys = ((*mr).lkey, (*mr).rkey);
             if mr == gone {
-                assert_eq!(ibverbs::mr::dereg_mr(mr), 0);
+                assert_eq!(ibverbs::memory::mr::dereg_mr(mr), 0);
             }
             keys
         });
@@ -358,7 +360,10 @@ fn a_message_that_arrives_in_rtr_raises_an_event() {
     // SAFETY: the objects are live; `gid` is writable.
     unsafe {
         let gid = &raw mut attr.ah_attr.grh.dgid.0;
-        assert_eq!(ibverbs::query::query_gid(world.context, 1, 0, gid), 0);
+        assert_eq!(
+            ibverbs::device::query::query_gid(world.context, 1, 0, gid),
+            0
+        );
         attr.qp_state = QPS_INIT;
         let init = QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS;
         assert_eq!(qp::modify_qp(b, &raw mut attr, init as i32), 0);

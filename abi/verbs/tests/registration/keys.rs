@@ -1,9 +1,10 @@
 //! Keys: where they are used, what they allow and when they end; re-registration.
 
 use crate::world::*;
+use ibverbs::memory::{mr, pd, rereg};
+use ibverbs::queues::{creation, post, srq};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{RecvWr, SrqInitAttr};
-use ibverbs::{creation, mr, pd, post, rereg, srq};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;

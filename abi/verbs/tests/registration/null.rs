@@ -1,12 +1,13 @@
 //! Null regions: they read as zeros and drop writes.
 
 use crate::world::*;
-use ibverbs::advise::advise_mr;
-use ibverbs::mr::{alloc_null_mr, dereg_mr, reg_mr};
-use ibverbs::rereg::rereg_mr;
+use ibverbs::memory::advise::advise_mr;
+use ibverbs::memory::mr::{alloc_null_mr, dereg_mr, reg_mr};
+use ibverbs::memory::mw;
+use ibverbs::memory::rereg::rereg_mr;
+use ibverbs::queues::{bind, post};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, MwBindInfo, SendWr, Sge};
-use ibverbs::{bind, mw, post};
 use std::ptr::null_mut;
 
 fn null_region(world: &World) -> *mut Mr {

@@ -1,9 +1,9 @@
 //! Lists of requests, and the operations of each kind of queue pair.
 
 use crate::world::*;
+use ibverbs::queues::{creation, post, qp, srq, wq};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{DataBuf, QpInitAttrEx, RecvWr, SendWr, Sge, SrqInitAttr, WqInitAttr};
-use ibverbs::{creation, post, qp, srq, wq};
 use std::ptr::null_mut;
 
 /// Proves: VB-I07

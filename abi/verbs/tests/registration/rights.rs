@@ -2,9 +2,10 @@
 //! count.
 
 use crate::world::*;
+use ibverbs::memory::{mr, mw, pd};
+use ibverbs::queues::{creation, qp};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, MwBindInfo, Qp, QpAttr};
-use ibverbs::{creation, mr, mw, pd, qp};
 
 /// The offset of the region under test; the other memory has all rights.
 const TRIED: usize = 4096;

@@ -2,9 +2,10 @@
 //! recognise. The table below is copied from the kernel's rules, not from the library's.
 
 use crate::world::*;
+use ibverbs::device::query;
+use ibverbs::queues::{ah, creation, qp, xrc};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{AhAttr, Qp, QpAttr, QpInitAttr, QpInitAttrEx, UdWr, Xrcd, XrcdInitAttr};
-use ibverbs::{ah, creation, qp, query, xrc};
 use std::time::{Duration, Instant};
 
 /// Services: name, `enum ibv_qp_type`.

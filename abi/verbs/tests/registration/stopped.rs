@@ -4,9 +4,10 @@
 // UNSAFETY: calls the C functions, and reads memory that the device writes.
 
 use crate::world::*;
+use ibverbs::memory::mr;
+use ibverbs::queues::{creation, qp};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{Mr, Qp, QpAttr};
-use ibverbs::{creation, mr, qp};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

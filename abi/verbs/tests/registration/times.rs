@@ -1,10 +1,12 @@
 //! Completion timestamps record when the completion was added, not when it was polled.
 
 use crate::world::*;
+use ibverbs::completion::{channel, cq};
+use ibverbs::device::clock;
+use ibverbs::events::completion_event;
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{CompChannel, Cq, CqEx, CqInitAttrEx, PollCqAttr};
 use ibverbs::tables::cq_ex;
-use ibverbs::{channel, clock, completion_event, cq};
 use std::ptr::null_mut;
 
 const TIMES: u64 = WC_EX_WITH_COMPLETION_TIMESTAMP | WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -103,9 +105,12 @@ fn a_completion_queue_with_timestamps_works_like_any_other() {
                 qp_state: QPS_ERR,
                 ..Default::default()
             };
-            assert_eq!(ibverbs::qp::modify_qp(b, &raw mut wr, QP_STATE as i32), 0);
-            assert_eq!(ibverbs::creation::destroy_qp(b), 0);
-            assert_eq!(ibverbs::creation::destroy_qp(a), 0);
+            assert_eq!(
+                ibverbs::queues::qp::modify_qp(b, &raw mut wr, QP_STATE as i32),
+                0
+            );
+            assert_eq!(ibverbs::queues::creation::destroy_qp(b), 0);
+            assert_eq!(ibverbs::queues::creation::destroy_qp(a), 0);
             let mut wc = ibverbs::sys::Wc::default();
             assert_eq!(cq::poll_cq(world.cq, 1, &raw mut wc), 0, "{flags}");
         }

@@ -1,9 +1,10 @@
 //! Windows of both types, as C programs bind and unbind them.
 
 use crate::world::*;
+use ibverbs::memory::{mr, mw, pd};
+use ibverbs::queues::{bind, creation};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{BindMwWr, Mr, Mw, MwBind, MwBindInfo, Qp, SendWr};
-use ibverbs::{bind, creation, mr, mw, pd};
 use std::ptr::null_mut;
 
 /// Unbinds a window over a queue pair.

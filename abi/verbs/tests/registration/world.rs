@@ -3,12 +3,15 @@
 #![allow(unsafe_code)]
 // UNSAFETY: calls the C functions.
 
+use ibverbs::completion::cq;
+use ibverbs::device::{devices, query};
+use ibverbs::memory::{mr, pd};
+use ibverbs::queues::{bind, creation, post, qp};
 use ibverbs::sys::consts::*;
 use ibverbs::sys::{
     Context, Cq, Mr, Mw, MwBind, MwBindInfo, Pd, Qp, QpAttr, QpInitAttr, RecvWr, SendWr, Sge, Wc,
 };
 use ibverbs::tables::context;
-use ibverbs::{bind, cq, creation, device, mr, pd, post, qp, query};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -33,7 +36,7 @@ impl World {
     pub(crate) fn new() -> Self {
         // SAFETY: the device is ours, and every object is live while it is used.
         unsafe {
-            let context = context::open_device(device::the_device());
+            let context = context::open_device(devices::the_device());
             assert!(!context.is_null());
             Self {
                 context,

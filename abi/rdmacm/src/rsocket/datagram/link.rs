@@ -59,7 +59,7 @@ impl Destination {
             ..AhAttr::default()
         };
         // SAFETY: the library's own protection domain, and valid attributes.
-        let ah = unsafe { ibverbs::ah::create_ah(pd, &mut attr) };
+        let ah = unsafe { ibverbs::queues::ah::create_ah(pd, &mut attr) };
         match ah.is_null() {
             true => Err(Errno::last()),
             false => Ok(Self { ah, qpn }),
@@ -70,7 +70,7 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         // SAFETY: our own handle, which nothing uses any more.
-        unsafe { ibverbs::ah::destroy_ah(self.ah) };
+        unsafe { ibverbs::queues::ah::destroy_ah(self.ah) };
     }
 }
 
@@ -178,7 +178,7 @@ impl Link {
             num_sge: 1,
         };
         // SAFETY: our live queue pair; the request names memory of our area.
-        code(unsafe { ibverbs::post::post_recv(self.qp, &mut wr, &mut null_mut()) })
+        code(unsafe { ibverbs::queues::post::post_recv(self.qp, &mut wr, &mut null_mut()) })
     }
 
     /// Whether another datagram can be sent.
@@ -218,7 +218,7 @@ impl Link {
             remote_qkey: UDP_QKEY,
         };
         // SAFETY: our live queue pair and address handle; the request names memory of our area.
-        code(unsafe { ibverbs::post::post_send(self.qp, &mut wr, &mut null_mut()) })?;
+        code(unsafe { ibverbs::queues::post::post_send(self.qp, &mut wr, &mut null_mut()) })?;
         self.next = (self.next + 1) % SENDS;
         self.free -= 1;
         Ok(())

@@ -318,7 +318,7 @@ impl State {
             return;
         };
         let origin = crate::address::gid((arrived.origin, 0).into());
-        if !ibverbs::gid::is_ours(origin) {
+        if !ibverbs::device::gid::is_ours(origin) {
             complain(format_args!(
                 "dropped a datagram from {}: it claims to be from {claimed}",
                 arrived.origin
