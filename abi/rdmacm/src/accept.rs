@@ -5,10 +5,10 @@
 
 use crate::address::private_data;
 use crate::connect::{Arguments, check_length, read_arguments, to_field};
-use crate::event::complete;
 use crate::front::{entry, errno, with};
 use crate::hub::{Hub, IdKey, Phase};
 use crate::id::IdObject;
+use crate::next_event::complete;
 use crate::qp::make_ready;
 use crate::sys::*;
 use crate::verbs::{self, READS_MAX};

@@ -151,6 +151,17 @@ pub unsafe fn private_data(data: *const std::ffi::c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()).to_vec() }
 }
 
+/// Reads a number below `/proc/sys/net`.
+pub(crate) fn setting(name: &str) -> Option<u16> {
+    let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether IPv6 sockets exclude IPv4 by default (`net.ipv6.bindv6only`).
+pub fn is_ipv6_alone() -> bool {
+    setting("ipv6/bindv6only").is_some_and(|on| on != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,8 @@
 // UNSAFETY: C functions, and structures that C code frees.
 
 use crate::address;
-use crate::ids::qp_type_of;
 use crate::sys::*;
-use ibverbs::sys::QPT_UD;
+use ibverbs::sys::{QPT_RC, QPT_UD};
 use parking_lot::Mutex;
 use rkey_kit::argument::store;
 use rkey_kit::{Errno, c_call};
@@ -121,6 +120,18 @@ fn look_up(
         let family = (*list).ai_family;
         libc::freeaddrinfo(list);
         Ok((found?, family))
+    }
+}
+
+/// The queue pair type of a port space.
+///
+/// # Errors
+/// `EINVAL`: no such port space.
+pub fn qp_type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
+    match space {
+        PS_IPOIB | PS_UDP => Ok(QPT_UD),
+        PS_TCP | PS_IB => Ok(QPT_RC),
+        _ => Err(Errno::INVAL),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::front::{entry, errno, with};
 use crate::hub::{Entry, Phase};
 use crate::id::IdObject;
 use crate::ports::{self, leaves_device_undetermined};
+use crate::qp::attach_device;
 use crate::sys::*;
-use crate::verbs;
 use ibverbs::sys::{QPT_RC, QPT_UC, QPT_XRC_RECV, QPT_XRC_SEND};
 use rkey_cm::address::ServiceId;
 use rkey_cm::manager::{Kind, ListenOn};
@@ -19,24 +19,8 @@ use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// The number of the device's only port.
-pub const PORT: u8 = 1;
 /// The maximum backlog, also used when a program passes 0 or less.
 const BACKLOG_MAX: c_int = 1024;
-
-/// Attaches an identifier to the device, and sets the default protection domain if it has none.
-///
-/// # Errors
-/// The device cannot be opened.
-pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
-    let (context, pd) = verbs::device()?;
-    object.set_verbs(context);
-    object.set_port_num(PORT);
-    if object.pd().is_null() {
-        object.set_pd(pd);
-    }
-    Ok(())
-}
 
 /// Binds an identifier to an address.
 ///

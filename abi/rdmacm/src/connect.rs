@@ -4,17 +4,18 @@
 // UNSAFETY: C functions.
 
 use crate::address::private_data;
-use crate::event::complete;
+use crate::fetch::{establish_now, new_psn};
 use crate::front::{entry, errno, with};
 use crate::hub::{Entry, Hub, IdKey, Phase};
 use crate::id::IdObject;
+use crate::next_event::complete;
 use crate::sys::*;
 use crate::verbs::{self, READS_MAX};
 use ibverbs::sys::QPT_XRC_RECV;
 use rkey_cm::State;
 use rkey_cm::manager::{self, QueuePair, Resolve};
 use rkey_cm::wire::{PrivateData, Req, SidrReq};
-use rkey_device::cm::{Parts, Why, random};
+use rkey_device::cm::{Parts, Why};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
@@ -144,15 +145,6 @@ pub fn check_length(
     Err(Errno::INVAL)
 }
 
-/// A random initial PSN for our queue pair.
-///
-/// # Errors
-/// No random number is available.
-pub fn new_psn() -> Result<u32, Errno> {
-    let psn = random().map_err(|error| Errno::from(&error))?;
-    Ok(psn & 0xff_ffff)
-}
-
 fn begin(parts: &mut Parts<'_, Hub>, key: IdKey, arguments: &Arguments) -> Result<(), Errno> {
     let (now, starting_psn) = (parts.now, new_psn()?);
     let own = entry(parts.handler, key)?;
@@ -221,22 +213,6 @@ pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int 
             complete(object)?;
         }
         Ok(0)
-    })
-}
-
-/// Sends the RTU, which tells the peer that our queue pair is ready.
-///
-/// # Errors
-/// `EINVAL`: there is no response, or the connection has ended.
-pub fn establish_now(key: IdKey) -> Result<(), Errno> {
-    with(|parts| {
-        let now = parts.now;
-        let own = entry(parts.handler, key)?;
-        let connection = own.connection.ok_or(Errno::INVAL)?;
-        let result = parts.manager.establish(now, connection);
-        result.map_err(errno("rdma_establish"))?;
-        entry(parts.handler, key)?.phase = Phase::Connected;
-        Ok(())
     })
 }
 

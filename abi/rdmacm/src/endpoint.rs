@@ -4,10 +4,12 @@
 // UNSAFETY: C functions.
 
 use crate::address;
+use crate::addrinfo;
 use crate::bind::bind;
-use crate::event::{complete, fetch_from, id_of, kind, release_event};
+use crate::event::{id_of, kind, release_event};
 use crate::id::{IdObject, QpInit};
 use crate::ids;
+use crate::next_event::{complete, fetch_from};
 use crate::qp;
 use crate::resolve::{find_route, resolve};
 use crate::sys::*;
@@ -77,7 +79,7 @@ pub unsafe extern "C" fn create_ep(
         unsafe {
             let info = input(info.cast_const())?;
             let space = info.ai_port_space as rdma_port_space;
-            ids::qp_type_of(space)?;
+            addrinfo::qp_type_of(space)?;
             let qp_type = info.ai_qp_type as ibv_qp_type;
             let handle = ids::create(std::ptr::null_mut(), std::ptr::null_mut(), space, qp_type)?;
             let prepared = prepare(find(handle)?, info, pd, qp_init);

@@ -1,17 +1,13 @@
-//! Events (`struct rdma_cm_event`), as programs see them: from fetching to acknowledging.
+//! Events (`struct rdma_cm_event`), as programs see them, until they are acknowledged.
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and a structure that points to its own private data.
 
-use crate::channel::find_channel;
-use crate::fetch;
 use crate::front::with;
-use crate::hub::{GroupKey, IdKey, PendingEvent};
-use crate::id::{IdObject, of_handle};
-use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
+use crate::hub::IdKey;
+use crate::id::IdObject;
+use crate::member::GroupKey;
 use crate::sys::*;
-use crate::unpolled;
-use rkey_kit::argument::store;
 use rkey_kit::object::{find, insert, remove};
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::cell::UnsafeCell;
@@ -22,6 +18,13 @@ use std::ptr::null_mut;
 pub const MAX: u32 = 1 << 18;
 /// The maximum length of private data, which is that of a REP.
 pub const DATA_MAX: usize = 196;
+
+/// `RDMA_CM_EVENT_ADDRINFO_RESOLVED`.
+pub const CM_EVENT_ADDRINFO_RESOLVED: rdma_cm_event_type = 16;
+/// `RDMA_CM_EVENT_ADDRINFO_ERROR`.
+pub const CM_EVENT_ADDRINFO_ERROR: rdma_cm_event_type = 17;
+/// `RDMA_CM_EVENT_USER`.
+pub const CM_EVENT_USER: rdma_cm_event_type = 18;
 
 /// A fetched event.
 #[repr(C)]
@@ -213,73 +216,6 @@ pub unsafe fn id_of(event: *mut CmEvent) -> Result<*mut CmId, Errno> {
     }
 }
 
-/// Fetches the next event of a channel.
-///
-/// # Errors
-/// The errors of [`crate::channel::ChannelObject::next`]; `ENOMEM`.
-///
-/// # Safety
-/// The channel must not be destroyed during the call.
-pub unsafe fn fetch_from(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
-    // SAFETY: guaranteed by the caller.
-    let object = unsafe { find_channel(channel) }?;
-    loop {
-        let (key, pending) = object.next()?;
-        let handle = with(|parts| {
-            let entry = parts.handler.entries.get(&key);
-            Ok(entry.map(|entry| entry.handle))
-        })?;
-        let Some(handle) = handle else {
-            continue;
-        };
-        // SAFETY: `rdma_destroy_id` waits until the event is acknowledged.
-        let id: &IdObject = unsafe { of_handle(handle) }?;
-        if let PendingEvent::Disconnected(since) = pending
-            // SAFETY: the program does not destroy the queue pair of a connection whose event it fetches.
-            && let Some(since) = unsafe { unpolled::postponed_since(id.qp(), since) }
-        {
-            object.postpone(key, PendingEvent::Disconnected(Some(since)))?;
-            continue;
-        }
-        let group = pending.group();
-        let made = fetch::make(id, pending).and_then(|draft| {
-            let child = (draft.event == CM_EVENT_CONNECT_REQUEST).then_some(draft.id);
-            new(draft).inspect_err(|_| {
-                if let Some(child) = child {
-                    // SAFETY: the program has not seen it.
-                    let _ = unsafe { crate::ids::destroy(child) };
-                }
-            })
-        });
-        return made.inspect_err(|_| acknowledge(key, group));
-    }
-}
-
-/// Waits for the event of a synchronous identifier's call, and stores it in the identifier. Does nothing for other identifiers.
-///
-/// # Errors
-/// The error that the event reports; `ECONNREFUSED` for a rejection.
-///
-/// # Safety
-/// No other thread may use the identifier during the call.
-pub unsafe fn complete(id: &IdObject) -> Result<(), Errno> {
-    if !id.is_sync() {
-        return Ok(());
-    }
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        release_event(id);
-        let event = fetch_from(id.channel())?;
-        id.set_event(event);
-        let (kind, status) = kind(event)?;
-        match (kind, status) {
-            (_, 0) => Ok(()),
-            (CM_EVENT_REJECTED, _) => Err(Errno::from_raw(libc::ECONNREFUSED)),
-            (_, status) => Err(Errno::from_raw(status.abs())),
-        }
-    }
-}
-
 /// Acknowledges the event in a synchronous identifier.
 ///
 /// # Safety
@@ -291,24 +227,6 @@ pub unsafe fn release_event(id: &IdObject) {
         // SAFETY: guaranteed by the caller. An error means that the program has already acknowledged it.
         let _ = unsafe { ack(event) };
     }
-}
-
-/// `rdma_get_cm_event`.
-///
-/// # Safety
-/// `event` is null or valid for writes; the channel must not be destroyed during the call.
-pub unsafe extern "C" fn get_cm_event(
-    channel: *mut EventChannel,
-    event: *mut *mut CmEvent,
-) -> c_int {
-    c_call_or_minus_one(|| {
-        if event.is_null() {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: guaranteed by the caller.
-        unsafe { store(event, fetch_from(channel)?)? };
-        Ok(0)
-    })
 }
 
 /// `rdma_ack_cm_event`.

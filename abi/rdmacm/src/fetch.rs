@@ -4,21 +4,21 @@
 #![allow(unsafe_code)]
 // UNSAFETY: verbs calls on the identifier's queue pair.
 
-use crate::bind::attach_device;
-use crate::connect::{establish_now, new_psn};
-use crate::event::{Draft, Param};
-use crate::front::{entry, with, with_entry};
-use crate::hub::{GroupKey, IdKey, PendingEvent, Phase, Remote, Request};
+use crate::event::{
+    CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER, Draft, Param,
+};
+use crate::front::{entry, errno, with, with_entry};
+use crate::hub::{IdKey, PendingEvent, Phase, Remote, Request};
 use crate::id::{IdObject, of_handle};
-use crate::later::{CM_EVENT_ADDRINFO_ERROR, CM_EVENT_ADDRINFO_RESOLVED, CM_EVENT_USER};
-use crate::multicast;
-use crate::qp::make_ready;
-use crate::qp_attr::address_of_peer;
-use crate::resolve::record;
+use crate::member::GroupKey;
+use crate::path::record;
+use crate::qp::{attach_device, attach_to_group, make_ready};
+use crate::qp_attr::{GROUP_QP, address_of_group, address_of_peer};
 use crate::sys::*;
 use crate::verbs;
 use rkey_cm::manager::{ConnectRequest, PathOptions};
 use rkey_cm::wire::{Mtu, Rej, Rep, SidrRep, SidrStatus};
+use rkey_device::cm::random;
 use rkey_kit::Errno;
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
@@ -218,6 +218,31 @@ fn fill_in(
     })
 }
 
+/// A random initial PSN for our queue pair.
+///
+/// # Errors
+/// No random number is available.
+pub fn new_psn() -> Result<u32, Errno> {
+    let psn = random().map_err(|error| Errno::from(&error))?;
+    Ok(psn & 0xff_ffff)
+}
+
+/// Sends the RTU, which tells the peer that our queue pair is ready.
+///
+/// # Errors
+/// `EINVAL`: there is no response, or the connection has ended.
+pub fn establish_now(key: IdKey) -> Result<(), Errno> {
+    with(|parts| {
+        let now = parts.now;
+        let own = entry(parts.handler, key)?;
+        let connection = own.connection.ok_or(Errno::INVAL)?;
+        let result = parts.manager.establish(now, connection);
+        result.map_err(errno("rdma_establish"))?;
+        entry(parts.handler, key)?.phase = Phase::Connected;
+        Ok(())
+    })
+}
+
 /// The peer has accepted: moves the queue pair to RTS and sends the RTU. A program that creates its own queue pair does both itself.
 fn response(id: &IdObject, rep: &Rep) -> Result<Draft, Errno> {
     let transport = with_entry(id.key, |own| Ok(own.transport()))?;
@@ -298,18 +323,18 @@ fn datagram(id: &IdObject, rep: &SidrRep) -> Result<Draft, Errno> {
 fn joined(id: &IdObject, group: GroupKey) -> Result<Draft, Errno> {
     let (member, ah_attr) = with_entry(id.key, |own| {
         let member = own.member(group).ok_or(Errno::INVAL)?.clone();
-        let ah_attr = multicast::address_of(own, &member)?;
+        let ah_attr = address_of_group(own, &member)?;
         Ok((member, ah_attr))
     })?;
     let param = UdParam {
         private_data: std::ptr::with_exposed_provenance(member.context),
         ah_attr,
-        qp_num: multicast::QP,
+        qp_num: GROUP_QP,
         qkey: UDP_QKEY,
         ..no_ud_param()
     };
     // SAFETY: the program does not destroy the queue pair of an identifier whose event it fetches.
-    let (event, status) = match unsafe { multicast::attach(id, &member) } {
+    let (event, status) = match unsafe { attach_to_group(id, &member) } {
         Ok(()) => (CM_EVENT_MULTICAST_JOIN, 0),
         Err(error) => (CM_EVENT_MULTICAST_ERROR, -error.raw()),
     };

@@ -1,17 +1,16 @@
 //! State that program threads share with the connection manager's thread: identifiers, event channels and pending events. The
 //! connection manager's lock protects all of it.
 
+use crate::address::is_ipv6_alone;
 use crate::addrinfo::Info;
 use crate::event_fd::EventFd;
-use crate::multicast::Member;
+use crate::member::{GroupKey, Member};
 use crate::sys::*;
 use ibverbs::sys::{QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND};
 use rkey_cm::address::PortSpace;
-use rkey_cm::manager::{ConnectRequest, DatagramRequest, Event, PathOptions};
-use rkey_cm::time::Nanos;
+use rkey_cm::manager::{ConnectRequest, DatagramRequest, PathOptions};
 use rkey_cm::wire::{Ece as WireEce, Rej, Rep, SidrRep, Transport};
-use rkey_cm::{ConnectionId, ListenerId, Manager};
-use rkey_device::cm::{Handler, OwnId};
+use rkey_cm::{ConnectionId, ListenerId};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,10 +19,6 @@ use std::time::Instant;
 /// The key of an identifier; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdKey(u64);
-
-/// The key of an identifier's membership in a multicast group; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GroupKey(u64);
 
 /// The key of an event channel; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -251,7 +246,7 @@ impl Entry {
     /// Whether it uses only the family of its address: as the program has set, or by default as sockets do.
     #[must_use]
     pub fn has_one_family(&self, address: SocketAddr) -> bool {
-        let default = || address.is_ipv4() || crate::ports::is_ipv6_alone();
+        let default = || address.is_ipv4() || is_ipv6_alone();
         self.options.one_family.unwrap_or_else(default)
     }
 
@@ -277,9 +272,9 @@ pub struct Hub {
     last_key: u64,
     /// The identifiers.
     pub entries: BTreeMap<IdKey, Entry>,
-    channels: BTreeMap<ChannelKey, Queue>,
-    connections: BTreeMap<ConnectionId, IdKey>,
-    listeners: BTreeMap<ListenerId, IdKey>,
+    pub(super) channels: BTreeMap<ChannelKey, Queue>,
+    pub(super) connections: BTreeMap<ConnectionId, IdKey>,
+    pub(super) listeners: BTreeMap<ListenerId, IdKey>,
 }
 
 impl Hub {
@@ -432,91 +427,6 @@ impl Hub {
         }
         for (key, pending) in moved {
             self.push(key, pending);
-        }
-    }
-
-    /// Updates an identifier for an event of the connection manager. Returns the event for the program, if there is one.
-    fn update(&mut self, key: IdKey, event: Event) -> Option<PendingEvent> {
-        let entry = self.entries.get_mut(&key)?;
-        // If the peer gives up before the program accepts, the program gets no event; `rdma_accept` fails.
-        if entry.phase == Phase::Requested {
-            return None;
-        }
-        Some(match event {
-            Event::ConnectResponse { rep, ece, .. } => {
-                let qpn = rep.queue_pair(entry.transport());
-                let starting_psn = rep.starting_psn;
-                entry.remote = Some(Remote { qpn, starting_psn });
-                entry.remote_ece = ece;
-                PendingEvent::Response(rep)
-            }
-            Event::Established { .. } => {
-                entry.phase = Phase::Connected;
-                PendingEvent::Established
-            }
-            Event::Rejected { rej, options, .. } => {
-                entry.phase = Phase::Ended;
-                entry.remote_ece.options = options;
-                PendingEvent::Rejected(rej)
-            }
-            Event::Unreachable { .. } => {
-                entry.phase = Phase::Ended;
-                PendingEvent::Unreachable
-            }
-            Event::Disconnected { .. } => {
-                entry.phase = Phase::Ended;
-                match entry.has_failed {
-                    true => return None,
-                    false => PendingEvent::Disconnected(None),
-                }
-            }
-            Event::TimeWaitExit { .. } => PendingEvent::TimeWaitExit,
-            Event::DatagramResponse { rep, .. } => {
-                entry.phase = match rep.checked_status() {
-                    rkey_cm::wire::SidrStatus::VALID => Phase::Connected,
-                    _ => Phase::Ended,
-                };
-                PendingEvent::Datagram(rep)
-            }
-            Event::ConnectRequest(_) | Event::DatagramRequest(_) => return None,
-        })
-    }
-}
-
-impl Handler for Hub {
-    fn api(&self) -> &'static str {
-        "librdmacm"
-    }
-
-    fn ids(&self) -> Vec<OwnId> {
-        crate::view::ids(self)
-    }
-
-    fn failed(&mut self) {
-        for queue in self.channels.values() {
-            queue.event_fd.signal();
-        }
-    }
-
-    fn event(&mut self, manager: &mut Manager, now: Nanos, event: Event) {
-        let (listener, request) = match event {
-            Event::ConnectRequest(it) => (it.listener, Request::Connection(it)),
-            Event::DatagramRequest(it) => (it.listener, Request::Datagram(it)),
-            event => {
-                if let Some(&key) = self.connections.get(&event.connection())
-                    && let Some(pending) = self.update(key, event)
-                {
-                    self.push(key, pending);
-                }
-                return;
-            }
-        };
-        match self.listeners.get(&listener) {
-            Some(&key) => self.push(key, PendingEvent::Request(request)),
-            None => {
-                // The program has destroyed the listener.
-                let _ = manager.close(now, request.connection());
-            }
         }
     }
 }

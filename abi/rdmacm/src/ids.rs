@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use crate::addrinfo::qp_type_of;
 use crate::channel;
 use crate::event::release_event;
 use crate::front::{entry, wait_for_acks, with};
@@ -10,24 +11,11 @@ use crate::hub::{Entry, IdKey};
 use crate::id::{self, IdObject};
 use crate::ports;
 use crate::sys::*;
-use ibverbs::sys::{QPT_RC, QPT_UD};
 use rkey_kit::argument::store;
 use rkey_kit::object::find;
 use rkey_kit::{Errno, c_call_or_minus_one, caught};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
-
-/// The queue pair type of a port space.
-///
-/// # Errors
-/// `EINVAL`: no such port space.
-pub fn qp_type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
-    match space {
-        PS_IPOIB | PS_UDP => Ok(QPT_UD),
-        PS_TCP | PS_IB => Ok(QPT_RC),
-        _ => Err(Errno::INVAL),
-    }
-}
 
 /// Creates an identifier. If `channel` is null, creates a channel of its own for it.
 ///

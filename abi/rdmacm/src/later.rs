@@ -4,10 +4,11 @@
 // UNSAFETY: C functions.
 
 use crate::addrinfo::{self, Failed, Wanted};
-use crate::event::complete;
+use crate::event::CM_EVENT_USER;
 use crate::front::{entry, with};
 use crate::hub::{IdKey, PendingEvent};
 use crate::id::IdObject;
+use crate::next_event::complete;
 use crate::sys::*;
 use rkey_device::threads;
 use rkey_kit::argument::store;
@@ -15,12 +16,6 @@ use rkey_kit::object::find;
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{CString, c_char, c_int};
 
-/// `RDMA_CM_EVENT_ADDRINFO_RESOLVED`.
-pub const CM_EVENT_ADDRINFO_RESOLVED: rdma_cm_event_type = 16;
-/// `RDMA_CM_EVENT_ADDRINFO_ERROR`.
-pub const CM_EVENT_ADDRINFO_ERROR: rdma_cm_event_type = 17;
-/// `RDMA_CM_EVENT_USER`.
-pub const CM_EVENT_USER: rdma_cm_event_type = 18;
 /// `RAI_SA`: ask the InfiniBand subnet administrator.
 const RAI_SA: c_int = 16;
 /// `RAI_DNS`: ask as `getaddrinfo(3)` does. This is the default.

@@ -11,13 +11,13 @@
 //! | --- | --- |
 //! | [`sys`] | structures and constants of `rdma/rdma_cma.h` |
 //! | `export`, [`absent`] | the exported symbols; the calls that this library does not support yet |
-//! | [`hub`], [`front`] | identifiers and channels under the connection manager's lock; access to the connection manager |
+//! | [`hub`], `handler`, [`member`], [`front`] | identifiers and channels under the connection manager's lock; access to the connection manager |
 //! | [`id`], [`channel`], [`event`] | identifiers, event channels and events, as programs see them |
 //! | [`event_fd`] | the descriptor of an event channel |
 //! | [`view`] | what `rkey ls` shows of identifiers |
-//! | [`fetch`], [`unpolled`] | what happens when a program fetches an event; completions that precede a disconnection |
+//! | [`next_event`], [`fetch`], [`unpolled`] | what happens when a program fetches an event; completions that precede a disconnection |
 //! | [`ids`] | creating, destroying and migrating identifiers |
-//! | [`address`], [`ports`], [`bind`], [`resolve`], [`options`] | the addresses, ports, paths and options of identifiers |
+//! | [`address`], [`ports`], [`bind`], [`resolve`], [`path`], [`options`] | the addresses, ports, paths and options of identifiers |
 //! | [`connect`], [`accept`] | the calls on the active and the passive side |
 //! | [`multicast`], [`later`] | multicast groups; calls added after rdma-core 44 |
 //! | [`endpoint`], [`addrinfo`], [`devices`] | calls that combine others; name and device lookups |
@@ -40,12 +40,16 @@ pub mod event;
 pub mod event_fd;
 pub mod fetch;
 pub mod front;
+mod handler;
 pub mod hub;
 pub mod id;
 pub mod ids;
 pub mod later;
+pub mod member;
 pub mod multicast;
+pub mod next_event;
 pub mod options;
+pub mod path;
 pub mod ports;
 pub mod qp;
 pub mod qp_attr;

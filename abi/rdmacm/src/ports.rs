@@ -4,7 +4,7 @@
 //! addresses differ and neither is a wildcard, if their families differ and each excludes the other's, or if both set
 //! `RDMA_OPTION_ID_REUSEADDR`.
 
-use crate::address::is_any;
+use crate::address::{is_any, setting};
 use crate::front::entry;
 use crate::hub::{Entry, Hub, IdKey};
 use rkey_cm::address::ServiceId;
@@ -145,17 +145,6 @@ pub fn release(parts: &mut Parts<'_, Hub>, key: IdKey) {
     if let Some(service) = service {
         parts.release(service);
     }
-}
-
-/// Reads a number below `/proc/sys/net`.
-fn setting(name: &str) -> Option<u16> {
-    let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).ok()?;
-    text.trim().parse().ok()
-}
-
-/// Whether IPv6 sockets exclude IPv4 by default (`net.ipv6.bindv6only`).
-pub fn is_ipv6_alone() -> bool {
-    setting("ipv6/bindv6only").is_some_and(|on| on != 0)
 }
 
 /// The first of the kernel's ephemeral ports, and their number.

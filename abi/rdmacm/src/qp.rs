@@ -5,15 +5,30 @@
 
 use crate::front::with_entry;
 use crate::id::{IdObject, NO_QP};
+use crate::member::Member;
 use crate::qp_attr::attributes;
 use crate::sys::*;
-use crate::verbs;
+use crate::verbs::{self, PORT};
 use ibverbs::sys::*;
 use rkey_kit::argument::{input, output};
 use rkey_kit::object::find;
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+
+/// Attaches an identifier to the device, and sets the default protection domain if it has none.
+///
+/// # Errors
+/// The device cannot be opened.
+pub fn attach_device(object: &IdObject) -> Result<(), Errno> {
+    let (context, pd) = verbs::device()?;
+    object.set_verbs(context);
+    object.set_port_num(PORT);
+    if object.pd().is_null() {
+        object.set_pd(pd);
+    }
+    Ok(())
+}
 
 /// Moves an identifier's queue pair to a state, with the attributes that both sides have agreed on.
 ///
@@ -204,6 +219,22 @@ pub unsafe fn destroy(object: &IdObject) {
             remove_cqs(object);
         }
     }
+}
+
+/// Attaches the queue pair of an identifier to a group. Does nothing if there is no queue pair, if it only sends, or if the program
+/// has left the group.
+///
+/// # Errors
+/// The errors of `ibv_attach_mcast`, such as `EINVAL`: the address is not a multicast address.
+///
+/// # Safety
+/// The queue pair must not be destroyed during the call.
+pub unsafe fn attach_to_group(object: &IdObject, member: &Member) -> Result<(), Errno> {
+    if object.qp().is_null() || member.only_sends || member.is_left {
+        return Ok(());
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { verbs::attach(object.qp(), &member.address.gid) }
 }
 
 /// Converts attributes to the extended form.

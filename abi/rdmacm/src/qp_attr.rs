@@ -1,15 +1,19 @@
 //! The attributes for moving queue pairs between states, derived from what both sides have agreed on.
 
 use crate::address;
-use crate::bind::PORT;
 use crate::hub::Entry;
+use crate::member::Member;
 use crate::sys::*;
-use crate::verbs::{READS_MAX, gid_index};
+use crate::verbs::{PORT, READS_MAX, gid_index};
 use ibverbs::sys::*;
 use rkey_kit::Errno;
 
 /// The retry count of every connection.
 const RETRY_COUNT: u8 = 7;
+
+/// The queue pair number that addresses all members of a group.
+pub const GROUP_QP: u32 = 0xff_ffff;
+const GROUP_HOP_LIMIT: u8 = 64;
 
 /// The address vector of the peer's queue pair.
 ///
@@ -26,6 +30,26 @@ pub fn address_of_peer(own: &Entry) -> Result<AhAttr, Errno> {
             sgid_index: gid_index(local),
             hop_limit: own.path.hop_limit,
             traffic_class: own.path.traffic_class,
+        },
+        is_global: 1,
+        port_num: PORT,
+        ..AhAttr::default()
+    })
+}
+
+/// The attributes of an address handle for a group.
+///
+/// # Errors
+/// `EINVAL`: the identifier has no address.
+pub fn address_of_group(own: &Entry, member: &Member) -> Result<AhAttr, Errno> {
+    let local = own.local.ok_or(Errno::INVAL)?;
+    Ok(AhAttr {
+        grh: GlobalRoute {
+            dgid: Gid(member.address.gid),
+            flow_label: 0,
+            sgid_index: gid_index(local),
+            hop_limit: GROUP_HOP_LIMIT,
+            traffic_class: own.options.tos,
         },
         is_global: 1,
         port_num: PORT,

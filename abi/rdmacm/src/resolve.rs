@@ -6,10 +6,10 @@
 
 use crate::address::{self, is_any, is_ours, loopback};
 use crate::bind::bind;
-use crate::event::complete;
 use crate::front::{entry, with};
 use crate::hub::{Entry, PendingEvent, Phase};
 use crate::id::IdObject;
+use crate::next_event::complete;
 use crate::ports;
 use crate::sys::*;
 use rkey_cm::manager::PathOptions;
@@ -24,11 +24,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 const LIFE_TIME: u8 = 18;
 /// `IBV_MTU_4096`, the MTU of the device's port.
 const MTU: Mtu = Mtu::B4096;
-/// The default partition.
-const PKEY: u16 = 0xffff;
-/// The selector value (`IBV_PATH_SELECTOR_EQ`) that marks a path field as exact.
-const EXACTLY: u8 = 2;
-
 /// Resolves an address. Queues an event with the result.
 ///
 /// # Errors
@@ -142,28 +137,6 @@ fn path(own: &Entry, mtu: Mtu) -> PathOptions {
         traffic_class: own.options.tos,
         ack_timeout: own.options.ack_timeout.unwrap_or(LIFE_TIME + 1),
         ..PathOptions::default()
-    }
-}
-
-/// The path record that programs see.
-#[must_use]
-pub fn record(own: &Entry) -> SaPathRec {
-    let gid = |address: Option<SocketAddr>| address.map_or(Gid::default(), address::gid);
-    SaPathRec {
-        dgid: gid(own.peer),
-        sgid: gid(own.local),
-        flow_label: own.path.flow_label.to_be(),
-        hop_limit: own.path.hop_limit,
-        traffic_class: own.path.traffic_class,
-        reversible: 1,
-        numb_path: 1,
-        pkey: PKEY.to_be(),
-        mtu_selector: EXACTLY,
-        mtu: own.path.mtu as u8,
-        rate_selector: EXACTLY,
-        packet_life_time_selector: EXACTLY,
-        packet_life_time: own.path.ack_timeout.saturating_sub(1),
-        ..SaPathRec::default()
     }
 }
 

@@ -13,6 +13,8 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::ptr::null_mut;
 
+/// The number of the device's only port.
+pub const PORT: u8 = 1;
 /// The maximum number of outstanding reads and atomics of a queue pair, as requester and as responder.
 pub const READS_MAX: u8 = ibverbs::device::limits::MAX_READS as u8;
 const _: () = assert!(READS_MAX as i32 == ibverbs::device::limits::MAX_READS);

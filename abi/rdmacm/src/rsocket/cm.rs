@@ -5,11 +5,12 @@
 
 use crate::address;
 use crate::bind::{bind, listen_at};
-use crate::event::{ack, fetch_from, id_of, kind};
+use crate::event::{ack, id_of, kind};
 use crate::front::with_entry;
 use crate::hub::IdKey;
 use crate::id::IdObject;
 use crate::ids;
+use crate::next_event::fetch_from;
 use crate::qp;
 use crate::resolve::{find_route, resolve};
 use crate::sys::*;

@@ -13,7 +13,7 @@
 //! | [`socket`], [`datagram`] | stream sockets, datagram sockets |
 //! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; the numbers and the options of sockets; log lines about peers |
 //! | [`open`], [`connecting`], [`closing`] | the calls that create, connect and close sockets |
-//! | [`transfer`], [`iomap`] | the calls that move data |
+//! | [`transfer`], [`iomap`], [`iomap_calls`] | the calls that move data; memory that the peer addresses by an offset |
 //! | [`names`], [`setting`], [`polling`] | addresses; options; waiting for many sockets |
 
 pub mod closing;
@@ -24,6 +24,7 @@ pub mod connecting;
 pub mod connection;
 pub mod datagram;
 pub mod iomap;
+pub mod iomap_calls;
 pub mod link;
 pub mod memory;
 pub mod names;
