@@ -4,62 +4,35 @@
 //! event channels and events on one side and connections, messages and states on the other. Queue pairs come from the verbs
 //! front end, through the same functions that programs call.
 //!
-//! The connection manager's lock protects the state in [`hub`], which program threads share with the connection manager's thread.
+//! The connection manager's lock protects [`state`], which program threads share with the connection manager's thread.
 //! Identifiers, channels and events are allocated from pools, like the objects of verbs.
 //!
-//! | module | what it is |
+//! | folder or file | what it is |
 //! | --- | --- |
 //! | [`sys`] | structures and constants of `rdma/rdma_cma.h` |
-//! | `export`, [`absent`] | the exported symbols; the calls that this library does not support yet |
-//! | [`hub`], `handler`, [`member`], [`front`] | identifiers and channels under the connection manager's lock; access to the connection manager |
-//! | [`id`], [`channel`], [`event`] | identifiers, event channels and events, as programs see them |
-//! | [`event_fd`] | the descriptor of an event channel |
-//! | [`view`] | what `rkey ls` shows of identifiers |
-//! | [`next_event`], [`fetch`], [`unpolled`] | what happens when a program fetches an event; completions that precede a disconnection |
-//! | [`ids`] | creating, destroying and migrating identifiers |
-//! | [`address`], [`ports`], [`bind`], [`resolve`], [`path`], [`options`] | the addresses, ports, paths and options of identifiers |
-//! | [`connect`], [`accept`] | the calls on the active and the passive side |
-//! | [`multicast`], [`later`] | multicast groups; calls added after rdma-core 44 |
-//! | [`endpoint`], [`addrinfo`], [`devices`] | calls that combine others; name and device lookups |
+//! | [`lookup`] | addresses and names |
+//! | [`state`] | identifiers and channels under the connection manager's lock; access to the connection manager |
+//! | [`objects`] | identifiers, event channels and events, as programs see them |
+//! | [`queues`] | wrappers of verbs calls; queue pairs and their attributes; shared receive queues |
+//! | [`fetching`] | what happens when a program fetches an event |
+//! | [`calls`] | the calls on identifiers |
 //! | [`rsocket`] | sockets over RDMA |
-//! | [`verbs`], [`qp`], [`qp_attr`], [`srq`] | wrappers of verbs calls; queue pairs and their attributes; shared receive queues |
+//! | `export`, [`absent`] | the exported symbols; the calls that this library does not support yet |
+//!
+//! A folder depends only on those above it in this table.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod absent;
-pub mod accept;
-pub mod address;
-pub mod addrinfo;
-pub mod bind;
-pub mod channel;
-pub mod connect;
-pub mod devices;
-pub mod endpoint;
-pub mod event;
-pub mod event_fd;
-pub mod fetch;
-pub mod front;
-mod handler;
-pub mod hub;
-pub mod id;
-pub mod ids;
-pub mod later;
-pub mod member;
-pub mod multicast;
-pub mod next_event;
-pub mod options;
-pub mod path;
-pub mod ports;
-pub mod qp;
-pub mod qp_attr;
-pub mod resolve;
+pub mod calls;
+pub mod fetching;
+pub mod lookup;
+pub mod objects;
+pub mod queues;
 pub mod rsocket;
-pub mod srq;
+pub mod state;
 pub mod sys;
-pub mod unpolled;
-pub mod verbs;
-pub mod view;
 
 #[allow(unsafe_code)]
 // UNSAFETY: assembly that defines the exported symbols.

@@ -97,7 +97,7 @@ fn end(socket: &Arc<Socket>) {
 /// `rclose`. Like the stock library, returns the error number `EBADF` itself, not -1, if the number is not that of a socket.
 pub extern "C" fn rclose(number: c_int) -> c_int {
     c_call(|| {
-        crate::front::service()?;
+        crate::state::front::service()?;
         match table::remove(number).ok_or(Errno::BADF)? {
             Any::Stream(socket) => close(&socket),
             Any::Datagram(socket) => socket.end(),

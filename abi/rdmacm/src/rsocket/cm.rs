@@ -3,16 +3,16 @@
 #![allow(unsafe_code)]
 // UNSAFETY: calls this library's C functions, and reads its events.
 
-use crate::address;
-use crate::bind::{bind, listen_at};
-use crate::event::{ack, id_of, kind};
-use crate::front::with_entry;
-use crate::hub::IdKey;
-use crate::id::IdObject;
-use crate::ids;
-use crate::next_event::fetch_from;
-use crate::qp;
-use crate::resolve::{find_route, resolve};
+use crate::calls::bind::{bind, listen_at};
+use crate::calls::resolve::{find_route, resolve};
+use crate::fetching::next_event::fetch_from;
+use crate::lookup::address;
+use crate::objects::event::{ack, id_of, kind};
+use crate::objects::id::IdObject;
+use crate::objects::ids;
+use crate::queues::qp;
+use crate::state::front::with_entry;
+use crate::state::hub::IdKey;
 use crate::sys::*;
 use ibverbs::sys::QPT_RC;
 use rkey_kit::Errno;
@@ -61,7 +61,7 @@ impl Channel {
     /// # Errors
     /// No descriptor or memory is available, or the connection manager cannot be used.
     pub fn new() -> Result<Self, Errno> {
-        crate::channel::new().map(Self)
+        crate::objects::channel::new().map(Self)
     }
 
     /// Waits for the next event.
@@ -209,7 +209,7 @@ impl Id {
     /// The errors of `rdma_connect`.
     pub fn connect(&self, data: &[u8]) -> Result<(), Errno> {
         // SAFETY: a live identifier and valid parameters.
-        Self::called(unsafe { crate::connect::connect(self.0, &mut Self::param(data)) })
+        Self::called(unsafe { crate::calls::connect::connect(self.0, &mut Self::param(data)) })
     }
 
     /// Accepts a request. An event follows.
@@ -218,13 +218,13 @@ impl Id {
     /// The errors of `rdma_accept`.
     pub fn accept(&self, data: &[u8]) -> Result<(), Errno> {
         // SAFETY: a live identifier and valid parameters.
-        Self::called(unsafe { crate::accept::accept(self.0, &mut Self::param(data)) })
+        Self::called(unsafe { crate::calls::accept::accept(self.0, &mut Self::param(data)) })
     }
 
     /// Disconnects.
     pub fn disconnect(&self) {
         // SAFETY: a live identifier. An error means that the connection has already ended.
-        unsafe { crate::connect::disconnect(self.0) };
+        unsafe { crate::calls::connect::disconnect(self.0) };
     }
 
     /// The addresses of the identifier and of its peer.

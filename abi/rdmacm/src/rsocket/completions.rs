@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 // UNSAFETY: calls of verbs.
 
+use crate::queues::verbs;
 use crate::sys::{CompChannel, Cq, QpInitAttr};
-use crate::verbs;
 use ibverbs::sys::{QpCap, Wc};
 use rkey_kit::Errno;
 use std::ffi::c_int;

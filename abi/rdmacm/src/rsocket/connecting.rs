@@ -7,7 +7,7 @@ use super::names::read_address;
 use super::open::ensure_id;
 use super::socket::{Phase, Socket, State};
 use super::table::{self, Any};
-use crate::address::{is_any, is_ours};
+use crate::lookup::address::{is_any, is_ours};
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::SocketAddr;

@@ -27,7 +27,7 @@ unsafe fn map(
     let mut state = socket.state.lock();
     state.progress();
     let room = state.connection()?.stream().iomaps_of_peer();
-    let (_, pd) = crate::verbs::device()?;
+    let (_, pd) = crate::queues::verbs::device()?;
     let (index, access) = match prot {
         libc::PROT_NONE => (None, Access::Local),
         _ => (Some(state.iomaps.free_index(room)?), Access::Remote),

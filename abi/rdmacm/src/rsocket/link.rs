@@ -8,7 +8,7 @@ use super::completions::Completions;
 use super::memory::{Access, Area, Buffers};
 use super::stream::{CONTROLS, Sizes, Source, TARGETS, Work, Write};
 use super::wire::{Iomap, Offer, RemoteSge};
-use crate::verbs::{self, code};
+use crate::queues::verbs::{self, code};
 use ibverbs::sys::*;
 use rkey_kit::Errno;
 use std::ffi::{c_int, c_uint};

@@ -6,7 +6,7 @@
 use super::cm::Id;
 use super::socket::Phase;
 use super::table::{self, Any};
-use crate::address;
+use crate::lookup::address;
 use rkey_kit::argument::output;
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;

@@ -131,7 +131,7 @@ impl Polled {
 
 /// Waits until a descriptor has events, or the deadline has passed. Returns the number of descriptors with events.
 fn wait(fds: &mut [libc::pollfd], deadline: Option<Instant>) -> Result<usize, Errno> {
-    crate::front::service()?;
+    crate::state::front::service()?;
     let mut polled = Polled::new(fds);
     let start = rkey_device::time::now();
     let left = |now: Instant| deadline.map_or(TICK, |it| it.saturating_duration_since(now));

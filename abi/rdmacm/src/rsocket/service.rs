@@ -23,7 +23,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// # Errors
 /// The connection manager or the thread cannot be started. `ENODEV`: this process was forked from the one that started them.
 pub fn channel() -> Result<&'static Channel, Errno> {
-    crate::front::service()?;
+    crate::state::front::service()?;
     if let Some(channel) = CHANNEL.get() {
         return Ok(channel);
     }
@@ -193,7 +193,7 @@ fn accept_request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno
 }
 
 /// Queues a connection for `raccept` after it is established, or has failed.
-fn queue_for_accept(socket: &Arc<Socket>, listener: crate::hub::IdKey) {
+fn queue_for_accept(socket: &Arc<Socket>, listener: crate::state::hub::IdKey) {
     let Some(listener) = table::by_id(listener) else {
         return;
     };

@@ -6,7 +6,7 @@ use super::iomap::Iomaps;
 use super::link::Link;
 use super::options::Options;
 use super::waiting::{Progress, Waiting};
-use crate::hub::IdKey;
+use crate::state::hub::IdKey;
 use parking_lot::Mutex;
 use rkey_kit::Errno;
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 use super::datagram::Datagram;
 use super::socket::Socket;
 use super::waiting::Waiting;
-use crate::hub::IdKey;
+use crate::state::hub::IdKey;
 use parking_lot::RwLock;
 use rkey_kit::Errno;
 use std::collections::BTreeMap;
@@ -44,9 +44,9 @@ pub fn insert(socket: Any) -> RawFd {
 /// The socket with this number.
 ///
 /// # Errors
-/// `EBADF`: no socket has this number. The errors of [`crate::front::service`]: a forked child has no sockets.
+/// `EBADF`: no socket has this number. The errors of [`crate::state::front::service`]: a forked child has no sockets.
 pub fn find(number: RawFd) -> Result<Any, Errno> {
-    crate::front::service()?;
+    crate::state::front::service()?;
     get(number).ok_or(Errno::BADF)
 }
 

@@ -1,6 +1,6 @@
 //! How threads wait for a socket: its descriptor, and which thread sleeps on it.
 
-use crate::event_fd::EventFd;
+use crate::state::event_fd::EventFd;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rkey_kit::Errno;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};

@@ -6,9 +6,9 @@
 use super::super::completions::Completions;
 use super::super::memory::{Access, Area, Buffers};
 use super::header::{LEN_MAX, ROUTE_LEN, origin};
-use crate::address;
+use crate::lookup::address;
+use crate::queues::verbs::{self, PORT, code, gid_index};
 use crate::sys::{AhAttr, Qp, QpAttr, UDP_QKEY};
-use crate::verbs::{self, PORT, code, gid_index};
 use ibverbs::sys::*;
 use rkey_kit::Errno;
 use std::ffi::c_uint;
@@ -119,7 +119,7 @@ impl Link {
             free: SENDS,
         };
         let attr = link.completions.attributes(QPT_UD, SENDS, RECEIVES);
-        let mut longer = crate::qp::extended(&attr, pd);
+        let mut longer = crate::queues::qp::extended(&attr, pd);
         // SAFETY: the library's own context, and live completion queues.
         link.qp = unsafe { verbs::create_qp(context, &mut longer) }?;
         link.make_ready()?;

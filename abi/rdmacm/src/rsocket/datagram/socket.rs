@@ -6,7 +6,7 @@ use super::super::options::Options;
 use super::super::waiting::{Progress, Waiting, errno};
 use super::header::{self, OverUdp};
 use super::link::{Arrived, DATA_MAX, Destination, Link, MTU};
-use crate::address::is_any;
+use crate::lookup::address::is_any;
 use parking_lot::Mutex;
 use rkey_kit::Errno;
 use rustix::net::{
@@ -41,7 +41,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
 /// The address to send to: the loopback address if `to` is a wildcard.
 fn concrete(to: SocketAddr) -> SocketAddr {
     match is_any(to.ip()) {
-        true => SocketAddr::new(crate::address::loopback(to), to.port()),
+        true => SocketAddr::new(crate::lookup::address::loopback(to), to.port()),
         false => to,
     }
 }
@@ -226,7 +226,7 @@ impl State {
             return Some(Err(Errno::from_raw(libc::EDESTADDRREQ)));
         };
         let to = concrete(to);
-        if !crate::address::is_ours(to.ip()) {
+        if !crate::lookup::address::is_ours(to.ip()) {
             return Some(Err(Errno::NETUNREACH));
         }
         let from = match self.bound() {
@@ -317,7 +317,7 @@ impl State {
             ));
             return;
         };
-        let origin = crate::address::gid((arrived.origin, 0).into());
+        let origin = crate::lookup::address::gid((arrived.origin, 0).into());
         if !ibverbs::device::gid::is_ours(origin) {
             complain(format_args!(
                 "dropped a datagram from {}: it claims to be from {claimed}",
@@ -333,7 +333,7 @@ impl State {
         let Some(datagram) = OverUdp::decode(bytes) else {
             return;
         };
-        if !crate::address::is_ours(from.ip()) {
+        if !crate::lookup::address::is_ours(from.ip()) {
             return;
         }
         let is_known = self.learn(from, datagram.qpn);
