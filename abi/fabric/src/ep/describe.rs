@@ -161,7 +161,7 @@ fn tally(rdm: &Rdm) -> Tallies {
             it.out_of_credit = state.is_open() && connection.credit.is_used_up();
         }
     }
-    for peer in rdm.peers().iter() {
+    for peer in rdm.routes().peers().iter() {
         let it = all.entry(peer.destination.address).or_default();
         match peer.route {
             Route::None => {}

@@ -34,7 +34,7 @@ impl Endpoint {
             };
         }
         let removals = live.host.av.as_ref().map_or(0, |av| av.removals());
-        let peer = match state.rdm.numbered_peer(number, removals) {
+        let peer = match state.rdm.routes_mut().numbered_peer(number, removals) {
             Some(peer) => peer,
             None => self.look_up(live, &mut state, number)?,
         };
@@ -58,8 +58,8 @@ impl Endpoint {
         if destination.context != 0 && self.caps & FI_NAMED_RX_CTX == 0 {
             lenient::unless_strict(&lenient::UNASKED_NAME, FiError::OPNOTSUPP)?;
         }
-        let peer = state.rdm.peer_at(destination);
-        state.rdm.set_number(number, peer);
+        let peer = state.rdm.routes_mut().peer_at(destination);
+        state.rdm.routes_mut().set_number(number, peer);
         Ok(peer)
     }
 }

@@ -3,11 +3,9 @@
 
 use super::operation::{Operation, Retained};
 use super::{Endpoint, Host, Note, Service};
-use crate::address::Destination;
 use crate::connection::{Event, Teardown};
 use crate::error::Error;
 use crate::header::{Header, Kind};
-use crate::peers::Route;
 use std::time::Instant;
 
 /// What a closed endpoint leaves behind. Peers may use the memory of its operations until the queue pairs are quiet.
@@ -99,11 +97,9 @@ impl<H: Host> Endpoint<H> {
             peer: address,
             open,
         });
-        if let Some(to) = self.connections[connection].leads_to
-            && let Some(peer) = self.peers.find(to)
-            && self.peers[peer].route == Route::Open(connection)
-        {
-            self.peers[peer].route = self.remaining_route(host, to);
+        if let Some(to) = self.connections[connection].leads_to {
+            let other = || self.connections.open_to(to, |qp| host.is_ready(qp));
+            self.routes.lost(to, connection, other);
         }
         for later in waiting.iter() {
             self.fail_with(host, later.operation(), Error::ConnectionReset);
@@ -123,17 +119,6 @@ impl<H: Host> Endpoint<H> {
         if self.service == Service::Connected && !connecting {
             self.tell_shut(host);
         }
-    }
-
-    /// The remaining route to a peer when our own connection could not be made or has ended. Both sides may connect at
-    /// the same time, so the peer may have made a connection too.
-    #[cold]
-    fn remaining_route(&self, host: &H, to: Destination) -> Route {
-        let index = self.connections.iter().position(|it| {
-            let qp = it.qp.as_ref().filter(|_| it.state().is_open());
-            it.leads_to == Some(to) && qp.is_some_and(|qp| host.is_ready(qp))
-        });
-        index.map_or(Route::None, Route::Open)
     }
 
     /// Starts to use a connection that has been made, by either side.
@@ -159,17 +144,8 @@ impl<H: Host> Endpoint<H> {
         now: Instant,
     ) {
         let result = result.and_then(|it| self.made(host, it).map(|()| it));
-        let route = match result {
-            Ok(connection) => Route::Open(connection),
-            Err(_) => self.remaining_route(host, self.peers[peer].destination),
-        };
-        let it = &mut self.peers[peer];
-        it.route = route;
-        it.failed = result
-            .err()
-            .filter(|_| route == Route::None)
-            .map(|it| (it, now));
-        self.callers.connect_finished(&mut self.peers, peer, now);
+        let other = |to| self.connections.open_to(to, |qp| host.is_ready(qp));
+        self.routes.connect_finished(peer, result, other, now);
     }
 
     /// Starts to use a connection that a peer made to us.
@@ -177,13 +153,8 @@ impl<H: Host> Endpoint<H> {
         if self.made(host, connection).is_err() {
             return;
         }
-        let Some(to) = self.connections[connection].leads_to else {
-            return;
-        };
-        let peer = self.peers.at(to);
-        if self.peers[peer].route == Route::None {
-            self.peers[peer].route = Route::Open(connection);
-            self.peers[peer].failed = None;
+        if let Some(from) = self.connections[connection].leads_to {
+            self.routes.accepted(from, connection);
         }
     }
 
@@ -224,7 +195,7 @@ impl<H: Host> Endpoint<H> {
                         drop(self.connections.take_qp(index, qpn));
                     }
                     if let Some(to) = self.connections.release(index) {
-                        self.peers.forget(to);
+                        self.routes.forget(to);
                     }
                 }
             }

@@ -52,13 +52,12 @@ pub use shared::Pool;
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
 use crate::draining::Draining;
-use crate::error::Error;
 use crate::header::Header;
 use crate::limits::OPERATIONS_MAX;
 use crate::matching::Matching;
 use crate::operation_id::Operations;
 use crate::order::InOrder;
-use crate::peers::{Callers, Peers};
+use crate::routes::Routes;
 use collective::Collective;
 use core::net::SocketAddr;
 use operation::{Arrival, Operation, Outcome};
@@ -84,12 +83,9 @@ pub enum Service {
 /// An endpoint.
 pub struct Endpoint<H: Host> {
     service: Service,
-    /// The peers.
-    peers: Peers<Error, H::Caller>,
+    routes: Routes<H::Caller>,
     /// The connections.
     connections: Connections<H>,
-    /// Callers that may retry.
-    callers: Callers<H::Caller>,
     /// Whether credit or answers are owed to peers until the program has read completions.
     owing: bool,
     owed: Vec<(usize, Header)>,
@@ -119,9 +115,8 @@ impl<H: Host> Endpoint<H> {
     pub fn new(service: Service) -> Self {
         Self {
             service,
-            peers: Peers::default(),
+            routes: Routes::default(),
             connections: Connections::<H>::default(),
-            callers: Callers::default(),
             owing: false,
             owed: Vec::new(),
             backlog_watched: false,

@@ -3,8 +3,8 @@
 use super::{Connection, Connections, Endpoint, Host};
 use crate::address::Destination;
 use crate::connection::Event;
-use crate::error::{Error, Result};
-use crate::peers::{Peers, Route};
+use crate::error::Result;
+use crate::routes::Routes;
 use std::time::Instant;
 
 impl<H: Host> Endpoint<H> {
@@ -15,11 +15,18 @@ impl<H: Host> Endpoint<H> {
         &self.connections
     }
 
-    /// The peers.
+    /// The peers, and the connection to each.
     #[inline]
     #[must_use]
-    pub fn peers(&self) -> &Peers<Error, H::Caller> {
-        &self.peers
+    pub fn routes(&self) -> &Routes<H::Caller> {
+        &self.routes
+    }
+
+    /// The peers, and the connection to each, for changes.
+    #[inline]
+    #[must_use]
+    pub fn routes_mut(&mut self) -> &mut Routes<H::Caller> {
+        &mut self.routes
     }
 
     /// Adds a connection that is being made, and returns its slot. No operation uses the connection until it is made,
@@ -62,26 +69,8 @@ impl<H: Host> Endpoint<H> {
         self.connections.hurry_teardown();
     }
 
-    /// The index of the peer at a destination, which is added if it is new.
-    pub fn peer_at(&mut self, destination: impl Into<Destination>) -> usize {
-        self.peers.at(destination)
-    }
-
-    /// The index of the peer with this number in the address vector; `None` if it is not known. `removals` counts the
-    /// addresses removed from the address vector so far.
-    #[inline]
-    pub fn numbered_peer(&mut self, number: u64, removals: u64) -> Option<usize> {
-        self.peers.see_removals(removals);
-        self.peers.numbered(number)
-    }
-
-    /// Records the number of a peer in the address vector.
-    pub fn set_number(&mut self, number: u64, peer: usize) {
-        self.peers.set_number(number, peer);
-    }
-
     /// The connection to a peer. If there is none, the host starts to connect, and the caller must retry
-    /// ([`Error::Again`]). `caller` returns `None` for a call that is retried without waiting to be woken.
+    /// ([`Error::Again`](crate::error::Error::Again)). `caller` returns `None` for a call that is retried without waiting to be woken.
     ///
     /// # Errors
     /// Why the peer cannot be reached; reported once.
@@ -93,69 +82,7 @@ impl<H: Host> Endpoint<H> {
         caller: impl Fn() -> Option<H::Caller>,
         now: impl FnOnce() -> Instant,
     ) -> Result<usize> {
-        if !self.callers.is_empty()
-            && let Some(caller) = caller()
-        {
-            self.callers.retried(peer, caller);
-        }
-        if let Route::Open(connection) = self.peers[peer].route {
-            return Ok(connection);
-        }
-        self.connect_for(host, peer, caller(), now())
-    }
-
-    #[cold]
-    fn connect_for(
-        &mut self,
-        host: &H,
-        peer: usize,
-        caller: Option<H::Caller>,
-        now: Instant,
-    ) -> Result<usize> {
-        let connection = self.route_to(host, peer, now);
-        if let Some(caller) = caller {
-            let retrying = &mut self.peers[peer].retrying;
-            retrying.retain(|&it| it != caller);
-            if connection == Err(Error::Again) {
-                retrying.push(caller);
-            }
-        }
-        connection
-    }
-
-    /// For a caller that is about to wait: whether a call may be retried now, so that it should not wait.
-    pub fn may_retry(&mut self, caller: H::Caller, now: Instant) -> bool {
-        self.callers.may_retry(caller, now)
-    }
-
-    /// Whether there are callers that may retry but have neither done so nor been woken.
-    #[must_use]
-    pub fn has_retrying(&self) -> bool {
-        !self.callers.is_empty()
-    }
-
-    /// The connection to a peer. If there is none, the host starts to connect, and the result is [`Error::Again`].
-    ///
-    /// # Errors
-    /// Why the peer cannot be reached; reported once.
-    pub(super) fn route_to(
-        &mut self,
-        host: &H,
-        peer: usize,
-        now: Instant,
-    ) -> crate::error::Result<usize> {
-        let it = &mut self.peers[peer];
-        match it.route {
-            Route::Open(connection) => return Ok(connection),
-            Route::Connecting => return Err(Error::Again),
-            Route::None => {}
-        }
-        if let Some(error) = it.take_failure(now) {
-            return Err(error);
-        }
-        let destination = it.destination;
-        host.connect(peer, destination)?;
-        self.peers[peer].route = Route::Connecting;
-        Err(Error::Again)
+        let connect = |to| host.connect(peer, to);
+        self.routes.connection_to(peer, caller, now, connect)
     }
 }

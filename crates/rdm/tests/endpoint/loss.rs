@@ -65,7 +65,7 @@ fn operations_fail_when_their_peer_exits() {
         0,
         "the lost connection keeps its slot"
     );
-    assert_eq!(ep.peers().find(address(1)), None);
+    assert_eq!(ep.routes().peers().find(address(1)), None);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn messages_to_a_peer_that_only_sends_use_a_separate_connection() {
     let there = world.send(0, 1, 8, tagged(0));
     world.settle();
     assert_eq!(world.told(1), [received(receive, 0, there, whole(8))]);
-    assert_eq!(world.nodes[1].ep.peers().find(address(0)), None);
+    assert_eq!(world.nodes[1].ep.routes().peers().find(address(0)), None);
     let receive = world.receive(0, any(), 8);
     let back = world.send(1, 0, 8, tagged(0));
     world.settle();

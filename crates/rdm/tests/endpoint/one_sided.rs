@@ -22,7 +22,7 @@ fn connected_by(service: Service) -> (World, usize) {
     let mut world = World::new(2, service);
     loop {
         let Node { ep, host, .. } = &mut world.nodes[0];
-        let peer = ep.peer_at(address(1));
+        let peer = ep.routes_mut().peer_at(address(1));
         match ep.connection_to(host, peer, || Some(0), || world.now) {
             Ok(connection) => return (world, connection),
             Err(error) => assert_eq!(error, Error::Again),
@@ -38,12 +38,12 @@ fn only_identified_callers_are_notified_that_they_may_retry() {
     for caller in [Some(0), None] {
         let mut world = World::new(2, Service::ReliableDatagram);
         let Node { ep, host, .. } = &mut world.nodes[0];
-        let peer = ep.peer_at(address(1));
+        let peer = ep.routes_mut().peer_at(address(1));
         let connection = ep.connection_to(host, peer, || caller, || world.now);
         assert_eq!(connection, Err(Error::Again));
         while world.act(0) {}
         let ep = &mut world.nodes[0].ep;
-        assert_eq!(ep.may_retry(0, world.now), caller.is_some());
+        assert_eq!(ep.routes_mut().may_retry(0, world.now), caller.is_some());
     }
 }
 

@@ -150,7 +150,7 @@ impl World {
         how: How,
     ) -> Result<usize> {
         let Node { ep, host, .. } = &mut self.nodes[from];
-        let peer = ep.peer_at(address(to));
+        let peer = ep.routes_mut().peer_at(address(to));
         let connection = ep.connection_to(host, peer, || Some(0), || self.now)?;
         if !ep.has_room(connection, 1) {
             return Err(Error::Again);

@@ -275,7 +275,7 @@ impl Handle {
         let driver = self.inner.open()?;
         let mut state = driver.state.lock();
         let (rdm, host) = (&mut state.rdm, &driver.host);
-        let peer = rdm.peer_at(to.0);
+        let peer = rdm.routes_mut().peer_at(to.0);
         let connection = match rdm.connection_to(host, peer, || Some(()), time::now) {
             Ok(connection) => connection,
             Err(Code::Again) => return Ok(false),

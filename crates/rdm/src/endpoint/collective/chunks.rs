@@ -41,8 +41,8 @@ impl<H: Host> Endpoint<H> {
 
     /// The connection to a member; [`Error::Again`] until there is one.
     fn way_to_member(&mut self, host: &H, address: SocketAddr, now: Instant) -> Result<usize> {
-        let peer = self.peers.at(address);
-        self.route_to(host, peer, now)
+        let peer = self.routes.peer_at(address);
+        self.routes.route_to(peer, now, |to| host.connect(peer, to))
     }
 
     /// Sends a chunk to a member.
@@ -296,10 +296,7 @@ impl<H: Host> Endpoint<H> {
             _ => return,
         };
         for (address, header) in telling {
-            let Some(peer) = self.peers.find(address) else {
-                continue;
-            };
-            match self.peers[peer].route {
+            match self.routes.route_of(address) {
                 Route::Open(connection) => self.send_control(host, connection, &header, &[]),
                 Route::Connecting => {
                     if let Some(it) = &mut self.collective {

@@ -208,9 +208,7 @@ impl<H: Host> Endpoint<H> {
             return;
         }
         for member in group.others() {
-            if let Some(peer) = self.peers.find(member.address)
-                && let Route::Open(connection) = self.peers[peer].route
-            {
+            if let Route::Open(connection) = self.routes.route_of(member.address) {
                 self.send_control(host, connection, &leave(group.name, None), &[]);
             }
         }
