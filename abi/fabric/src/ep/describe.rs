@@ -82,7 +82,10 @@ impl Live {
     fn traffic(&self, until: Instant) -> Option<Traffic> {
         let rdm = &lock_until(&self.state, until)?.rdm;
         let mut peers = tally(rdm);
-        let (messages, tagged) = (rdm.matching(false), rdm.matching(true));
+        let (messages, tagged) = (
+            rdm.receives().matching(false),
+            rdm.receives().matching(true),
+        );
         let mut traffic = Traffic {
             unexpected: messages.unexpected(),
             tagged_unexpected: tagged.unexpected(),

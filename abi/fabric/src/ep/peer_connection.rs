@@ -29,7 +29,7 @@ impl Endpoint {
         if self.ep_type == FI_EP_MSG {
             return match state.rdm.connections().first() {
                 Some(connection) if connection.state().is_open() => Ok((state, 0)),
-                _ if state.rdm.is_shut() => Err(FiError::SHUTDOWN),
+                _ if state.rdm.receives().is_shut() => Err(FiError::SHUTDOWN),
                 _ => Err(FiError::NOTCONN),
             };
         }

@@ -171,7 +171,10 @@ impl Endpoint {
             return Ok(());
         }
         let rdm = &mut live.state.lock().rdm;
-        match rdm.cancel(&live.host, |receive| receive.is_of(context)) {
+        match rdm
+            .receives_mut()
+            .cancel(&live.host, |receive| receive.is_of(context))
+        {
             true => Ok(()),
             // A receive with a message cannot be canceled, and completes normally.
             false => Err(FiError::NOENT),

@@ -160,8 +160,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Cancels the receives of a connected endpoint whose connection has ended, and reports that to the program, once.
     pub fn tell_shut(&mut self, host: &H) {
-        if !std::mem::replace(&mut self.shut, true) {
-            self.flush_receives(host);
+        if self.receives.shut(host) {
             host.shut();
         }
     }
@@ -223,8 +222,7 @@ impl<H: Host> Endpoint<H> {
     /// Ends all connections and operations at once; nothing is reported to the program.
     pub fn close(&mut self, host: &H) -> Remains<H> {
         self.collective = None;
-        let kept = self.messages.unexpected() + self.tagged.unexpected();
-        host.shared(|pool| pool.forget(kept));
+        host.shared(|pool| pool.forget(self.receives.waiting()));
         let mut qps = Vec::new();
         for connection in 0..self.connections.slots() {
             self.connections.apply(connection, Event::Closed);

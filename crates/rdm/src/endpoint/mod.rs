@@ -12,8 +12,10 @@
 //! | [`host`] | what the endpoint runs on and reports to |
 //! | `send` | sending messages: with their payload, or by rendezvous |
 //! | `transfer` | reads, writes, atomics and commits of the program |
-//! | `receive` | receives, and messages that match one or are unexpected |
-//! | `payload` | how payload gets to its buffer: copied, or read from the sender's memory |
+//! | `receive` | a receive, and what happens to a message that arrives |
+//! | `receives` | the posted receives, and the messages that wait for one |
+//! | `delivery` | payloads and results for the program, in order |
+//! | `payload` | payloads that are read from the sender's memory |
 //! | `peek` | finding, claiming and discarding messages |
 //! | `inbox` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
@@ -26,6 +28,7 @@
 //! | `collective` | operations of groups of endpoints |
 
 mod collective;
+mod delivery;
 mod flow;
 pub mod host;
 mod inbox;
@@ -36,17 +39,21 @@ mod peek;
 mod post;
 mod progress;
 mod receive;
+mod receives;
 mod routes;
 mod send;
 mod shared;
+#[cfg(test)]
+mod test_host;
 mod transfer;
 
 pub use collective::{Call, Loaded, Members};
 pub use host::{Arrived, Host, Note};
 pub use inbox::EndpointInbox;
 pub use loss::Remains;
-pub use peek::Found;
+pub use peek::{Claims, Found};
 pub use receive::Receive;
+pub use receives::Receives;
 pub use send::{Body, Outgoing};
 pub use shared::Pool;
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
@@ -54,15 +61,12 @@ pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 use crate::draining::Draining;
 use crate::header::Header;
 use crate::limits::OPERATIONS_MAX;
-use crate::matching::Matching;
 use crate::operation_id::Operations;
 use crate::order::InOrder;
 use crate::routes::Routes;
 use collective::Collective;
-use core::net::SocketAddr;
-use operation::{Arrival, Operation, Outcome};
-use receive::Unexpected;
-use std::collections::{HashMap, VecDeque};
+use delivery::Delivery;
+use operation::{Operation, Outcome};
 
 /// A connection of an endpoint.
 pub type Connection<H> = crate::connection::Connection<<H as Host>::Qp, <H as Host>::Identity>;
@@ -80,6 +84,20 @@ pub enum Service {
     Datagram,
 }
 
+impl Service {
+    /// Whether senders need credit.
+    #[inline]
+    fn is_limited(self) -> bool {
+        self != Self::Datagram
+    }
+
+    /// Whether completions are reported in the order of the operations.
+    #[inline]
+    fn is_ordered(self) -> bool {
+        self == Self::Connected
+    }
+}
+
 /// An endpoint.
 pub struct Endpoint<H: Host> {
     service: Service,
@@ -94,19 +112,12 @@ pub struct Endpoint<H: Host> {
     operations: Operations<Operation<H>>,
     /// Results of a connected endpoint's operations that wait for their turn.
     sends: InOrder<Outcome<H>>,
-    /// A connected endpoint's received messages, and data of peers' writes, that wait for their turn.
-    arrivals: InOrder<Arrival<H>>,
+    delivery: Delivery<H>,
     draining: Draining<Operation<H>, H::Qp>,
     /// Present once there is a group, or a peer has named one.
     collective: Option<Box<Collective<H>>>,
-    messages: Matching<SocketAddr, Receive<H>, Unexpected>,
-    tagged: Matching<SocketAddr, Receive<H>, Unexpected>,
-    /// How many shared receives had been posted when waiting messages were last offered to them.
-    offered_posts: u64,
-    /// Messages that the program has claimed, by the context of the claim, oldest first.
-    claimed: HashMap<usize, VecDeque<Found>>,
-    /// Whether the connection of a connected endpoint has ended and this has been reported to the program.
-    shut: bool,
+    receives: Receives<H>,
+    claims: Claims,
 }
 
 impl<H: Host> Endpoint<H> {
@@ -122,51 +133,42 @@ impl<H: Host> Endpoint<H> {
             backlog_watched: false,
             operations: Operations::default(),
             sends: InOrder::default(),
-            arrivals: InOrder::default(),
+            delivery: Delivery::new(service),
             draining: Draining::default(),
             collective: None,
-            messages: Matching::default(),
-            tagged: Matching::default(),
-            offered_posts: 0,
-            claimed: HashMap::new(),
-            shut: false,
+            receives: Receives::default(),
+            claims: Claims::default(),
         }
     }
 
     /// Whether senders need credit.
     #[inline]
     fn is_limited(&self) -> bool {
-        self.service != Service::Datagram
+        self.service.is_limited()
     }
 
     /// Whether completions are reported in the order of the operations.
     #[inline]
     fn is_ordered(&self) -> bool {
-        self.service == Service::Connected
+        self.service.is_ordered()
     }
 
-    /// The queue of tagged or of untagged receives and messages.
-    #[inline]
-    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Unexpected> {
-        match tagged {
-            true => &mut self.tagged,
-            false => &mut self.messages,
-        }
-    }
-
-    /// The queue of tagged or of untagged receives and messages, for inspection.
+    /// The receives, and the messages that wait for one.
     #[must_use]
-    pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Unexpected> {
-        match tagged {
-            true => &self.tagged,
-            false => &self.messages,
-        }
+    pub fn receives(&self) -> &Receives<H> {
+        &self.receives
     }
 
-    /// Whether the connection of a connected endpoint has ended.
+    /// The receives, and the messages that wait for one, for changes.
     #[must_use]
-    pub fn is_shut(&self) -> bool {
-        self.shut
+    pub fn receives_mut(&mut self) -> &mut Receives<H> {
+        &mut self.receives
+    }
+
+    /// The messages that the program has claimed.
+    #[must_use]
+    pub fn claims(&mut self) -> &mut Claims {
+        &mut self.claims
     }
 
     /// How many operations are in flight, excluding plain ones.

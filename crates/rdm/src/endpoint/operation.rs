@@ -60,14 +60,6 @@ pub(super) struct Outcome<H: Host> {
     failure: Option<Box<Failure>>,
 }
 
-/// An arrival, for the program.
-pub(super) enum Arrival<H: Host> {
-    /// A message in its receive, or why it failed.
-    Message(Landing<H>, Option<Error>),
-    /// The data of a write, and its length.
-    Data { len: u32, data: u64 },
-}
-
 impl<H: Host> Operation<H> {
     /// An operation that waits for one completion.
     #[inline]
@@ -289,28 +281,6 @@ impl<H: Host> Endpoint<H> {
             OperationKind::Write { .. } | OperationKind::WriteWithImmediate
         ) {
             self.connections[operation.connection].credit.add(1, 0);
-        }
-    }
-
-    /// The turn of an arrival; `None` if it can be reported at once.
-    #[inline]
-    pub(super) fn turn(&mut self, takes_time: bool) -> Option<u64> {
-        let waits = takes_time || !self.arrivals.is_empty();
-        (self.is_ordered() && waits).then(|| self.arrivals.enter())
-    }
-
-    /// Reports an arrival to the program, and the later ones that waited for it.
-    pub(super) fn in_turn(&mut self, host: &H, turn: Option<u64>, arrival: Arrival<H>) {
-        let report = |arrival| match arrival {
-            Arrival::Message(landing, error) => Self::complete_now(host, landing, error),
-            Arrival::Data { len, data } => host.written(len, data),
-        };
-        let Some(turn) = turn else {
-            return report(arrival);
-        };
-        self.arrivals.finish(turn, arrival);
-        while let Some(arrival) = self.arrivals.pop() {
-            report(arrival);
         }
     }
 }

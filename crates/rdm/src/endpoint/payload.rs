@@ -1,42 +1,16 @@
-//! Payloads of receives: copied out of a message, or read from the sender's memory (rendezvous).
+//! Payloads that are read from the sender's memory (rendezvous).
 
 use super::operation::{Operation, OperationKind};
 use super::receive::Landing;
 use super::{Endpoint, Host};
 use crate::backlog::Later;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::header::Header;
 use crate::sges::{Sges, part};
-use rkey_core::{Key, LocalUse, RKey};
-use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
+use rkey_core::{Key, RKey};
+use rkey_engine::{SendFlags, SendRequest, Target, Work};
 
 impl<H: Host> Endpoint<H> {
-    /// Copies a payload to its receive, and completes the receive.
-    pub(super) fn copy_and_complete(&mut self, host: &H, landing: Landing<H>, payload: &[u8]) {
-        self.copy_with(host, landing, payload.len(), |sges, fits| {
-            host.store(sges, &payload[..fits], LocalUse::Recv)
-        });
-    }
-
-    /// Completes a receive with a payload of this length; `copy` copies as much as fits.
-    #[inline]
-    pub(super) fn copy_with(
-        &mut self,
-        host: &H,
-        mut landing: Landing<H>,
-        len: usize,
-        copy: impl FnOnce(&[Sge], usize) -> Result<()>,
-    ) {
-        landing.turn = self.turn(false);
-        let fits = len.min(landing.room);
-        landing.len = fits;
-        let error = copy(&landing.sges, fits).err();
-        if error.is_none() {
-            landing.overflow = len - fits;
-        }
-        self.complete_in_turn(host, landing, error);
-    }
-
     /// Starts to read the payload of an RTS from its sender.
     pub(super) fn fetch(
         &mut self,
@@ -46,7 +20,7 @@ impl<H: Host> Endpoint<H> {
         key: u32,
         connection: usize,
     ) {
-        landing.turn = self.turn(true);
+        self.delivery.reserve(&mut landing);
         let len = header.len as usize;
         let fits = len.min(landing.room);
         // If nothing fits, there is nothing to read, and the sender gets its answer now.
@@ -60,7 +34,7 @@ impl<H: Host> Endpoint<H> {
                 _ => Some(Error::ConnectionReset),
             };
             self.confirm(host, connection, header);
-            return self.complete_in_turn(host, landing, error);
+            return self.delivery.complete(host, landing, error);
         }
         let what = OperationKind::Fetch {
             landing: Box::new(landing),
@@ -115,6 +89,6 @@ impl<H: Host> Endpoint<H> {
         error: Option<Error>,
     ) {
         self.send_fin(host, connection, id, error);
-        self.complete_in_turn(host, landing, error);
+        self.delivery.complete(host, landing, error);
     }
 }

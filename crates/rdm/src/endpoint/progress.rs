@@ -1,6 +1,6 @@
 //! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::do_background_work`]).
 
-use super::operation::{Arrival, Operation, OperationKind};
+use super::operation::{Operation, OperationKind};
 use super::{Endpoint, Host, Service};
 use crate::error::{Error, Result};
 use crate::header::{self, Header, Kind};
@@ -42,8 +42,7 @@ impl<H: Host> Endpoint<H> {
             return;
         }
         self.message_taken(host, connection, 0);
-        let turn = self.turn(false);
-        self.in_turn(host, turn, Arrival::Data { len, data });
+        self.delivery.written(host, len, data);
     }
 
     /// Handles a peer's message.
@@ -169,9 +168,7 @@ impl<H: Host> Endpoint<H> {
             && !self.owing
             && !self.connections.awaits_teardown()
             && self.collective.as_ref().is_none_or(|it| it.is_idle())
-            && host
-                .shared_posts()
-                .is_none_or(|posts| posts == self.offered_posts)
+            && !self.receives.is_offer_due(host)
     }
 
     /// Does the work that no completion triggers. Call it right after taking the device's completions. Returns whether

@@ -1,10 +1,8 @@
 //! Receiving messages: receives are posted and canceled; messages match a receive or are kept.
 
-use super::operation::Arrival;
 use super::{Arrived, Endpoint, Host};
-use crate::error::Error;
 use crate::header::{Header, Kind};
-use crate::limits::{DATAGRAMS_MAX, RENDEZVOUS_MAX};
+use crate::limits::RENDEZVOUS_MAX;
 use crate::matching::{AfterMatch, Pattern};
 use crate::sges::{Sges, part};
 use core::net::SocketAddr;
@@ -130,6 +128,18 @@ pub(super) struct Landing<H: Host> {
     pub(super) turn: Option<u64>,
 }
 
+impl<H: Host> Landing<H> {
+    /// Ends the message; also returns whether it is the last one of a full buffer.
+    #[inline]
+    pub(super) fn finish(self) -> (H::Matched, bool) {
+        let last = self.buffer.is_some_and(|buffer| {
+            let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+            last && buffer.full.load(Ordering::Acquire)
+        });
+        (self.matched, last)
+    }
+}
+
 /// A message that has no receive yet, or is about to be delivered to one.
 pub enum Unexpected {
     /// With its payload.
@@ -177,11 +187,9 @@ impl<H: Host> Endpoint<H> {
         pattern: Pattern<SocketAddr>,
         receive: Receive<H>,
     ) {
-        let shut = self.shut;
-        let queue = self.queue(tagged);
-        match queue.unexpected() == 0 && !shut {
-            true => queue.post(pattern, receive),
-            false => self.receive_waiting(host, tagged, pattern, receive),
+        let back = self.receives.post_unless_waiting(tagged, pattern, receive);
+        if let Some(receive) = back {
+            self.receive_waiting(host, tagged, pattern, receive);
         }
     }
 
@@ -195,20 +203,17 @@ impl<H: Host> Endpoint<H> {
         mut receive: Receive<H>,
     ) {
         loop {
-            let queue = self.queue(tagged);
-            let Some((source, _, message)) = queue.match_message(&pattern) else {
-                queue.post(pattern, receive);
+            let Some(found) = self.receives.take_message(tagged, &pattern) else {
+                self.receives.post(tagged, pattern, receive);
                 break;
             };
-            let (landing, then) = receive.landing(host, &source, message.header());
-            self.deliver(host, landing, message);
+            let (landing, then) = receive.landing(host, &found.source, found.header());
+            self.deliver(host, landing, found.message);
             if then == AfterMatch::Remove {
                 break;
             }
         }
-        if self.shut {
-            self.flush_receives(host);
-        }
+        self.receives.flush_if_shut(host);
     }
 
     /// Handles a message or an RTS.
@@ -234,12 +239,7 @@ impl<H: Host> Endpoint<H> {
         let source = self.connections[connection].peer;
         let landing = match host.shared_posts() {
             Some(_) => self.match_shared_receive(host, &source, &header),
-            None => {
-                let queue = self.queue(header.tagged);
-                queue.match_receive(&source, header.tag, |receive| {
-                    receive.landing(host, &source, &header)
-                })
-            }
+            None => self.receives.match_receive(host, &source, &header),
         };
         match (landing, key) {
             (Some(landing), Some(key)) => {
@@ -247,23 +247,19 @@ impl<H: Host> Endpoint<H> {
                 self.deliver(host, landing, message);
             }
             (Some(landing), None) => {
-                self.copy_and_complete(host, landing, payload);
+                self.delivery.copy(host, landing, payload);
                 self.confirm(host, connection, &header);
                 if limited {
                     self.message_taken(host, connection, header.len);
                 }
             }
-            (None, _)
-                if !self.is_limited()
-                    && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
-            {
+            (None, _) if !self.is_limited() && self.receives.is_full(header.tagged) => {
                 // `match_shared_receive` has counted the message as unexpected, but it is dropped.
                 host.shared(|pool| pool.forget(1));
             }
             (None, Some(key)) => {
                 let message = self.note_rts(connection, header, key);
-                self.queue(header.tagged)
-                    .push_unexpected(source, header.tag, message);
+                self.receives.keep(source, message);
             }
             (None, None) => self.keep_unexpected(connection, header, payload.to_vec()),
         }
@@ -284,13 +280,12 @@ impl<H: Host> Endpoint<H> {
         let it = &mut self.connections[connection];
         it.pending += 1;
         let source = it.peer;
-        let (tagged, tag) = (header.tagged, header.tag);
         let message = Unexpected::Eager {
             header,
             payload,
             connection,
         };
-        self.queue(tagged).push_unexpected(source, tag, message);
+        self.receives.keep(source, message);
     }
 
     /// Delivers a message to its receive: copies it, or starts to read it.
@@ -302,7 +297,7 @@ impl<H: Host> Endpoint<H> {
                 payload,
                 connection,
             } => {
-                self.copy_and_complete(host, landing, &payload);
+                self.delivery.copy(host, landing, &payload);
                 self.confirm(host, connection, &header);
             }
             Unexpected::Rts {
@@ -318,55 +313,5 @@ impl<H: Host> Endpoint<H> {
         if header.confirm || matches!(header.kind, Kind::Rts { .. }) {
             self.send_fin(host, connection, header.id, None);
         }
-    }
-
-    /// Completes a receive when its turn comes.
-    #[inline]
-    pub(super) fn complete_in_turn(
-        &mut self,
-        host: &H,
-        mut landing: Landing<H>,
-        error: Option<Error>,
-    ) {
-        match landing.turn.take() {
-            None => Self::complete_now(host, landing, error),
-            turn => self.in_turn(host, turn, Arrival::Message(landing, error)),
-        }
-    }
-
-    /// Completes a receive.
-    #[inline]
-    pub(super) fn complete_now(host: &H, landing: Landing<H>, error: Option<Error>) {
-        // The last message of a full buffer is marked as such.
-        let last = landing.buffer.is_some_and(|buffer| {
-            let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
-            last && buffer.full.load(Ordering::Acquire)
-        });
-        let (len, overflow) = (landing.len, landing.overflow);
-        let how = Arrived {
-            len,
-            overflow,
-            error: error.or_else(|| (overflow > 0).then_some(Error::Truncated)),
-            last,
-        };
-        host.received(landing.matched, how);
-    }
-
-    /// Cancels the oldest untagged receive for which `wanted` is true, or else the oldest tagged one, and reports that
-    /// to the program. Returns whether there was one.
-    pub fn cancel(&mut self, host: &H, wanted: impl Fn(&H::Receive) -> bool) -> bool {
-        for tagged in [false, true] {
-            let queue = self.queue(tagged);
-            if let Some(receive) = queue.cancel(|it| wanted(&it.attached)) {
-                receive.cancel(host, tagged);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Cancels all receives: the connection of a connected endpoint has ended.
-    pub(super) fn flush_receives(&mut self, host: &H) {
-        while self.cancel(host, |_| true) {}
     }
 }

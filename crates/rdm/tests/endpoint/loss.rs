@@ -216,7 +216,7 @@ fn a_peer_that_exceeds_its_credit_is_ignored() {
         [Told::Violation],
         "the violation is reported once"
     );
-    let kept = world.nodes[1].ep.matching(false).unexpected();
+    let kept = world.nodes[1].ep.receives().matching(false).unexpected();
     assert_eq!(kept, 4096, "as many messages as credit");
 }
 

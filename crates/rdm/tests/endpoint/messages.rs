@@ -97,7 +97,7 @@ fn unexpected_messages_match_receives_in_order() {
     let mut world = two();
     let ids = [8, LONG, 16].map(|len| world.send(0, 1, len, tagged(1)));
     world.settle();
-    assert_eq!(world.nodes[1].ep.matching(true).unexpected(), 3);
+    assert_eq!(world.nodes[1].ep.receives().matching(true).unexpected(), 3);
     let receives = [0; 3].map(|_| world.receive(1, any(), LONG));
     world.settle();
     let matched = world.nodes[1].host.matched.take();
@@ -155,7 +155,7 @@ fn a_sender_without_credit_switches_to_rendezvous() {
         world.send(0, 1, 8, tagged(1));
     }
     world.settle();
-    let kept = world.nodes[1].ep.matching(true).unexpected();
+    let kept = world.nodes[1].ep.receives().matching(true).unexpected();
     assert_eq!(kept, count);
     assert!(
         world.nodes[0].ep.operations() > 0,
@@ -235,8 +235,8 @@ fn a_canceled_receive_gets_no_message() {
     let mut world = two();
     let receive = world.receive(1, any(), 8);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
-    assert!(ep.cancel(host, |it| *it == receive));
-    assert!(!ep.cancel(host, |it| *it == receive));
+    assert!(ep.receives_mut().cancel(host, |it| *it == receive));
+    assert!(!ep.receives_mut().cancel(host, |it| *it == receive));
     world.send(0, 1, 8, tagged(1));
     world.settle();
     assert_eq!(world.told(1), [Told::Canceled(receive)]);
@@ -251,18 +251,18 @@ fn unexpected_messages_can_be_peeked_claimed_and_discarded() {
     world.told(0);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
     let pattern = pattern(any());
-    let (source, header) = ep.peek(true, &pattern).unwrap();
+    let (source, header) = ep.receives().peek(true, &pattern).unwrap();
     assert_eq!((source, header.data), (address(0), first as u64));
-    let found = ep.find(host, true, &pattern).unwrap();
-    ep.claim(9, found);
-    let found = ep.find(host, true, &pattern).unwrap();
+    let found = ep.receives_mut().find(host, true, &pattern).unwrap();
+    ep.claims().add(9, found);
+    let found = ep.receives_mut().find(host, true, &pattern).unwrap();
     assert_eq!(found.header().data, second as u64);
     ep.discard(host, &found);
-    assert!(ep.find(host, true, &pattern).is_none());
+    assert!(ep.receives_mut().find(host, true, &pattern).is_none());
     let (receive, it) = world.receive_of(8, false);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
-    assert!(ep.claimed(8).is_none());
-    let found = ep.claimed(9).unwrap();
+    assert!(ep.claims().take(8).is_none());
+    let found = ep.claims().take(9).unwrap();
     ep.receive_found(host, it, found);
     world.settle();
     assert_eq!(world.told(1), [received(receive, 0, first, whole(8))]);
@@ -334,7 +334,7 @@ fn a_slow_receiver_loses_datagrams() {
         world.send(0, 1, 8, How::default());
     }
     world.settle();
-    let kept = world.nodes[1].ep.matching(false).unexpected();
+    let kept = world.nodes[1].ep.receives().matching(false).unexpected();
     assert_eq!(kept, DATAGRAMS_MAX);
     assert!(!world.told(1).contains(&Told::Violation));
 }

@@ -332,7 +332,8 @@ impl Handle {
     pub(super) fn cancel(&self, slot: &Arc<Slot>) {
         if let Ok(driver) = self.inner.open() {
             let rdm = &mut driver.state.lock().rdm;
-            rdm.cancel(&driver.host, |receive| Arc::ptr_eq(&receive.0, slot));
+            rdm.receives_mut()
+                .cancel(&driver.host, |receive| Arc::ptr_eq(&receive.0, slot));
         }
     }
 
