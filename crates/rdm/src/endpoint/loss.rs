@@ -92,7 +92,7 @@ impl<H: Host> Endpoint<H> {
             collective.forget_connection(connection, address, was_open);
         }
         let waiting = std::mem::take(&mut self.connections[connection].backlog);
-        let open = self.operations_of(connection).len();
+        let open = self.operations.of_connection(connection).len();
         host.note(Note::Lost {
             peer: address,
             open,
@@ -102,17 +102,13 @@ impl<H: Host> Endpoint<H> {
             self.routes.lost(to, connection, other);
         }
         for later in waiting.iter() {
-            self.fail_with(host, later.operation(), Error::ConnectionReset);
+            let id = later.operation();
+            let next = self.operations.fail(id, Error::ConnectionReset);
+            self.carry_out(host, id, next);
         }
-        for id in self.operations_of(connection) {
-            let Some(operation) = self.operations.get(id) else {
-                continue;
-            };
-            if operation.awaits_answer {
-                operation.awaits_answer = false;
-                operation.fail(Error::ConnectionReset);
-                self.part_done(host, id);
-            }
+        for id in self.operations.unanswered_of(connection) {
+            let next = self.operations.fail_unanswered(id, Error::ConnectionReset);
+            self.carry_out(host, id, next);
         }
         // The end is reported to the program only after the connection's establishment has been.
         let connecting = self.connections[connection].state().is_connecting();
@@ -176,9 +172,7 @@ impl<H: Host> Endpoint<H> {
             if self.connections[index].teardown(false) == Teardown::Wait {
                 continue;
             }
-            let mut draining = self.draining.iter();
-            let referred = !self.operations_of(index).is_empty()
-                || draining.any(|operation| operation.connection == index);
+            let referred = self.operations.uses(index);
             let it = &self.connections[index];
             match (it.teardown(referred), &it.qp) {
                 (Teardown::Wait, _) => {}
@@ -228,8 +222,9 @@ impl<H: Host> Endpoint<H> {
             self.connections.apply(connection, Event::Closed);
             qps.extend(self.connections[connection].qp.take());
         }
-        let mut operations = self.operations.drain();
-        operations.extend(self.draining.drain());
-        Remains { qps, operations }
+        Remains {
+            qps,
+            operations: self.operations.take_all(),
+        }
     }
 }

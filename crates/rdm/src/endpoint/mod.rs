@@ -21,7 +21,8 @@
 //! | `shared` | receives that several endpoints share |
 //! | `post` | requests to a connection, and those that wait for room |
 //! | `flow` | credit and answers for peers |
-//! | `operation` | operations in flight |
+//! | `operation` | an operation, and what happens at its end |
+//! | `in_flight` | operations in flight |
 //! | `progress` | handling the device's completions |
 //! | `routes` | peers and connections, for the host |
 //! | `loss` | connections that fail, and how they are removed |
@@ -31,6 +32,7 @@ mod collective;
 mod delivery;
 mod flow;
 pub mod host;
+mod in_flight;
 mod inbox;
 mod loss;
 mod operation;
@@ -58,15 +60,12 @@ pub use send::{Body, Outgoing};
 pub use shared::Pool;
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
-use crate::draining::Draining;
 use crate::header::Header;
 use crate::limits::OPERATIONS_MAX;
-use crate::operation_id::Operations;
-use crate::order::InOrder;
 use crate::routes::Routes;
 use collective::Collective;
 use delivery::Delivery;
-use operation::{Operation, Outcome};
+use in_flight::InFlight;
 
 /// A connection of an endpoint.
 pub type Connection<H> = crate::connection::Connection<<H as Host>::Qp, <H as Host>::Identity>;
@@ -109,11 +108,8 @@ pub struct Endpoint<H: Host> {
     owed: Vec<(usize, Header)>,
     /// Whether the host watches the requests that wait for room on connections.
     backlog_watched: bool,
-    operations: Operations<Operation<H>>,
-    /// Results of a connected endpoint's operations that wait for their turn.
-    sends: InOrder<Outcome<H>>,
+    operations: InFlight<H>,
     delivery: Delivery<H>,
-    draining: Draining<Operation<H>, H::Qp>,
     /// Present once there is a group, or a peer has named one.
     collective: Option<Box<Collective<H>>>,
     receives: Receives<H>,
@@ -131,10 +127,8 @@ impl<H: Host> Endpoint<H> {
             owing: false,
             owed: Vec::new(),
             backlog_watched: false,
-            operations: Operations::default(),
-            sends: InOrder::default(),
+            operations: InFlight::new(service),
             delivery: Delivery::new(service),
-            draining: Draining::default(),
             collective: None,
             receives: Receives::default(),
             claims: Claims::default(),
@@ -186,13 +180,7 @@ impl<H: Host> Endpoint<H> {
     /// How many operations wait for an answer from their peer, by connection slot.
     #[must_use]
     pub fn unanswered(&self) -> Vec<usize> {
-        let mut unanswered = vec![0; self.connections.slots()];
-        for operation in self.operations.iter().filter(|it| it.awaits_answer) {
-            if let Some(count) = unanswered.get_mut(operation.connection) {
-                *count += 1;
-            }
-        }
-        unanswered
+        self.operations.unanswered(self.connections.slots())
     }
 
     /// Whether a connection has room for this many more requests of the program.
@@ -206,6 +194,6 @@ impl<H: Host> Endpoint<H> {
     /// that peers have not released, or members of groups that may have ended.
     #[must_use]
     pub fn needs_looks(&self) -> bool {
-        !self.draining.is_empty() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
+        self.operations.is_draining() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
     }
 }

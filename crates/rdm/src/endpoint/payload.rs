@@ -71,7 +71,7 @@ impl<H: Host> Endpoint<H> {
             ..SendRequest::new(id, Work::Read { remote }, &sges)
         };
         if let Err(error) = self.post(host, connection, &request)
-            && let Some(mut operation) = self.operations.take(id)
+            && let Some(mut operation) = self.operations.forget(id)
         {
             // The sender gets the error.
             operation.fail(error);

@@ -92,7 +92,8 @@ impl<H: Host> Endpoint<H> {
                 ..copied(operation, &bytes)
             };
             if self.post(host, connection, &request).is_err() {
-                self.fail_with(host, operation, Error::ConnectionReset);
+                let next = self.operations.fail(operation, Error::ConnectionReset);
+                self.carry_out(host, operation, next);
             }
             return;
         }
@@ -115,7 +116,7 @@ impl<H: Host> Endpoint<H> {
             ..SendRequest::new(id, SEND, &sges)
         };
         if self.post(host, connection, &request).is_err() {
-            self.operations.take(id);
+            self.operations.forget(id);
         }
     }
 
@@ -150,9 +151,7 @@ impl<H: Host> Endpoint<H> {
     #[must_use]
     pub fn under_way(&self) -> usize {
         // Operations wait for completions of requests that are posted or will be.
-        let awaited =
-            |it: &Operation<H>| (it.left as usize).saturating_sub(it.awaits_answer.into());
-        let awaited: usize = self.operations.iter().map(awaited).sum();
+        let awaited = self.operations.awaited();
         let of_operation = |later: &&Later| later.operation() != UNTRACKED;
         let requests: usize = self
             .connections

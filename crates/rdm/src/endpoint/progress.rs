@@ -54,7 +54,8 @@ impl<H: Host> Endpoint<H> {
             }
             Kind::Fin => {
                 let error = Error::reported(header.data);
-                self.answer_arrived(host, connection, header.id, error);
+                let next = self.operations.answered(connection, header.id, error);
+                self.carry_out(host, header.id, next);
             }
             Kind::WriteData => self.write_arrived(host, connection, header.len, header.data),
             Kind::Credit => {
@@ -85,7 +86,8 @@ impl<H: Host> Endpoint<H> {
                     };
                     error = stored.err();
                 }
-                self.answer_arrived(host, connection, header.id, error);
+                let next = self.operations.answered(connection, header.id, error);
+                self.carry_out(host, header.id, next);
             }
             Kind::Commit => {
                 let done = host.commit(&self.connections[connection], payload);
@@ -150,13 +152,10 @@ impl<H: Host> Endpoint<H> {
             let len = completion.bytes.saturating_sub(header::LEN as u32);
             self.connections[connection].credit.add(1, len);
         }
-        let Some(operation) = self.operations.get(id) else {
-            return;
-        };
-        operation.fail(host.why(completion, &self.connections[operation.connection]));
-        if operation.awaits_answer {
-            operation.awaits_answer = false;
-            self.part_done(host, id);
+        if let Some(operation) = self.operations.get(id) {
+            let why = host.why(completion, &self.connections[operation.connection]);
+            let next = self.operations.fail_unanswered(id, why);
+            self.carry_out(host, id, next);
         }
     }
 
@@ -164,7 +163,7 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     #[must_use]
     pub fn is_at_rest(&self, host: &H) -> bool {
-        self.draining.is_empty()
+        !self.operations.is_draining()
             && !self.owing
             && !self.connections.awaits_teardown()
             && self.collective.as_ref().is_none_or(|it| it.is_idle())
@@ -175,7 +174,7 @@ impl<H: Host> Endpoint<H> {
     /// the host must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
     pub fn do_background_work(&mut self, host: &H, now: Instant) -> bool {
-        if !self.draining.is_empty() {
+        if self.operations.is_draining() {
             self.drain(host, now);
         }
         let mut look = false;

@@ -122,13 +122,13 @@ impl<H: Host> Endpoint<H> {
             }),
             _ => None,
         };
-        let id = self.begin(operation);
+        let id = self.operations.begin(operation);
         it.header.id = if confirm { id } else { 0 };
         let posted = match sge {
             Some(sge) => self.post_after_header(host, &it, &[sge], id),
             None => self.post_message(host, &it, body, id),
         };
-        posted.inspect_err(|_| drop(self.forget(id)))
+        posted.inspect_err(|_| drop(self.operations.forget(id)))
     }
 
     /// Posts a message after its header. An injected message is short, and is copied now.
@@ -206,12 +206,12 @@ impl<H: Host> Endpoint<H> {
         if let Some((exposed, _)) = exposed {
             operation.retained = Retained::Exposed(Box::new(exposed));
         }
-        let id = self.begin(operation);
+        let id = self.operations.begin(operation);
         header.id = id;
         let mut header_bytes = [0; MAX_LEN];
         let len = header.encode(&mut header_bytes);
         if let Err(error) = self.post(host, connection, &copied(id, &header_bytes[..len])) {
-            if let Some(operation) = self.forget(id)
+            if let Some(operation) = self.operations.forget(id)
                 && let Retained::Exposed(exposed) = &operation.retained
             {
                 host.withdraw(exposed);

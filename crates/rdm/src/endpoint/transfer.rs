@@ -85,8 +85,7 @@ impl<H: Host> Endpoint<H> {
     /// [`Self::transfer`] begins it.
     #[inline]
     pub fn plain_id(&self, what: Plain) -> Option<u64> {
-        let in_order = !self.is_ordered() || self.sends.is_empty();
-        what.number().filter(|_| in_order)
+        self.operations.plain_id(what)
     }
 
     /// Begins a plain transfer, with its id from [`Self::plain_id`].
@@ -156,7 +155,7 @@ impl<H: Host> Endpoint<H> {
                 Some(sge).into_iter().filter(|sge| sge.len > 0).collect()
             }
         };
-        let id = self.begin(operation);
+        let id = self.operations.begin(operation);
         let mut skip = 0;
         for (index, place) in it.remote.iter().enumerate() {
             let remote = Target {
@@ -193,7 +192,7 @@ impl<H: Host> Endpoint<H> {
     #[cold]
     fn cut_short(&mut self, id: u64, posted: u32, error: Error) -> Result<()> {
         if posted == 0 {
-            if let Some(operation) = self.forget(id) {
+            if let Some(operation) = self.operations.forget(id) {
                 self.refund(&operation);
             }
             return Err(error);
@@ -235,7 +234,9 @@ impl<H: Host> Endpoint<H> {
             Some(result) => OperationKind::AtomicFetch { result },
             None => OperationKind::Transmit,
         };
-        let id = self.begin(Operation::new(connection, what, Some(attached)).awaiting_answer());
+        let id = self
+            .operations
+            .begin(Operation::new(connection, what, Some(attached)).awaiting_answer());
         let header = Header {
             id,
             ..Header::new(Kind::Atomic(it.what))
@@ -258,6 +259,6 @@ impl<H: Host> Endpoint<H> {
             }
             self.post(host, connection, &SendRequest::new(id, SEND, &sges))
         };
-        posted.inspect_err(|_| drop(self.forget(id)))
+        posted.inspect_err(|_| drop(self.operations.forget(id)))
     }
 }

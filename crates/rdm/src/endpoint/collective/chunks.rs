@@ -176,7 +176,7 @@ impl<H: Host> Endpoint<H> {
             run: run.number,
             taken: Some(chunk.id),
         };
-        let id = self.begin(Operation {
+        let id = self.operations.begin(Operation {
             retained: Retained::Bytes(bytes),
             ..Operation::new(chunk.connection, what, None)
         });
@@ -186,7 +186,7 @@ impl<H: Host> Endpoint<H> {
         };
         let request = SendRequest::new(id, Work::Read { remote }, &sges);
         self.post(host, chunk.connection, &request)
-            .inspect_err(|_| drop(self.forget(id)))
+            .inspect_err(|_| drop(self.operations.forget(id)))
     }
 
     /// Acknowledges a member's chunk.

@@ -1,6 +1,5 @@
 //! Operations in flight: each follows its plan, round by round, whenever the endpoint makes progress.
 
-use super::super::operation::OperationKind;
 use super::super::{Endpoint, Host};
 use super::{Groups, reserved, zeroed};
 use crate::atomic::{DataType, Op, apply};
@@ -372,16 +371,9 @@ impl<H: Host> Endpoint<H> {
 
     /// Stops waiting for answers to the chunks of a run.
     fn give_up_chunks(&mut self, host: &H, run: u64) {
-        let of_run = self
-            .operations
-            .all(|it| matches!(it.what, OperationKind::Chunk { run: of, .. } if of == run));
-        for id in of_run {
-            if let Some(operation) = self.operations.get(id)
-                && operation.awaits_answer
-            {
-                operation.awaits_answer = false;
-                self.fail_with(host, id, Error::Canceled);
-            }
+        for id in self.operations.chunks_of(run) {
+            let next = self.operations.fail_unanswered(id, Error::Canceled);
+            self.carry_out(host, id, next);
         }
     }
 }
