@@ -90,7 +90,7 @@ impl Live {
             unexpected: messages.unexpected(),
             tagged_unexpected: tagged.unexpected(),
             unexpected_tags: tagged.unexpected_tags().take(TAGS).collect(),
-            operations: rdm.operations(),
+            operations: rdm.outbox().operations(),
             collectives: rdm.collectives(),
             ..Traffic::default()
         };
@@ -145,7 +145,7 @@ impl Live {
 /// The peers, and the traffic of their connections.
 fn tally(rdm: &Rdm) -> Tallies {
     let mut all = Tallies::new();
-    for (connection, unanswered) in rdm.connections().iter().zip(rdm.unanswered()) {
+    for (connection, unanswered) in rdm.connections().iter().zip(rdm.outbox().unanswered()) {
         let state = connection.state();
         if state.is_free() {
             continue;

@@ -72,7 +72,7 @@ impl Endpoint {
             Err(error) => return Some(Err(error)),
         };
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
-        let id = state.rdm.plain_id(Plain {
+        let id = state.rdm.outbox().plain_id(Plain {
             context: it.context as usize,
             form: if reads { Form::Read } else { Form::Write },
             report,

@@ -90,6 +90,13 @@ impl<Q, I> Connection<Q, I> {
         self.outstanding < SENDS && self.backlog.is_empty()
     }
 
+    /// Records that a posted request has completed. Returns whether requests wait for room.
+    #[inline]
+    pub fn request_completed(&mut self) -> bool {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        !self.backlog.is_empty()
+    }
+
     /// Whether a posted request has not completed or an answer still waits; `false` once the connection is lost.
     pub fn is_busy(&self) -> bool {
         !self.state.is_lost() && (self.outstanding > 0 || !self.backlog.is_empty())

@@ -85,13 +85,13 @@ impl<H: Host> Endpoint<H> {
         if host.shared_posts().is_some() {
             return None;
         }
-        let connection = self.connections.find(qpn)?;
+        let connection = self.connections().find(qpn)?;
         let payload = bytes.slice(header::LEN, bytes.len().checked_sub(header::LEN)?)?;
         let mut header_bytes = [0; header::LEN];
         bytes.slice(0, header::LEN)?.get(0, &mut header_bytes);
         let header = Header::of_message(&header_bytes, payload.len())?;
-        let (limited, ordered) = (self.is_limited(), self.is_ordered());
-        let it = &self.connections[connection];
+        let (limited, ordered) = (self.outbox.is_limited(), self.outbox.is_ordered());
+        let it = &self.connections()[connection];
         if !it.state().hears() {
             return None;
         }
@@ -118,9 +118,9 @@ impl<H: Host> Endpoint<H> {
             }
             if limited {
                 window.release(header.len);
-                self.connections[connection].window = window;
+                self.outbox.connection(connection).window = window;
                 // The credit is returned when the device can be used again.
-                self.owing |= window.is_due();
+                self.outbox.owe_credit(window.is_due());
             }
             return Some(());
         }
@@ -129,7 +129,7 @@ impl<H: Host> Endpoint<H> {
             return None;
         }
         if limited {
-            self.connections[connection].window = window;
+            self.outbox.connection(connection).window = window;
         }
         let Some(landing) = landing else {
             self.keep_unexpected(connection, header, payload.to_vec());
@@ -140,10 +140,11 @@ impl<H: Host> Endpoint<H> {
                 copy_to_receive(sges, payload.slice(0, fits).unwrap_or(payload))
             });
         if limited {
-            let window = &mut self.connections[connection].window;
+            let window = &mut self.outbox.connection(connection).window;
             window.release(header.len);
+            let due = window.is_due();
             // The credit is returned when the device can be used again.
-            self.owing |= window.is_due();
+            self.outbox.owe_credit(due);
         }
         Some(())
     }

@@ -19,13 +19,12 @@
 //! | `peek` | finding, claiming and discarding messages |
 //! | `inbox` | messages that need no buffer |
 //! | `shared` | receives that several endpoints share |
-//! | `post` | requests to a connection, and those that wait for room |
-//! | `flow` | credit and answers for peers |
+//! | `outbox` | the connections, and what is posted to them |
+//! | `flow` | answers to peers, and peers that exceed their limits |
 //! | `operation` | an operation, and what happens at its end |
 //! | `in_flight` | operations in flight |
 //! | `progress` | handling the device's completions |
-//! | `routes` | peers and connections, for the host |
-//! | `loss` | connections that fail, and how they are removed |
+//! | `loss` | connections that are made, fail or end |
 //! | `collective` | operations of groups of endpoints |
 
 mod collective;
@@ -36,13 +35,12 @@ mod in_flight;
 mod inbox;
 mod loss;
 mod operation;
+mod outbox;
 mod payload;
 mod peek;
-mod post;
 mod progress;
 mod receive;
 mod receives;
-mod routes;
 mod send;
 mod shared;
 #[cfg(test)]
@@ -52,7 +50,7 @@ mod transfer;
 pub use collective::{Call, Loaded, Members};
 pub use host::{Arrived, Host, Note};
 pub use inbox::EndpointInbox;
-pub use loss::Remains;
+pub use outbox::{Outbox, Remains};
 pub use peek::{Claims, Found};
 pub use receive::Receive;
 pub use receives::Receives;
@@ -60,12 +58,12 @@ pub use send::{Body, Outgoing};
 pub use shared::Pool;
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
-use crate::header::Header;
-use crate::limits::OPERATIONS_MAX;
+use crate::error::Result;
 use crate::routes::Routes;
 use collective::Collective;
 use delivery::Delivery;
-use in_flight::InFlight;
+use receive::Unexpected;
+use std::time::Instant;
 
 /// A connection of an endpoint.
 pub type Connection<H> = crate::connection::Connection<<H as Host>::Qp, <H as Host>::Identity>;
@@ -101,14 +99,7 @@ impl Service {
 pub struct Endpoint<H: Host> {
     service: Service,
     routes: Routes<H::Caller>,
-    /// The connections.
-    connections: Connections<H>,
-    /// Whether credit or answers are owed to peers until the program has read completions.
-    owing: bool,
-    owed: Vec<(usize, Header)>,
-    /// Whether the host watches the requests that wait for room on connections.
-    backlog_watched: bool,
-    operations: InFlight<H>,
+    outbox: Outbox<H>,
     delivery: Delivery<H>,
     /// Present once there is a group, or a peer has named one.
     collective: Option<Box<Collective<H>>>,
@@ -123,11 +114,7 @@ impl<H: Host> Endpoint<H> {
         Self {
             service,
             routes: Routes::default(),
-            connections: Connections::<H>::default(),
-            owing: false,
-            owed: Vec::new(),
-            backlog_watched: false,
-            operations: InFlight::new(service),
+            outbox: Outbox::new(service),
             delivery: Delivery::new(service),
             collective: None,
             receives: Receives::default(),
@@ -135,16 +122,39 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether senders need credit.
+    /// The connections.
     #[inline]
-    fn is_limited(&self) -> bool {
-        self.service.is_limited()
+    #[must_use]
+    pub fn connections(&self) -> &Connections<H> {
+        self.outbox.connections()
     }
 
-    /// Whether completions are reported in the order of the operations.
+    /// The connections, and the operations in flight.
     #[inline]
-    fn is_ordered(&self) -> bool {
-        self.service.is_ordered()
+    #[must_use]
+    pub fn outbox(&self) -> &Outbox<H> {
+        &self.outbox
+    }
+
+    /// The connections and the operations in flight, for changes.
+    #[inline]
+    #[must_use]
+    pub fn outbox_mut(&mut self) -> &mut Outbox<H> {
+        &mut self.outbox
+    }
+
+    /// The peers, and the connection to each.
+    #[inline]
+    #[must_use]
+    pub fn routes(&self) -> &Routes<H::Caller> {
+        &self.routes
+    }
+
+    /// The peers, and the connection to each, for changes.
+    #[inline]
+    #[must_use]
+    pub fn routes_mut(&mut self) -> &mut Routes<H::Caller> {
+        &mut self.routes
     }
 
     /// The receives, and the messages that wait for one.
@@ -165,35 +175,76 @@ impl<H: Host> Endpoint<H> {
         &mut self.claims
     }
 
-    /// How many operations are in flight, excluding plain ones.
-    #[must_use]
-    pub fn operations(&self) -> usize {
-        self.operations.len()
-    }
-
     /// How many collective operations are in flight.
     #[must_use]
     pub fn collectives(&self) -> usize {
         self.collective.as_ref().map_or(0, |it| it.under_way())
     }
 
-    /// How many operations wait for an answer from their peer, by connection slot.
-    #[must_use]
-    pub fn unanswered(&self) -> Vec<usize> {
-        self.operations.unanswered(self.connections.slots())
+    /// The connection to a peer. If there is none, the host starts to connect, and the caller must retry
+    /// ([`Error::Again`](crate::error::Error::Again)). `caller` returns `None` for a call that is retried without waiting
+    /// to be woken.
+    ///
+    /// # Errors
+    /// Why the peer cannot be reached; reported once.
+    #[inline]
+    pub fn connection_to(
+        &mut self,
+        host: &H,
+        peer: usize,
+        caller: impl Fn() -> Option<H::Caller>,
+        now: impl FnOnce() -> Instant,
+    ) -> Result<usize> {
+        let connect = |to| host.connect(peer, to);
+        self.routes.connection_to(peer, caller, now, connect)
     }
 
-    /// Whether a connection has room for this many more requests of the program.
+    /// Sends a message of the program. `attached` is called unless the message is a plain operation.
+    ///
+    /// # Errors
+    /// An error of posting or copying; the message was not sent.
     #[inline]
-    #[must_use]
-    pub fn has_room(&self, connection: usize, requests: u32) -> bool {
-        self.operations.len() < OPERATIONS_MAX && self.connections[connection].has_room(requests)
+    pub fn send(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl Body<H>,
+        attached: impl FnOnce() -> H::Operation,
+    ) -> Result<()> {
+        self.outbox.send(host, it, body, attached)
+    }
+
+    /// Begins a transfer.
+    ///
+    /// # Errors
+    /// An error of posting, or [`Error::Again`](crate::error::Error::Again) if there is no credit for the data. Nothing was
+    /// sent.
+    #[inline]
+    pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
+        self.outbox.transfer(host, it, attached)
+    }
+
+    /// Begins a plain transfer, with its id from [`Outbox::plain_id`].
+    ///
+    /// # Errors
+    /// An error of posting. Nothing was sent.
+    #[inline]
+    pub fn transfer_plain(&mut self, host: &H, id: u64, it: &PlainTransfer) -> Result<()> {
+        self.outbox.transfer_plain(host, id, it)
+    }
+
+    /// Begins an atomic operation.
+    ///
+    /// # Errors
+    /// An error of posting; nothing was sent.
+    pub fn atomic(&mut self, host: &H, it: AtomicCall, attached: H::Operation) -> Result<()> {
+        self.outbox.atomic(host, it, attached)
     }
 
     /// Whether the host must check it periodically, because it waits for something that no descriptor signals: memory
     /// that peers have not released, or members of groups that may have ended.
     #[must_use]
     pub fn needs_looks(&self) -> bool {
-        self.operations.is_draining() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
+        self.outbox.is_draining() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
     }
 }

@@ -109,36 +109,22 @@ impl<H: Host> Operation<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Records that one of the completions and answers that an operation waits for has arrived. After the last one, the
-    /// operation ends.
-    #[inline]
-    pub(super) fn part_done(&mut self, host: &H, id: u64) {
-        let next = self.operations.part_done(id);
-        self.carry_out(host, id, next);
-    }
-
     /// Does what follows for an operation of which a part is done.
     #[inline]
     pub(super) fn carry_out(&mut self, host: &H, id: u64, next: Next<H>) {
         match next {
             Next::Wait => {}
             Next::Send(connection, header) => {
-                self.send_control_for(host, connection, &header, &[], id);
+                let (answer, next) = self.outbox.send_data(host, connection, &header, id);
+                self.carry_out(host, id, next);
+                self.after_answer(host, connection, answer);
             }
             Next::End(operation) => {
-                let qp = self.connections[operation.connection].qp.as_ref();
-                if let Some(operation) = self.operations.release(host, operation, qp) {
+                if let Some(operation) = self.outbox.release(host, operation) {
                     self.operation_over(host, operation);
                 }
             }
-        }
-    }
-
-    /// Finishes the ended operations whose memory peers have released.
-    #[cold]
-    pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
-        for operation in self.operations.take_released(host, now) {
-            self.operation_over(host, operation);
+            Next::Over(operation) => self.operation_over(host, operation),
         }
     }
 
@@ -150,19 +136,7 @@ impl<H: Host> Endpoint<H> {
                 self.fetch_over(host, operation.connection, id, *landing, error);
             }
             OperationKind::Chunk { .. } => self.chunk_over(host, operation),
-            _ => {
-                if operation.failure.is_some() {
-                    self.refund(&operation);
-                }
-                self.operations.report(host, operation);
-            }
-        }
-    }
-
-    /// Refunds the credit for a write's data that was never sent.
-    pub(super) fn refund(&mut self, operation: &Operation<H>) {
-        if operation.carries_data() {
-            self.connections[operation.connection].credit.add(1, 0);
+            _ => self.outbox.report(host, operation),
         }
     }
 }

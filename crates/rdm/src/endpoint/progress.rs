@@ -21,10 +21,10 @@ impl<H: Host> Endpoint<H> {
     /// the data of a peer's write. The host posts the buffer again afterwards.
     #[inline]
     pub fn receive_completed(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
-        let Some(connection) = self.connections.find(completion.qpn) else {
+        let Some(connection) = self.connections().find(completion.qpn) else {
             return;
         };
-        if completion.status != Status::Success || !self.connections[connection].state().hears() {
+        if completion.status != Status::Success || !self.connections()[connection].state().hears() {
             return;
         }
         if completion.opcode == CompletionOp::RecvWriteImm {
@@ -38,8 +38,8 @@ impl<H: Host> Endpoint<H> {
 
     /// Handles a peer's write of `len` bytes with this data.
     fn write_arrived(&mut self, host: &H, connection: usize, len: u32, data: u64) {
-        if !self.admit(host, connection, 0) {
-            return;
+        if !self.outbox.connection(connection).window.charge(0) {
+            return self.exceeded(host, connection);
         }
         self.message_taken(host, connection, 0);
         self.delivery.written(host, len, data);
@@ -54,27 +54,27 @@ impl<H: Host> Endpoint<H> {
             }
             Kind::Fin => {
                 let error = Error::reported(header.data);
-                let next = self.operations.answered(connection, header.id, error);
+                let next = self.outbox.answered(connection, header.id, error);
                 self.carry_out(host, header.id, next);
             }
             Kind::WriteData => self.write_arrived(host, connection, header.len, header.data),
             Kind::Credit => {
                 let messages = u32::try_from(header.data).unwrap_or(u32::MAX);
-                let credit = &mut self.connections[connection].credit;
+                let credit = &mut self.outbox.connection(connection).credit;
                 credit.add(messages, header.len);
             }
             Kind::Atomic(atomic) => {
-                let done = host.execute(&self.connections[connection], &atomic, payload);
+                let done = host.execute(&self.connections()[connection], &atomic, payload);
                 let answer = Header {
                     id: header.id,
                     data: number_of(&done),
                     ..Header::new(Kind::AtomicResult)
                 };
-                self.send_control(host, connection, &answer, &done.unwrap_or_default());
+                self.answer(host, connection, &answer, &done.unwrap_or_default());
             }
             Kind::AtomicResult => {
                 let mut error = Error::reported(header.data);
-                if let Some(operation) = self.operations.get(header.id)
+                if let Some(operation) = self.outbox.operation(header.id)
                     && operation.connection == connection
                     && let OperationKind::AtomicFetch { result } = &operation.what
                     && error.is_none()
@@ -86,17 +86,17 @@ impl<H: Host> Endpoint<H> {
                     };
                     error = stored.err();
                 }
-                let next = self.operations.answered(connection, header.id, error);
+                let next = self.outbox.answered(connection, header.id, error);
                 self.carry_out(host, header.id, next);
             }
             Kind::Commit => {
-                let done = host.commit(&self.connections[connection], payload);
+                let done = host.commit(&self.connections()[connection], payload);
                 let answer = Header {
                     id: header.id,
                     data: number_of(&done),
                     ..Header::new(Kind::Fin)
                 };
-                self.send_control(host, connection, &answer, &[]);
+                self.answer(host, connection, &answer, &[]);
             }
             Kind::Bye => self.lose(host, connection),
             Kind::Chunk { .. } | Kind::ChunkRts { .. } | Kind::Leave => {
@@ -108,13 +108,11 @@ impl<H: Host> Endpoint<H> {
     /// Handles the completion of our request.
     #[inline]
     pub fn request_completed(&mut self, host: &H, completion: &Completion) {
-        let Some(connection) = self.connections.find(completion.qpn) else {
+        let Some(connection) = self.connections().find(completion.qpn) else {
             return;
         };
-        let it = &mut self.connections[connection];
-        it.outstanding = it.outstanding.saturating_sub(1);
+        let waiting = self.outbox.connection(connection).request_completed();
         let failed = completion.status != Status::Success;
-        let waiting = !it.backlog.is_empty();
         if completion.id != UNTRACKED {
             let id = match Plain::of(completion.id) {
                 Some(plain) if !failed => {
@@ -124,7 +122,7 @@ impl<H: Host> Endpoint<H> {
                 Some(plain) => {
                     let attached = Some(H::of_plain(plain));
                     let operation = Operation::new(connection, OperationKind::Transmit, attached);
-                    Some(self.operations.add(operation))
+                    Some(self.outbox.add(operation))
                 }
                 None => Some(completion.id),
             };
@@ -132,14 +130,17 @@ impl<H: Host> Endpoint<H> {
                 if failed {
                     self.fail(host, completion, connection, id);
                 }
-                self.part_done(host, id);
+                let next = self.outbox.part_done(id);
+                self.carry_out(host, id, next);
             }
         }
         if failed {
             self.check(host, connection);
         }
         if waiting {
-            self.catch_up(host, connection);
+            while let Some((id, next)) = self.outbox.post_waiting(host, connection) {
+                self.carry_out(host, id, next);
+            }
         }
     }
 
@@ -150,11 +151,11 @@ impl<H: Host> Endpoint<H> {
         if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
             // The memory of the message could not be read: the message was not sent and needs no credit.
             let len = completion.bytes.saturating_sub(header::LEN as u32);
-            self.connections[connection].credit.add(1, len);
+            self.outbox.connection(connection).credit.add(1, len);
         }
-        if let Some(operation) = self.operations.get(id) {
-            let why = host.why(completion, &self.connections[operation.connection]);
-            let next = self.operations.fail_unanswered(id, why);
+        if let Some(of) = self.outbox.operation(id).map(|it| it.connection) {
+            let why = host.why(completion, &self.connections()[of]);
+            let next = self.outbox.fail_unanswered(id, why);
             self.carry_out(host, id, next);
         }
     }
@@ -163,9 +164,9 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     #[must_use]
     pub fn is_at_rest(&self, host: &H) -> bool {
-        !self.operations.is_draining()
-            && !self.owing
-            && !self.connections.awaits_teardown()
+        !self.outbox.is_draining()
+            && !self.outbox.owes()
+            && !self.outbox.awaits_teardown()
             && self.collective.as_ref().is_none_or(|it| it.is_idle())
             && !self.receives.is_offer_due(host)
     }
@@ -174,8 +175,10 @@ impl<H: Host> Endpoint<H> {
     /// the host must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
     pub fn do_background_work(&mut self, host: &H, now: Instant) -> bool {
-        if self.operations.is_draining() {
-            self.drain(host, now);
+        if self.outbox.is_draining() {
+            for operation in self.outbox.take_released(host, now) {
+                self.operation_over(host, operation);
+            }
         }
         let mut look = false;
         if self.collective.as_ref().is_some_and(|it| !it.is_idle()) {
@@ -184,8 +187,10 @@ impl<H: Host> Endpoint<H> {
         }
         self.offer_to_shared_receives(host);
         self.send_owed(host);
-        if self.connections.awaits_teardown() && self.service != Service::Connected {
-            self.tear_down(host, now);
+        if self.outbox.awaits_teardown() && self.service != Service::Connected {
+            for to in self.outbox.tear_down(host, now) {
+                self.routes.forget(to);
+            }
         }
         look
     }

@@ -229,14 +229,15 @@ impl<H: Host> Endpoint<H> {
             Kind::Rts { key } => Some(key),
             _ => None,
         };
-        let limited = self.is_limited() && key.is_none();
-        if key.is_some() && self.connections[connection].rendezvous >= RENDEZVOUS_MAX {
+        let limited = self.outbox.is_limited() && key.is_none();
+        if key.is_some() && self.connections()[connection].rendezvous >= RENDEZVOUS_MAX {
             return self.exceeded(host, connection);
         }
-        if limited && !self.admit(host, connection, header.len) {
-            return;
+        let it = self.outbox.connection(connection);
+        if limited && !it.window.charge(header.len) {
+            return self.exceeded(host, connection);
         }
-        let source = self.connections[connection].peer;
+        let source = it.peer;
         let landing = match host.shared_posts() {
             Some(_) => self.match_shared_receive(host, &source, &header),
             None => self.receives.match_receive(host, &source, &header),
@@ -253,7 +254,7 @@ impl<H: Host> Endpoint<H> {
                     self.message_taken(host, connection, header.len);
                 }
             }
-            (None, _) if !self.is_limited() && self.receives.is_full(header.tagged) => {
+            (None, _) if !self.outbox.is_limited() && self.receives.is_full(header.tagged) => {
                 // `match_shared_receive` has counted the message as unexpected, but it is dropped.
                 host.shared(|pool| pool.forget(1));
             }
@@ -266,8 +267,9 @@ impl<H: Host> Endpoint<H> {
     }
 
     fn note_rts(&mut self, connection: usize, header: Header, key: u32) -> Unexpected {
-        self.connections[connection].pending += 1;
-        self.connections[connection].rendezvous += 1;
+        let it = self.outbox.connection(connection);
+        it.pending += 1;
+        it.rendezvous += 1;
         Unexpected::Rts {
             header,
             key,
@@ -277,7 +279,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Keeps a message until a receive matches it.
     pub(super) fn keep_unexpected(&mut self, connection: usize, header: Header, payload: Vec<u8>) {
-        let it = &mut self.connections[connection];
+        let it = self.outbox.connection(connection);
         it.pending += 1;
         let source = it.peer;
         let message = Unexpected::Eager {

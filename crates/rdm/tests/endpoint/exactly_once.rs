@@ -207,9 +207,17 @@ impl Run {
             if !world.is_alive(node) {
                 continue;
             }
-            assert_eq!(it.ep.operations(), 0, "an operation is still in flight");
-            assert_eq!(it.ep.under_way(), 0, "a request is still in flight");
-            assert!(it.ep.is_at_rest(&it.host) && !it.ep.is_busy());
+            assert_eq!(
+                it.ep.outbox().operations(),
+                0,
+                "an operation is still in flight"
+            );
+            assert_eq!(
+                it.ep.outbox().under_way(),
+                0,
+                "a request is still in flight"
+            );
+            assert!(it.ep.is_at_rest(&it.host) && !it.ep.outbox().is_busy());
             let kept = it.ep.receives().matching(false).unexpected()
                 + it.ep.receives().matching(true).unexpected();
             assert_eq!(kept, 0, "a message is still unexpected");

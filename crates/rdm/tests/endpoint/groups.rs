@@ -76,7 +76,7 @@ fn all_members_get_the_same_sum() {
             assert_eq!(world.told(node), [Told::Done(node, None)]);
             let bytes = gather(&[sge(result.as_ptr() as u64, 8 * count)]);
             assert_eq!(bytes, sum.to_ne_bytes().repeat(count));
-            assert_eq!(world.nodes[node].ep.operations(), 0);
+            assert_eq!(world.nodes[node].ep.outbox().operations(), 0);
         }
         assert_eq!(world.net.borrow().exposed(), 0);
     }
@@ -98,7 +98,7 @@ fn collective_operations_fail_when_a_member_exits() {
             "{told:?}"
         );
         let ep = &world.nodes[node].ep;
-        assert_eq!((ep.operations(), ep.collectives()), (0, 0));
+        assert_eq!((ep.outbox().operations(), ep.collectives()), (0, 0));
     }
     drop(results);
 }

@@ -59,7 +59,7 @@ fn operations_fail_when_their_peer_exits() {
     let told = ids.map(|id| Told::Done(id, Some(Error::ConnectionReset)));
     assert_eq!(world.told(0), told);
     let ep = &world.nodes[0].ep;
-    assert_eq!((ep.operations(), ep.under_way()), (0, 0));
+    assert_eq!((ep.outbox().operations(), ep.outbox().under_way()), (0, 0));
     assert_eq!(
         ep.connections().count(),
         0,

@@ -106,7 +106,7 @@ fn unexpected_messages_match_receives_in_order() {
     for (receive, (id, len)) in receives.into_iter().zip(ids.into_iter().zip([8, LONG, 16])) {
         assert_eq!(world.received(receive)[..len], content(id, len));
     }
-    assert_eq!(world.nodes[0].ep.operations(), 0);
+    assert_eq!(world.nodes[0].ep.outbox().operations(), 0);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_sender_without_credit_switches_to_rendezvous() {
     let kept = world.nodes[1].ep.receives().matching(true).unexpected();
     assert_eq!(kept, count);
     assert!(
-        world.nodes[0].ep.operations() > 0,
+        world.nodes[0].ep.outbox().operations() > 0,
         "no send waits for a receive"
     );
     for _ in 0..count {
@@ -175,7 +175,7 @@ fn a_sender_without_credit_switches_to_rendezvous() {
     assert_eq!(told.len(), count);
     assert!(!told.contains(&Told::Violation));
     assert_eq!(world.told(0).len(), count);
-    assert_eq!(world.nodes[0].ep.operations(), 0);
+    assert_eq!(world.nodes[0].ep.outbox().operations(), 0);
 }
 
 #[test]
@@ -203,12 +203,12 @@ fn answers_that_do_not_fit_the_queue_pair_are_posted_later() {
     for _ in 0..count {
         world.receive(1, any(), LONG);
     }
-    assert!(world.nodes[1].ep.under_way() >= count);
+    assert!(world.nodes[1].ep.outbox().under_way() >= count);
     world.settle();
     assert_eq!(world.told(0).len(), count);
     assert_eq!(world.told(1).len(), count);
-    assert!(!world.nodes[1].ep.still_waits());
-    assert_eq!(world.nodes[1].ep.under_way(), 0);
+    assert!(!world.nodes[1].ep.outbox_mut().still_waits());
+    assert_eq!(world.nodes[1].ep.outbox().under_way(), 0);
 }
 
 #[test]

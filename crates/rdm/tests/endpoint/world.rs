@@ -152,7 +152,7 @@ impl World {
         let Node { ep, host, .. } = &mut self.nodes[from];
         let peer = ep.routes_mut().peer_at(address(to));
         let connection = ep.connection_to(host, peer, || Some(0), || self.now)?;
-        if !ep.has_room(connection, 1) {
+        if !ep.outbox().has_room(connection, 1) {
             return Err(Error::Again);
         }
         let id = self.sent;
@@ -316,11 +316,13 @@ impl World {
         }
         let (ours, theirs) = self.net.borrow_mut().pair(node, to);
         let add = |it: &mut Node, qp: usize, peer: usize| {
-            it.ep.add_connection(&it.host, qp, address(peer), ())
+            it.ep
+                .outbox_mut()
+                .add_connection(&it.host, qp, address(peer), ())
         };
         let index = add(&mut self.nodes[to], theirs, node);
         if self.nodes[node].only_sends {
-            self.nodes[to].ep.set_one_way(index);
+            self.nodes[to].ep.outbox_mut().set_one_way(index);
         }
         self.nodes[to].accepting.push(index);
         let index = add(&mut self.nodes[node], ours, to);
@@ -337,7 +339,7 @@ impl World {
         if due || gone != self.nodes[node].gone {
             self.nodes[node].gone = gone;
             let Node { ep, host, .. } = &mut self.nodes[node];
-            let over = ep.broken(host);
+            let over = ep.outbox().broken(host);
             if !over.is_empty() {
                 self.take(node, usize::MAX);
             }

@@ -286,7 +286,7 @@ impl Handle {
                 });
             }
         };
-        if !rdm.has_room(connection, 1) {
+        if !rdm.outbox().has_room(connection, 1) {
             return Ok(false);
         }
         match post(rdm, host, connection) {

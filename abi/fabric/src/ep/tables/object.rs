@@ -312,7 +312,7 @@ unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
         // SAFETY: `find` validates the handle.
         let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
-        let under_way = live.state.lock().rdm.under_way();
+        let under_way = live.state.lock().rdm.outbox().under_way();
         Ok(crate::info::offer::TX_SIZE.saturating_sub(under_way))
     })
 }

@@ -59,7 +59,7 @@ impl<H: Host> Endpoint<H> {
             Err(Error::TimedOut) => return Err(Error::Again),
             way => way?,
         };
-        if !self.has_room(connection, 1) {
+        if !self.outbox.has_room(connection, 1) {
             return Err(Error::Again);
         }
         let it = self.collective.as_mut();
@@ -87,12 +87,15 @@ impl<H: Host> Endpoint<H> {
                 inject: true,
                 plain: None,
             };
-            return self.send_with_payload(host, &it, &Own(bytes), operation);
+            return self
+                .outbox
+                .send_with_payload(host, &it, &Own(bytes), operation);
         }
         let mut copy = zeroed(bytes.len())?.into_boxed_slice();
         copy.copy_from_slice(bytes);
         let exposed = host.expose(copy)?;
-        self.rendezvous(host, header, Some(exposed), operation)
+        self.outbox
+            .rendezvous(host, header, Some(exposed), operation)
     }
 
     /// Takes the chunk that a run waits for; returns its bytes if they have arrived.
@@ -136,7 +139,7 @@ impl<H: Host> Endpoint<H> {
             return Err(Error::Invalid);
         }
         let connection = chunk.connection;
-        if there && !self.has_room(connection, 1) {
+        if there && !self.outbox.has_room(connection, 1) {
             return Ok(None);
         }
         let it = self.collective.as_mut();
@@ -176,7 +179,7 @@ impl<H: Host> Endpoint<H> {
             run: run.number,
             taken: Some(chunk.id),
         };
-        let id = self.operations.begin(Operation {
+        let id = self.outbox.begin(Operation {
             retained: Retained::Bytes(bytes),
             ..Operation::new(chunk.connection, what, None)
         });
@@ -185,18 +188,19 @@ impl<H: Host> Endpoint<H> {
             key: RKey::Device(DeviceKey(key)),
         };
         let request = SendRequest::new(id, Work::Read { remote }, &sges);
-        self.post(host, chunk.connection, &request)
-            .inspect_err(|_| drop(self.operations.forget(id)))
+        self.outbox
+            .post(host, chunk.connection, &request)
+            .inspect_err(|_| drop(self.outbox.forget(id)))
     }
 
     /// Acknowledges a member's chunk.
     fn answer_chunk(&mut self, host: &H, connection: usize, id: u64) {
-        if !self.connections[connection].state().is_lost() {
+        if !self.connections()[connection].state().is_lost() {
             let fin = Header {
                 id,
                 ..Header::new(Kind::Fin)
             };
-            self.send_control(host, connection, &fin, &[]);
+            self.answer(host, connection, &fin, &[]);
         }
     }
 
@@ -235,10 +239,10 @@ impl<H: Host> Endpoint<H> {
             let why = "the peer sent a collective message, which this endpoint does not support";
             return self.cut_off(host, connection, why);
         }
-        if self.connections[connection].state().is_lost() {
+        if self.connections()[connection].state().is_lost() {
             return;
         }
-        let from = self.connections[connection].peer;
+        let from = self.connections()[connection].peer;
         let (signature, body) = match header.kind {
             Kind::Chunk { signature } => (signature, Body::Here(payload.to_vec())),
             Kind::ChunkRts { signature, key } => {
@@ -297,7 +301,7 @@ impl<H: Host> Endpoint<H> {
         };
         for (address, header) in telling {
             match self.routes.route_of(address) {
-                Route::Open(connection) => self.send_control(host, connection, &header, &[]),
+                Route::Open(connection) => self.answer(host, connection, &header, &[]),
                 Route::Connecting => {
                     if let Some(it) = &mut self.collective {
                         it.telling.push((address, header));

@@ -209,7 +209,7 @@ impl<H: Host> Endpoint<H> {
         }
         for member in group.others() {
             if let Route::Open(connection) = self.routes.route_of(member.address) {
-                self.send_control(host, connection, &leave(group.name, None), &[]);
+                self.answer(host, connection, &leave(group.name, None), &[]);
             }
         }
     }
@@ -234,7 +234,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Handles the message that a member has left a group or failed in it.
     pub(super) fn heard_leave(&mut self, host: &H, connection: usize, header: &Header) {
-        let from = self.connections[connection].peer;
+        let from = self.connections()[connection].peer;
         let (name, error) = named(header);
         let it = self.collective.get_or_insert_default();
         let was = it.was(name);
@@ -267,8 +267,8 @@ impl<H: Host> Endpoint<H> {
 
     /// Answers a chunk of an ended group.
     pub(super) fn refuse_chunk(&mut self, host: &H, connection: usize, name: Name, error: Error) {
-        if !self.connections[connection].state().is_lost() {
-            self.send_control(host, connection, &leave(name, Some(error)), &[]);
+        if !self.connections()[connection].state().is_lost() {
+            self.answer(host, connection, &leave(name, Some(error)), &[]);
         }
     }
 }

@@ -371,8 +371,8 @@ impl<H: Host> Endpoint<H> {
 
     /// Stops waiting for answers to the chunks of a run.
     fn give_up_chunks(&mut self, host: &H, run: u64) {
-        for id in self.operations.chunks_of(run) {
-            let next = self.operations.fail_unanswered(id, Error::Canceled);
+        for id in self.outbox.chunks_of(run) {
+            let next = self.outbox.fail_unanswered(id, Error::Canceled);
             self.carry_out(host, id, next);
         }
     }
