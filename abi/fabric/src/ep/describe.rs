@@ -3,6 +3,7 @@
 
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
+use rkey_rdm::endpoint::Groups;
 use rkey_rdm::peers::Route;
 use std::time::Instant;
 
@@ -91,7 +92,7 @@ impl Live {
             tagged_unexpected: tagged.unexpected(),
             unexpected_tags: tagged.unexpected_tags().take(TAGS).collect(),
             operations: rdm.outbox().operations(),
-            collectives: rdm.collectives(),
+            collectives: rdm.groups().map_or(0, Groups::under_way),
             ..Traffic::default()
         };
         for source in messages.sources().chain(tagged.sources()) {

@@ -9,19 +9,24 @@ use super::{Endpoint, Host};
 use crate::error::Error;
 use crate::header::Header;
 
+/// Why a peer that sends more than it may is disconnected.
+pub(super) const EXCEEDED: &str = "the peer exceeded its credit";
+/// Why a peer for which too many answers wait is disconnected.
+pub(super) const TOO_MANY_ANSWERS: &str =
+    "the peer sent many requests, but does not take the answers";
+
 impl<H: Host> Endpoint<H> {
     /// Ends the connection of a peer that sends more than it may.
     #[cold]
     pub(super) fn exceeded(&mut self, host: &H, connection: usize) {
-        self.cut_off(host, connection, "the peer exceeded its credit");
+        self.cut_off(host, connection, EXCEEDED);
     }
 
     /// Ends the connection of a peer for which too many answers wait.
     #[inline]
     pub(super) fn after_answer(&mut self, host: &H, connection: usize, answer: Answer) {
         if answer == Answer::TooMany {
-            let why = "the peer sent many requests, but does not take the answers";
-            self.cut_off(host, connection, why);
+            self.cut_off(host, connection, TOO_MANY_ANSWERS);
         }
     }
 

@@ -50,8 +50,8 @@ impl<H: Host> Endpoint<H> {
     #[cold]
     fn after_loss(&mut self, host: &H, connection: usize, was_open: bool) {
         let address = self.connections()[connection].peer;
-        if let Some(collective) = &mut self.collective {
-            collective.forget_connection(connection, address, was_open);
+        if let Some(groups) = &mut self.groups {
+            groups.forget_connection(connection, address, was_open);
         }
         let waiting = self.outbox.take_backlog(connection);
         let open = self.outbox.operations_of(connection);
@@ -143,7 +143,7 @@ impl<H: Host> Endpoint<H> {
 
     /// Ends all connections and operations at once; nothing is reported to the program.
     pub fn close(&mut self, host: &H) -> Remains<H> {
-        self.collective = None;
+        self.groups = None;
         host.shared(|pool| pool.forget(self.receives.waiting()));
         self.outbox.close()
     }

@@ -47,7 +47,7 @@ mod shared;
 mod test_host;
 mod transfer;
 
-pub use collective::{Call, Loaded, Members};
+pub use collective::{Call, Groups, Loaded, Members};
 pub use host::{Arrived, Host, Note};
 pub use inbox::EndpointInbox;
 pub use outbox::{Outbox, Remains};
@@ -60,7 +60,6 @@ pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
 use crate::error::Result;
 use crate::routes::Routes;
-use collective::Collective;
 use delivery::Delivery;
 use receive::Unexpected;
 use std::time::Instant;
@@ -102,7 +101,7 @@ pub struct Endpoint<H: Host> {
     outbox: Outbox<H>,
     delivery: Delivery<H>,
     /// Present once there is a group, or a peer has named one.
-    collective: Option<Box<Collective<H>>>,
+    groups: Option<Box<Groups<H>>>,
     receives: Receives<H>,
     claims: Claims,
 }
@@ -116,7 +115,7 @@ impl<H: Host> Endpoint<H> {
             routes: Routes::default(),
             outbox: Outbox::new(service),
             delivery: Delivery::new(service),
-            collective: None,
+            groups: None,
             receives: Receives::default(),
             claims: Claims::default(),
         }
@@ -173,12 +172,6 @@ impl<H: Host> Endpoint<H> {
     #[must_use]
     pub fn claims(&mut self) -> &mut Claims {
         &mut self.claims
-    }
-
-    /// How many collective operations are in flight.
-    #[must_use]
-    pub fn collectives(&self) -> usize {
-        self.collective.as_ref().map_or(0, |it| it.under_way())
     }
 
     /// The connection to a peer. If there is none, the host starts to connect, and the caller must retry
@@ -245,6 +238,6 @@ impl<H: Host> Endpoint<H> {
     /// that peers have not released, or members of groups that may have ended.
     #[must_use]
     pub fn needs_looks(&self) -> bool {
-        self.outbox.is_draining() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
+        self.outbox.is_draining() || self.groups.as_ref().is_some_and(|it| !it.is_idle())
     }
 }

@@ -167,7 +167,7 @@ impl<H: Host> Endpoint<H> {
         !self.outbox.is_draining()
             && !self.outbox.owes()
             && !self.outbox.awaits_teardown()
-            && self.collective.as_ref().is_none_or(|it| it.is_idle())
+            && self.groups.as_ref().is_none_or(|it| it.is_idle())
             && !self.receives.is_offer_due(host)
     }
 
@@ -181,9 +181,8 @@ impl<H: Host> Endpoint<H> {
             }
         }
         let mut look = false;
-        if self.collective.as_ref().is_some_and(|it| !it.is_idle()) {
-            look = self.is_look_due(now);
-            self.carry_on(host, now);
+        if self.groups.as_ref().is_some_and(|it| !it.is_idle()) {
+            look = self.carry_on_groups(host, now);
         }
         self.offer_to_shared_receives(host);
         self.send_owed(host);

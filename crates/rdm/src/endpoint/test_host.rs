@@ -1,7 +1,8 @@
 //! A host for the tests of single parts of an endpoint: it records what is reported, and has no device.
 
-use super::{Arrived, Connection, Host, Note, Pool};
+use super::{Arrived, Connection, Host, Note, Outbox, Pool, Service};
 use crate::address::Destination;
+use crate::connection::Event;
 use crate::error::{Failure, Result};
 use crate::header::{Atomic, Header};
 use crate::operation_id::{Form, Plain};
@@ -10,6 +11,19 @@ use core::net::SocketAddr;
 use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_engine::{Completion, SendRequest, Sge};
 use std::cell::{Cell, RefCell};
+
+/// The address of a peer.
+pub(super) fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// An outbox with one open connection, to the peer at port 1.
+pub(super) fn outbox(host: &TestHost) -> Outbox<TestHost> {
+    let mut outbox = Outbox::new(Service::ReliableDatagram);
+    assert_eq!(outbox.add_connection(host, 7, address(1), ()), 0);
+    outbox.apply(0, Event::Made);
+    outbox
+}
 
 /// Records reports as text.
 #[derive(Default)]

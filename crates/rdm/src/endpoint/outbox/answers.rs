@@ -196,8 +196,7 @@ fn encode(header: &Header, payload: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::test_host::TestHost;
-    use super::super::tests::outbox;
+    use super::super::super::test_host::{TestHost, outbox};
     use super::*;
     use crate::header::Kind;
 

@@ -282,18 +282,8 @@ impl<H: Host> Outbox<H> {
 #[cfg(test)]
 mod tests {
     use super::super::operation::OperationKind;
-    use super::super::test_host::TestHost;
+    use super::super::test_host::{TestHost, outbox};
     use super::*;
-    use core::net::SocketAddr;
-
-    /// An outbox with one open connection.
-    pub(super) fn outbox(host: &TestHost) -> Outbox<TestHost> {
-        let mut outbox = Outbox::new(Service::ReliableDatagram);
-        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        assert_eq!(outbox.add_connection(host, 7, peer, ()), 0);
-        outbox.apply(0, Event::Made);
-        outbox
-    }
 
     #[test]
     fn posted_requests_count_until_they_complete() {

@@ -142,8 +142,7 @@ impl<H: Host> Outbox<H> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::test_host::TestHost;
-    use super::super::tests::outbox;
+    use super::super::super::test_host::{TestHost, outbox};
     use super::*;
 
     /// How many requests were posted.

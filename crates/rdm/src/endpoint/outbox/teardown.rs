@@ -146,8 +146,7 @@ impl<H: Host> Outbox<H> {
 #[cfg(test)]
 mod tests {
     use super::super::super::operation::OperationKind;
-    use super::super::super::test_host::TestHost;
-    use super::super::tests::outbox;
+    use super::super::super::test_host::{TestHost, outbox};
     use super::*;
     use std::time::Duration;
 
