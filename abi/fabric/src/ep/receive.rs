@@ -10,7 +10,7 @@ use crate::cq::Entry;
 use crate::mr::buffers::Held;
 use libc::iovec;
 use rkey_device::core::LocalUse;
-use rkey_rdm::endpoint::Arrived;
+use rkey_rdm::endpoint::ReceiveOutcome;
 use rkey_rdm::header::Header;
 use rkey_rdm::matching::Pattern;
 use std::ffi::c_void;
@@ -49,7 +49,7 @@ impl PostedReceive {
 }
 
 /// The data of a message that has matched its receive.
-pub(crate) struct Arriving {
+pub(crate) struct Matched {
     pub(super) entry: Entry,
     pub(super) report: bool,
     /// Set for deferred work.
@@ -185,13 +185,13 @@ impl Endpoint {
 impl EpHost {
     /// Completes a receive.
     #[inline]
-    pub(super) fn report_received(&self, arriving: Arriving, how: Arrived) {
-        let Arriving {
+    pub(super) fn report_received(&self, matched: Matched, how: ReceiveOutcome) {
+        let Matched {
             mut entry,
             mut report,
             deferred,
             held,
-        } = arriving;
+        } = matched;
         drop(held);
         entry.len = how.len;
         if how.last {

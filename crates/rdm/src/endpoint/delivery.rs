@@ -3,7 +3,7 @@
 
 use super::Host;
 use super::receive::Landing;
-use super::{Arrived, Service};
+use super::{ReceiveOutcome, Service};
 use crate::error::{Error, Result};
 use crate::order::InOrder;
 use rkey_core::LocalUse;
@@ -84,7 +84,7 @@ impl<H: Host> Delivery<H> {
     fn complete_now(host: &H, landing: Landing<H>, error: Option<Error>) {
         let (len, overflow) = (landing.len, landing.overflow);
         let (matched, last) = landing.finish();
-        let how = Arrived {
+        let how = ReceiveOutcome {
             len,
             overflow,
             error: error.or_else(|| (overflow > 0).then_some(Error::Truncated)),

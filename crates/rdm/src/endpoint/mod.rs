@@ -48,7 +48,7 @@ mod test_host;
 mod transfer;
 
 pub use collective::{Call, Groups, Loaded, Members};
-pub use host::{Arrived, Host, Note};
+pub use host::{Host, Note, ReceiveOutcome};
 pub use inbox::EndpointInbox;
 pub use outbox::{Outbox, Remains};
 pub use peek::{Claims, Found};

@@ -1,6 +1,6 @@
 //! Receiving messages: receives are posted and canceled; messages match a receive or are kept.
 
-use super::{Arrived, Endpoint, Host};
+use super::{Endpoint, Host, ReceiveOutcome};
 use crate::header::{Header, Kind};
 use crate::limits::RENDEZVOUS_MAX;
 use crate::matching::{AfterMatch, Pattern};
@@ -48,7 +48,7 @@ impl<H: Host> Receive<H> {
     #[inline]
     pub(super) fn complete_whole(mut self, host: &H, source: &SocketAddr, header: &Header) {
         let matched = host.matched(&mut self.attached, 0, false, source, header);
-        let how = Arrived {
+        let how = ReceiveOutcome {
             len: header.len as usize,
             overflow: 0,
             error: None,

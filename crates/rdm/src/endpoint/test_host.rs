@@ -1,6 +1,6 @@
 //! A host for the tests of single parts of an endpoint: it records what is reported, and has no device.
 
-use super::{Arrived, Connection, Host, Note, Outbox, Pool, Service};
+use super::{Connection, Host, Note, Outbox, Pool, ReceiveOutcome, Service};
 use crate::address::Destination;
 use crate::connection::Event;
 use crate::error::{Failure, Result};
@@ -196,7 +196,7 @@ impl Host for TestHost {
         *receive
     }
 
-    fn received(&self, matched: u32, how: Arrived) {
+    fn received(&self, matched: u32, how: ReceiveOutcome) {
         let mut report = format!("received {matched}: {}", how.len);
         if how.overflow > 0 {
             report += &format!(" +{}", how.overflow);

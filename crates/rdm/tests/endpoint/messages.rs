@@ -2,7 +2,7 @@
 
 use crate::host::{Shared, Told};
 use crate::world::{From, How, World, address, content, pattern};
-use rkey_rdm::endpoint::{Arrived, Service};
+use rkey_rdm::endpoint::{ReceiveOutcome, Service};
 use rkey_rdm::error::Error;
 use rkey_rdm::limits::{DATAGRAMS_MAX, EAGER_MAX};
 
@@ -27,8 +27,8 @@ fn any() -> From {
     }
 }
 
-fn whole(len: usize) -> Arrived {
-    Arrived {
+fn whole(len: usize) -> ReceiveOutcome {
+    ReceiveOutcome {
         len,
         overflow: 0,
         error: None,
@@ -36,7 +36,7 @@ fn whole(len: usize) -> Arrived {
     }
 }
 
-fn received(receive: usize, from: usize, message: usize, how: Arrived) -> Told {
+fn received(receive: usize, from: usize, message: usize, how: ReceiveOutcome) -> Told {
     Told::Received {
         receive,
         source: address(from),
@@ -116,7 +116,7 @@ fn a_long_message_is_truncated_to_its_receive() {
         let receive = world.receive(1, any(), room);
         let id = world.send(0, 1, len, tagged(1));
         world.settle();
-        let how = Arrived {
+        let how = ReceiveOutcome {
             len: room,
             overflow: len - room,
             error: Some(Error::Truncated),
@@ -219,7 +219,7 @@ fn the_last_message_in_a_multi_receive_buffer_is_marked() {
     ep.receive(host, false, pattern(From::default()), receive);
     let sent = [50, 50, 50].map(|len| world.send(0, 1, len, How::default()));
     world.settle();
-    let last = |last| Arrived { last, ..whole(50) };
+    let last = |last| ReceiveOutcome { last, ..whole(50) };
     let told = [
         received(id, 0, sent[0], last(false)),
         received(id, 0, sent[1], last(false)),

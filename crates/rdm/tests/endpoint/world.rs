@@ -250,7 +250,7 @@ impl World {
             if !device.alive {
                 continue;
             }
-            if !device.arrivals.is_empty() || device.gone != node.gone {
+            if !device.completed.is_empty() || device.gone != node.gone {
                 acts.push(Act::Look(index));
             }
             if !node.host.connecting.borrow().is_empty() {
@@ -290,7 +290,7 @@ impl World {
     fn run_directly(&mut self, qp: usize) {
         let message = self.net.borrow().next_message(qp);
         if let Some((node, to, bytes)) = message {
-            let idle = self.net.borrow().devices[node].arrivals.is_empty();
+            let idle = self.net.borrow().devices[node].completed.is_empty();
             let Node { ep, host, .. } = &mut self.nodes[node];
             let bytes = PeerBytes::from_slice(&bytes);
             let place = |sges: &[Sge], bytes: PeerBytes<'_>| {
@@ -352,8 +352,8 @@ impl World {
 
     fn take(&mut self, node: usize, most: usize) {
         for _ in 0..most {
-            let arrival = self.net.borrow_mut().devices[node].arrivals.pop_front();
-            let Some(it) = arrival else { return };
+            let first = self.net.borrow_mut().devices[node].completed.pop_front();
+            let Some(it) = first else { return };
             let Node { ep, host, .. } = &mut self.nodes[node];
             if it.completion.opcode.is_recv() {
                 ep.receive_completed(host, &it.completion, &it.bytes);
