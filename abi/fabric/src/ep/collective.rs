@@ -158,17 +158,17 @@ impl Endpoint {
         let source = it.source.buffers(from * count, size)?;
         let result = it.result.buffers(to * count, size)?;
         let mut held = Held::default();
-        let mut element = |(buffer, desc): &(iovec, *mut c_void), usage| {
+        let mut sge = |(buffer, desc): &(iovec, *mut c_void), usage| {
             let place = (buffer.iov_base as u64, buffer.iov_len);
             local::collective(&self.domain, &self.pd, place, *desc, usage, &mut held)
         };
         let sources: Vec<Sge> = source
             .iter()
-            .map(|buffer| element(buffer, LocalUse::Send))
+            .map(|buffer| sge(buffer, LocalUse::Send))
             .collect::<Result<_>>()?;
         let result: Vec<Sge> = result
             .iter()
-            .map(|buffer| element(buffer, LocalUse::Recv))
+            .map(|buffer| sge(buffer, LocalUse::Recv))
             .collect::<Result<_>>()?;
         let source: Vec<iovec> = source.iter().map(|(buffer, _)| *buffer).collect();
         let reduction = data_type(it.datatype).zip(operation(it.op));

@@ -1,7 +1,7 @@
 //! The program's receives: checked, posted and canceled, and their completions.
 
 use super::host::EpHost;
-use super::payload::elements;
+use super::payload::sges;
 use super::peer_connection::no_peer;
 use super::report::Deferred;
 use super::send::{Descriptors, total};
@@ -118,7 +118,7 @@ pub(super) fn prepare(
     check_caps(caps, FI_RECV | kind | multi)?;
     let room = total(wanted.iov)?;
     let mut held = Held::default();
-    let sges = elements(
+    let sges = sges(
         domain,
         pd,
         wanted.iov,
