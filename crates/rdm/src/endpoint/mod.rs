@@ -7,25 +7,30 @@
 //! A host takes the completions of its device and passes each to [`Endpoint::receive_completed`] or
 //! [`Endpoint::request_completed`]. It can take short messages directly from the ring, through [`Endpoint::inbox`].
 //!
-//! | module | what it is |
+//! An endpoint is made of parts that own their state. A part returns what follows from a call, and [`Endpoint`] passes it to
+//! the part that it concerns:
+//!
+//! | part | module | what it owns |
+//! | --- | --- | --- |
+//! | [`Routes`] | [`crate::routes`] | the peers, and the connection to each |
+//! | [`Outbox`] | `outbox`; `send`, `transfer` | the connections, and what is posted to them |
+//! | `InFlight` | `in_flight` | operations in flight (a part of the outbox) |
+//! | [`Receives`] | `receives` | the posted receives, and the messages that wait for one |
+//! | [`Claims`] | `peek` | messages that the program has found and claimed |
+//! | `Delivery` | `delivery` | payloads and data for the program, which are delivered in order |
+//! | [`Groups`] | `collective` | groups of endpoints, and their collective operations |
+//!
+//! | module | what the endpoint does there |
 //! | --- | --- |
-//! | [`host`] | what the endpoint runs on and reports to |
-//! | `send` | sending messages: with their payload, or by rendezvous |
-//! | `transfer` | reads, writes, atomics and commits of the program |
-//! | `receive` | a receive, and what happens to a message that arrives |
-//! | `receives` | the posted receives, and the messages that wait for one |
-//! | `delivery` | payloads and results for the program, in order |
-//! | `payload` | payloads that are read from the sender's memory |
-//! | `peek` | finding, claiming and discarding messages |
-//! | `inbox` | messages that need no buffer |
-//! | `shared` | receives that several endpoints share |
-//! | `outbox` | the connections, and what is posted to them |
-//! | `flow` | answers to peers, and peers that exceed their limits |
-//! | `operation` | an operation, and what happens at its end |
-//! | `in_flight` | operations in flight |
-//! | `progress` | handling the device's completions |
-//! | `loss` | connections that are made, fail or end |
-//! | `collective` | operations of groups of endpoints |
+//! | `messages` | matches messages and receives |
+//! | `inbox` | takes messages that need no buffer |
+//! | `flow` | answers peers, and ends the connections of those that exceed their limits |
+//! | `operation` | acts on the end of an operation |
+//! | `progress` | handles the device's completions |
+//! | `loss` | handles connections that are made, fail or end |
+//!
+//! [`host`] is what the endpoint runs on and reports to, `receive` is a receive, and `shared` the receives that several
+//! endpoints share.
 
 mod collective;
 mod delivery;
@@ -34,9 +39,9 @@ pub mod host;
 mod in_flight;
 mod inbox;
 mod loss;
+mod messages;
 mod operation;
 mod outbox;
-mod payload;
 mod peek;
 mod progress;
 mod receive;

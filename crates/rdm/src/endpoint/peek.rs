@@ -1,8 +1,7 @@
 //! Peeking at messages: the program may find one without receiving it, claim it for a later
 //! receive, or discard it.
 
-use super::receive::{Receive, Unexpected};
-use super::{Endpoint, Host};
+use super::receive::Unexpected;
 use crate::header::Header;
 use core::net::SocketAddr;
 use std::collections::{HashMap, VecDeque};
@@ -56,20 +55,6 @@ impl Claims {
             .entry(context)
             .or_default()
             .push_front(found);
-    }
-}
-
-impl<H: Host> Endpoint<H> {
-    /// Receives a message that was found.
-    pub fn receive_found(&mut self, host: &H, mut receive: Receive<H>, found: Found) {
-        let (landing, _) = receive.landing(host, &found.source, found.message.header());
-        self.deliver(host, landing, found.message);
-    }
-
-    /// Discards a message that was found.
-    pub fn discard(&mut self, host: &H, found: &Found) {
-        self.release_unexpected(host, &found.message);
-        self.confirm(host, found.message.connection(), found.message.header());
     }
 }
 

@@ -1,9 +1,8 @@
 //! Receives that several endpoints share. Messages without a receive stay with the endpoint at which they arrived
 //! ([`Receives`](super::Receives)).
 
+use super::Host;
 use super::receive::{Landing, Receive};
-use super::receives::Offered;
-use super::{Endpoint, Host};
 use crate::header::Header;
 use crate::matching::{Matching, Pattern};
 use core::net::SocketAddr;
@@ -79,34 +78,5 @@ impl<H: Host> Pool<H> {
     /// Subtracts messages that are no longer unexpected from the count.
     pub fn forget(&mut self, messages: usize) {
         self.unexpected = self.unexpected.saturating_sub(messages);
-    }
-}
-
-impl<H: Host> Endpoint<H> {
-    /// The shared receive for a message that arrived just now; if there is none, the message is counted as unexpected.
-    pub(super) fn match_shared_receive(
-        &mut self,
-        host: &H,
-        source: &SocketAddr,
-        header: &Header,
-    ) -> Option<Landing<H>> {
-        let offered = self.receives.offer(host, Some((source, header)));
-        self.deliver_offered(host, offered)
-    }
-
-    /// Offers waiting messages to shared receives, if any were posted since the last offer.
-    #[inline]
-    pub fn offer_to_shared_receives(&mut self, host: &H) {
-        if self.receives.is_offer_due(host) {
-            let offered = self.receives.offer(host, None);
-            self.deliver_offered(host, offered);
-        }
-    }
-
-    fn deliver_offered(&mut self, host: &H, offered: Offered<H>) -> Option<Landing<H>> {
-        for (landing, message) in offered.waiting {
-            self.deliver(host, landing, message);
-        }
-        offered.newcomer
     }
 }
