@@ -165,7 +165,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The shared receive for a message that arrived just now; if there is none, the message is counted as unexpected.
-    pub(super) fn match_shared_receive(
+    fn match_shared_receive(
         &mut self,
         host: &H,
         source: &SocketAddr,
@@ -192,7 +192,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Starts to read the payload of an RTS from its sender.
-    pub(super) fn fetch(
+    fn fetch(
         &mut self,
         host: &H,
         mut landing: Landing<H>,

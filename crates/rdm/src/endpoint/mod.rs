@@ -7,30 +7,28 @@
 //! A host takes the completions of its device and passes each to [`Endpoint::receive_completed`] or
 //! [`Endpoint::request_completed`]. It can take short messages directly from the ring, through [`Endpoint::inbox`].
 //!
-//! An endpoint is made of parts that own their state. A part returns what follows from a call, and [`Endpoint`] passes it to
-//! the part that it concerns:
+//! An endpoint is made of parts that own their state: [`Routes`], [`Outbox`], [`Receives`], [`Claims`], `Delivery` and
+//! [`Groups`]. A part returns what follows from a call, and [`Endpoint`] passes it to the part that it concerns.
 //!
-//! | part | module | what it owns |
-//! | --- | --- | --- |
-//! | [`Routes`] | [`crate::routes`] | the peers, and the connection to each |
-//! | [`Outbox`] | `outbox`; `send`, `transfer` | the connections, and what is posted to them |
-//! | `InFlight` | `in_flight` | operations in flight (a part of the outbox) |
-//! | [`Receives`] | `receives` | the posted receives, and the messages that wait for one |
-//! | [`Claims`] | `peek` | messages that the program has found and claimed |
-//! | `Delivery` | `delivery` | payloads and data for the program, which are delivered in order |
-//! | [`Groups`] | `collective` | groups of endpoints, and their collective operations |
-//!
-//! | module | what the endpoint does there |
+//! | module | what it is |
 //! | --- | --- |
-//! | `messages` | matches messages and receives |
-//! | `inbox` | takes messages that need no buffer |
-//! | `flow` | answers peers, and ends the connections of those that exceed their limits |
-//! | `operation` | acts on the end of an operation |
-//! | `progress` | handles the device's completions |
-//! | `loss` | handles connections that are made, fail or end |
-//!
-//! [`host`] is what the endpoint runs on and reports to, `receive` is a receive, and `shared` the receives that several
-//! endpoints share.
+//! | [`host`] | what the endpoint runs on and reports to |
+//! | `outbox` | part: the connections, and what is posted to them |
+//! | `send` | sends messages through the outbox: with their payload, or by rendezvous |
+//! | `transfer` | reads, writes, atomics and commits through the outbox |
+//! | `in_flight` | the outbox's operations in flight |
+//! | `receives` | part: the posted receives, and the messages that wait for one |
+//! | `peek` | part: messages that the program has found and claimed |
+//! | `delivery` | part: payloads and data for the program, which are delivered in order |
+//! | `collective` | part: groups of endpoints, and their collective operations |
+//! | `receive` | one receive, and the place of a message in it |
+//! | `shared` | receives that several endpoints share |
+//! | `messages` | the endpoint matches messages and receives |
+//! | `inbox` | the endpoint takes messages that need no buffer |
+//! | `flow` | the endpoint answers peers, and ends the connections of those that exceed their limits |
+//! | `operation` | one operation, and what the endpoint does at its end |
+//! | `progress` | the endpoint handles the device's completions |
+//! | `loss` | the endpoint handles connections that are made, fail or end |
 
 mod collective;
 mod delivery;
