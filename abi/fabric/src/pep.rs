@@ -311,7 +311,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
                 Some(pep) => {
                     let peer = incoming.peer().described();
                     if let Err(error) = pep.handle_request(incoming) {
-                        tracing::info!("cannot report a connection request of {peer}: {error:?}");
+                        tracing::info!("cannot report a connection request from {peer}: {error:?}");
                     }
                 }
                 None => incoming.reject(""),

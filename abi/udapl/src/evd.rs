@@ -235,7 +235,7 @@ impl Evd {
         let kinds = kinds.iter().filter(|(flag, _)| self.flags & flag != 0);
         let mut text = kinds.map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
         let Some(state) = lock_until(&self.state, until) else {
-            return text + "; busy: its program holds its lock";
+            return text + "; busy: the program holds the lock of the EVD";
         };
         let _ = write!(text, "; {} of {} events", state.queue.len(), state.qlen);
         for (is_so, words) in [

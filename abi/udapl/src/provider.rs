@@ -76,7 +76,7 @@ pub unsafe fn init(info: *const ProviderInfo, parameters: *const c_char) {
     // SAFETY: guaranteed by the caller.
     let result = unsafe { try_init(info, parameters) };
     if let Err(fail) = result {
-        tracing::error!("the provider cannot be registered: {fail}");
+        tracing::error!("cannot register the provider: {fail}");
     }
 }
 

@@ -152,7 +152,7 @@ impl Worker {
         if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id())
             && thread.join().is_err()
         {
-            tracing::error!("the worker thread of an IA has panicked (a bug in rkey)");
+            tracing::error!("bug: the worker thread of an IA panicked");
         }
     }
 }

@@ -65,7 +65,7 @@ impl Contest<'_> {
         }
         if let Some(reason) = outcome.stopped {
             outcome.trouble.push(format!(
-                "{}: {} of {} measurements were not completed",
+                "{}: {} of {} measurements did not complete",
                 reason.words(),
                 steps.len() - finished,
                 steps.len()

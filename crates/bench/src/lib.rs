@@ -57,13 +57,13 @@ use stop::{Reason, Stop};
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
 pub struct BenchArgs {
-    /// Operations to measure: check, write, read, send, atomic, direct, register, sleep; all if none is named.
+    /// Operations to measure (default: all): check, write, read, send, atomic, direct, register, sleep.
     #[arg(value_name = "OPERATION")]
     operations: Vec<String>,
-    /// Sizes in bytes, multiples of 8; k and m are accepted (8,4k,1m).
+    /// Sizes in bytes: multiples of 8, with an optional suffix k or m (8,4k,1m).
     #[arg(long, value_delimiter = ',', value_parser = parse_size, default_value = "8,4k,64k,1m")]
     sizes: Vec<u64>,
-    /// Modes: stream, oneway, single.
+    /// Modes to measure: stream, oneway, single.
     #[arg(
         long,
         value_delimiter = ',',
@@ -71,7 +71,7 @@ pub struct BenchArgs {
         default_value = "stream,oneway,single"
     )]
     modes: Vec<String>,
-    /// Numbers of live regions with which registration is measured.
+    /// Numbers of live regions at which to measure registration.
     #[arg(
         long,
         value_delimiter = ',',
@@ -79,10 +79,10 @@ pub struct BenchArgs {
         default_value = "0,1000,100000"
     )]
     live: Vec<u64>,
-    /// Measure libfabric and UCX in the same run, too.
+    /// Also measure libfabric and UCX in the same run.
     #[arg(long)]
     peers: bool,
-    /// With --peers: measure libfabric over tcp, too.
+    /// With --peers: also measure libfabric over tcp.
     #[arg(long, requires = "peers")]
     tcp: bool,
     /// Measure rkey's libfabric provider instead of the device itself, with the program that measures libfabric's own providers.
@@ -109,10 +109,10 @@ pub struct BenchArgs {
     /// Stop after this time (90, 10m, 2h) and print what was measured. Ctrl-C stops at once.
     #[arg(long, value_name = "TIME", value_parser = stop::parse_limit, default_value = "1h")]
     limit: Duration,
-    /// Write all figures, rkey's and the peers', to a file.
+    /// Write all figures of rkey and the peers to a file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a plot of time over size to a file.
+    /// Write a plot of time over size to a file, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Count instructions, loads and stores of the short paths on each side, instead of measuring times. Needs valgrind.

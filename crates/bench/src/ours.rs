@@ -208,7 +208,7 @@ impl Contestant for Ours {
             Some(status) if sample.is_err() => {
                 self.over = true;
                 sample.with_context(|| {
-                    format!("the target process has ended ({status}), and nothing more is measured")
+                    format!("the target process has exited ({status}), so nothing more is measured")
                 })
             }
             _ => sample,

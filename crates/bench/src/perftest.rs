@@ -120,7 +120,7 @@ fn perftest_once(
     let (mut port, mut server) = serve()?;
     let size = size.to_string();
     let mut said = Err(anyhow::anyhow!(
-        "ucx_perftest {test}: the two sides did not meet"
+        "ucx_perftest {test}: the two sides did not connect"
     ));
     let until = Instant::now() + MEETING;
     // The server needs a moment to listen, and a client that starts too early gives up. If another program has taken the

@@ -309,7 +309,7 @@ fn wait_for(control: &Control, side: usize, turn: u32, ends: Option<&OwnedFd>) -
     Ok(())
 }
 
-const GONE: &str = "the target process has ended";
+const GONE: &str = "the target process has exited";
 
 /// Whether the process of a pidfd has exited.
 fn has_ended(process: Option<&OwnedFd>) -> bool {
@@ -341,7 +341,10 @@ impl Patience {
             ensure!(!has_ended(ends), GONE);
             let start = *self.start.get_or_insert_with(Instant::now);
             if start.elapsed() > PATIENCE {
-                bail!("waited {} s for {what}", PATIENCE.as_secs());
+                bail!(
+                    "timed out after {} s waiting for {what}",
+                    PATIENCE.as_secs()
+                );
             }
         }
         Ok(())

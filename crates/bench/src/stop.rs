@@ -116,7 +116,7 @@ pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
     let seconds = digits.parse::<u64>().ok();
     match seconds.and_then(|n| n.checked_mul(factor)) {
         Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err("a time must be a whole number of seconds, or as in 10m or 2h".into()),
+        _ => Err("a time must be a whole number of seconds, or have a unit: 10m, 2h".into()),
     }
 }
 

@@ -45,7 +45,7 @@ pub struct Backing {
     pub device: (u32, u32),
     /// The file's inode. 0: private anonymous memory.
     pub inode: u64,
-    /// Where the first byte of the range is in the file.
+    /// The offset of the range's first byte in the file.
     pub offset: u64,
     /// Whether writes reach the file.
     pub shared: bool,

@@ -58,7 +58,7 @@ pub trait Registrar: Send + Sync {
     fn deregister(&self, registration: Self::Registration);
 
     /// Whether the memory of `range`, which is a part of this registration, still belongs to the allocation that was
-    /// registered. Asked at each hit of a registrar that [follows allocations](Follows::Allocation).
+    /// registered. Called at each hit of a registrar that [follows allocations](Follows::Allocation).
     fn is_current(&self, registration: &Self::Registration, range: &VaRange) -> bool {
         let _ = (registration, range);
         true

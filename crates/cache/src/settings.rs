@@ -24,7 +24,7 @@ pub fn variables() -> [(&'static str, &'static str); 6] {
         (MAX_COUNT, "the maximum number of entries; 0: no cache"),
         (
             MAX_SIZE,
-            "the maximum total bytes of the entries; unset: no limit",
+            "the maximum total size of the entries in bytes; unset: no limit",
         ),
         (MONITOR, "userfaultfd, memhooks or disabled"),
         (CUDA, "0: CUDA memory is not cached"),
@@ -33,7 +33,7 @@ pub fn variables() -> [(&'static str, &'static str); 6] {
     ]
 }
 
-/// The monitors that `FI_MR_CACHE_MONITOR` names.
+/// The monitors that `FI_MR_CACHE_MONITOR` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MonitorName {
@@ -59,7 +59,8 @@ impl MonitorName {
         }
     }
 
-    /// Starts the monitor, and stops it again. Describes in words what it would use here. The hooks of `memhooks` stay in place.
+    /// Starts the monitor and stops it again. Returns a description of what it would use on this host. The hooks of `memhooks`
+    /// stay in place.
     ///
     /// # Errors
     /// Why it cannot be used on this host.
@@ -259,7 +260,7 @@ impl Settings {
 }
 
 /// The monitor in effect.
-#[must_use = "the reader needs a thread"]
+#[must_use = "the reader needs a thread that runs it"]
 pub struct Chosen {
     /// The monitor that the settings name.
     pub wanted: MonitorName,

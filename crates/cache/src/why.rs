@@ -40,11 +40,11 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unmapped => "it was unmapped or mapped over",
-            Self::Moved => "it moved",
-            Self::Discarded => "its pages were returned to the system (madvise)",
-            Self::Freed => "it was freed",
-            Self::Replaced => "other memory was found there",
+            Self::Unmapped => "the memory was unmapped or mapped over",
+            Self::Moved => "the memory moved",
+            Self::Discarded => "the pages were returned to the system (madvise)",
+            Self::Freed => "the memory was freed",
+            Self::Replaced => "other memory was found at the address",
             Self::Told => "the program or an imported monitor announced a change",
             Self::Unknown => "the monitor stopped or did not understand an event",
         })
@@ -80,24 +80,24 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotMapped => f.write_str("part of it is not mapped"),
+            Self::NotMapped => f.write_str("part of the range is not mapped"),
             Self::File => f.write_str(
-                "it is a file or named shared memory, which another process can truncate unnoticed",
+                "the memory is a file or named shared memory, which another process can truncate unnoticed",
             ),
             Self::SystemV => {
-                f.write_str("it is System V shared memory: userfaultfd does not report shmdt")
+                f.write_str("this is System V shared memory: userfaultfd does not report shmdt")
             }
             Self::Shared => {
-                f.write_str("it is shared memory: a forked child can remove its pages unnoticed")
+                f.write_str("the memory is shared: a forked child can remove its pages unnoticed")
             }
-            Self::Foreign => f.write_str("another library watches it with userfaultfd"),
+            Self::Foreign => f.write_str("another library watches the memory with userfaultfd"),
             Self::TooManyMappings => {
                 f.write_str("the process has too many mappings: raise vm.max_map_count")
             }
             Self::Stopped => f.write_str("the monitor has stopped"),
-            Self::Source => f.write_str("the imported monitor refused to watch it"),
-            Self::NoObject => f.write_str("it is not part of one shared object"),
-            Self::System(errno) => write!(f, "watching or checking it failed: {errno}"),
+            Self::Source => f.write_str("the imported monitor refused to watch the memory"),
+            Self::NoObject => f.write_str("the memory is private, or consists of several mappings"),
+            Self::System(errno) => write!(f, "watching or checking the memory failed: {errno}"),
         }
     }
 }
@@ -122,7 +122,7 @@ impl fmt::Display for Off {
             Self::NoEntries => "the limit of entries is 0",
             Self::Disabled => "the monitor is disabled",
             Self::Partial => "the registrar pins memory and the monitor does not see every change",
-            Self::Forked => "this is a forked child of the process that made the cache",
+            Self::Forked => "this process was forked from the one that created the cache",
         })
     }
 }
@@ -179,7 +179,7 @@ impl fmt::Display for Why {
             Self::Absent => f.write_str("miss: no entry overlaps the range"),
             Self::Partly(part) => write!(f, "miss: an entry covers only {part}"),
             Self::OtherRights(rights) => {
-                write!(f, "miss: the entry for this range has rights {rights}")
+                write!(f, "miss: the range's entry has other rights: {rights}")
             }
             Self::Ended(cause) => write!(f, "miss: the entry ended because {cause}"),
             Self::Busy => f.write_str("not cached: memory is changing"),
@@ -193,7 +193,7 @@ impl fmt::Display for Why {
             Self::OtherKind => {
                 f.write_str("not cached: accelerator memory needs a cache of its own")
             }
-            Self::Once => f.write_str("not cached: the caller wanted a registration of its own"),
+            Self::Once => f.write_str("not cached: the caller requested a registration of its own"),
             Self::Off(off) => write!(f, "not cached: {off}"),
         }
     }

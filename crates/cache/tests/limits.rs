@@ -301,7 +301,7 @@ fn a_miss_reports_the_rights_or_range_of_the_entry() {
     assert_eq!(both.why(), Why::OtherRights(SEND));
     assert_eq!(
         both.why().to_string(),
-        "miss: the entry for this range has rights 0x1"
+        "miss: the range's entry has other rights: 0x1"
     );
     let part = cache.get(range(0x180, 0x100), SEND, Kind::HOST).unwrap();
     assert_eq!(part.why(), Why::Partly(range(0x180, 0x80)));

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub(crate) struct CaptureArgs {
-    /// The file, which is overwritten. `%p` in its name stands for the process id: each process then writes a file of its own.
+    /// The file to write; an existing file is overwritten. `%p` in the name stands for the process ID, so that each
+    /// process writes its own file.
     file: PathBuf,
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]

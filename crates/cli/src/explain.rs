@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if silent {
         println!(
             "No running process of this user has denied an access or recorded a refused connection. \
-             For a program that exits, use `rkey run --explain -- PROGRAM`."
+             For a program that exits, run it with `rkey run --explain -- PROGRAM`."
         );
     }
     println!(
@@ -142,7 +142,7 @@ fn print(process: &Denials) -> bool {
     );
     let left_out = process.denied.saturating_sub(process.denials.len() as u64);
     if left_out > 0 {
-        println!("  ({left_out} older denials are not kept)");
+        println!("  ({left_out} older denials were discarded)");
     }
     for denial in &process.denials {
         println!("  {denial}");

@@ -61,7 +61,7 @@ struct WireInfo {
 impl WireInfo {
     fn of(wire: Option<WireDescription>) -> Self {
         let off = match &wire {
-            Some(wire) if wire.addresses.is_empty() => Some("the device can use no address"),
+            Some(wire) if wire.addresses.is_empty() => Some("no address of this host is usable"),
             Some(_) => None,
             None => Some("RKEY_WIRE=off, the default; RKEY_WIRE=auto turns it on"),
         };
@@ -204,7 +204,7 @@ fn print_wire(info: &WireInfo, colour: bool) {
     }
     if let Some(faults) = &info.wire.faults {
         println!(
-            "RKEY_FAULT is set: faults are injected into the packets that are sent: {}",
+            "RKEY_FAULT is set: faults are injected into outgoing packets: {}",
             faults.faults
         );
     }
@@ -264,7 +264,7 @@ fn print(info: &Info) {
         style::bytes(identity.page_bytes as u64)
     );
 
-    println!("\nWhat the kernel allows here, as tested:");
+    println!("\nWhat the kernel allows here (just tested):");
     let mut table = style::table(colour, ["", "mechanism", "why"]);
     for path in &info.copy_paths.paths {
         let (word, paint) = if path.works {

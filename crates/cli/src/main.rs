@@ -29,7 +29,7 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(name = "rkey", version, about, arg_required_else_help = true)]
 #[command(
-    after_help = "Logging: RKEY_LOG=off|error|warn|info|debug|trace, here and in the programs under `rkey run`. `rkey info` lists all variables."
+    after_help = "RKEY_LOG=off|error|warn|info|debug|trace sets the log level of this command and of programs started by `rkey run`. `rkey info` lists all variables."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -46,7 +46,7 @@ enum Command {
     Ls(ls::LsArgs),
     /// Explain why accesses were denied, and what to do about it.
     Explain(explain::ExplainArgs),
-    /// Run a program that uses verbs, libfabric or uDAPL, unmodified, on the device.
+    /// Run an unmodified program that uses verbs, libfabric or uDAPL on the device.
     Run(run::RunArgs),
     /// Run a program as `rkey run` does, and capture its packets to and from other hosts in a file for Wireshark.
     Capture(capture::CaptureArgs),
@@ -105,7 +105,7 @@ fn benchmark(args: &rkey_bench::BenchArgs) -> anyhow::Result<ExitCode> {
     rkey_bench::run(args, &mut host).map_err(|error| {
         match error.downcast::<rkey_bench::UnknownWord>() {
             Ok(unknown) => {
-                let advice = format!("one of: {}", unknown.known.join(", "));
+                let advice = format!("choose one of: {}", unknown.known.join(", "));
                 failure::hinted(unknown, advice)
             }
             Err(error) => error,

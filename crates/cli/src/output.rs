@@ -40,7 +40,7 @@ pub(crate) struct Output;
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if failed() {
-            return Err(io::Error::other("an earlier write has failed"));
+            return Err(io::Error::other("an earlier write failed"));
         }
         io::stdout().write(bytes).inspect_err(record_copy)
     }
@@ -93,7 +93,7 @@ pub(crate) fn finish(code: ExitCode) -> ExitCode {
         }
         Some(error) => {
             complain(format_args!(
-                "rkey: standard output cannot be written: {error}"
+                "rkey: cannot write to standard output: {error}"
             ));
             ExitCode::FAILURE
         }

@@ -174,7 +174,7 @@ fn a_benchmark_whose_target_is_killed_fails() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
     assert!(err.contains("rkey: the device failed in: "), "{out}{err}");
-    assert!(out.contains("the target process has ended"), "{out}{err}");
+    assert!(out.contains("the target process has exited"), "{out}{err}");
     let report = json.json();
     assert_eq!(report["stopped"], false);
     let failed = report["failed"].as_array().unwrap();

@@ -326,8 +326,8 @@ fn ls_and_explain_show_the_connection_manager() {
     );
     for words in [
         "connections refused: 2",
-        "connecting to 127.0.0.1:1 was refused: nothing listens",
-        &format!("connecting to {address} was refused: the program rejected the connection"),
+        "a connection to 127.0.0.1:1 was refused: nothing listens",
+        &format!("a connection to {address} was refused: the program rejected the connection"),
     ] {
         assert!(out.contains(words), "{words} is missing in {out}");
     }

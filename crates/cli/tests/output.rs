@@ -30,7 +30,7 @@ fn output_to_a_full_disk_is_an_error() {
         let err = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {err}");
         assert!(
-            err.contains("standard output cannot be written: No space left on device"),
+            err.contains("cannot write to standard output: No space left on device"),
             "{words:?}: {err}"
         );
         assert_eq!(err.lines().count(), 1, "{words:?}: {err}");

@@ -224,7 +224,7 @@ fn run_explains_refusals_when_the_program_ends() {
         println!("skipped: rdma_client is not installed");
     } else {
         let said = text(&refused.stderr);
-        let words = "connecting to 127.0.0.1:1 was refused: nothing listens";
+        let words = "a connection to 127.0.0.1:1 was refused: nothing listens";
         assert!(said.contains(words), "{refused:?}");
     }
     // The demo's second process makes ten mistakes on purpose. It uses the device without verbs.

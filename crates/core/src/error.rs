@@ -30,7 +30,7 @@ pub enum CoreError {
     #[error("a region, and each segment of its scatter list, needs at least one byte")]
     Empty,
     /// The region's addresses, as requests would name them, pass the end of the address space.
-    #[error("{len} B from address {base:#x} overflow the address space")]
+    #[error("{len} B at address {base:#x} extend past the end of the address space")]
     Wraps {
         /// The address of the first byte, as requests would name it.
         base: u64,
@@ -113,7 +113,9 @@ pub enum BindError {
     #[error("{0} is not registered")]
     RegionGone(RegionId),
     /// Window, region and queue pair are not all in one domain.
-    #[error("the window is in {window}, but the {what} is in {other}: use objects of one domain")]
+    #[error(
+        "the window is in {window}, but the {what} is in {other}: use objects of the same domain"
+    )]
     OtherDomain {
         /// The domain of the window.
         window: DomainId,

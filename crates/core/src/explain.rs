@@ -103,7 +103,7 @@ impl Denial {
                 write!(out, "the {noun} is bound to {}", Channel(*qp, words))
             }
             Reason::WrongEndpoint { bound: None } => {
-                write!(out, "the {noun} was bound to an endpoint that is closed")
+                write!(out, "the {noun} was bound to an endpoint that has closed")
             }
             Reason::OtherPeer => write!(
                 out,
@@ -164,7 +164,7 @@ impl Denial {
             ),
             Reason::ZeroBased { len, .. } => write!(
                 out,
-                "the {noun} is zero-based (offsets up to {len:#x}), but the request used a virtual address"
+                "the {noun} is zero-based (offsets below {len:#x}), but the request used a virtual address"
             ),
             Reason::NotZeroBased { memory } => write!(
                 out,
@@ -172,7 +172,7 @@ impl Denial {
             ),
             Reason::Wraps => out.write_str("address plus length overflows the address space"),
             Reason::Misaligned => {
-                out.write_str("atomics need 8 contiguous bytes at an 8-byte boundary")
+                out.write_str("atomics need 8 contiguous bytes on an 8-byte boundary")
             }
             Reason::Fault { at } => {
                 out.write_str("page fault")?;
@@ -194,7 +194,7 @@ impl Denial {
         } else {
             write!(out, "the memory is in {domain} {}", owner.number())?;
         }
-        out.write_str(", the request came from ")?;
+        out.write_str(", but the request came from ")?;
         match self.domain {
             Some(own) => write!(out, "{domain} {}", own.number()),
             None => write!(out, "another {domain}"),
@@ -313,7 +313,7 @@ impl Denial {
         } = self.words();
         match &self.reason {
             Reason::UnknownKey => format!(
-                "Check that the {key} arrived whole and that the connection leads to the process that issued it."
+                "Check that the {key} arrived intact and that the connection leads to the process that issued it."
             ),
             Reason::StaleKey { .. } => format!(
                 "Ask the owner for the current {key}. Tell peers before you {deregister} or rebind."
@@ -358,17 +358,17 @@ impl Denial {
                 capital(deregister)
             ),
             Reason::WindowKind(WindowKind::Dat | WindowKind::Type1) => {
-                "Bind it with length 0 to unbind it; only type 2 windows can be invalidated.".into()
+                "Only type 2 windows can be invalidated. To unbind this one, bind 0 bytes.".into()
             }
             Reason::WindowKind(_) => "Only type 2 windows can be invalidated.".into(),
             Reason::Fault { .. } => {
                 format!("The owner must keep the memory mapped and {}.", self.usable())
             }
             Reason::Withheld => {
-                "To see the reason, run `rkey explain` on the owner's side, or start the owner with RKEY_EXPLAIN=all.".into()
+                "To see the reason, run `rkey explain` on the owner's host, or start the owner with RKEY_EXPLAIN=all.".into()
             }
             Reason::Other(_) => {
-                "The peer runs a newer version of rkey: read the denial on its side.".into()
+                "The peer runs a newer version of rkey: run `rkey explain` on its host.".into()
             }
             Reason::Right { missing, .. } | Reason::QueuePair { missing, .. } => {
                 self.advice_on_rights(*missing)
@@ -401,7 +401,7 @@ impl Denial {
                 format!("Add {missing} to the capabilities of the target's endpoint.")
             }
             // Should not happen: uDAPL endpoints always grant all remote access, so only the memory can refuse.
-            Api::Udapl => format!("Let the target's EP allow {missing}."),
+            Api::Udapl => format!("Allow {missing} on the target's EP."),
         }
     }
 
@@ -419,7 +419,7 @@ impl Denial {
                 before,
                 after,
             } => self.in_range(memory.len(), *before, *after),
-            Reason::CrossesSegments => "Split the request at the end of each segment.".into(),
+            Reason::CrossesSegments => "Split the request at the segment boundaries.".into(),
             Reason::ZeroBased { offset, .. } => format!("Use offset {offset:#x}."),
             Reason::NotZeroBased { memory } => {
                 format!("Use address {:#x}.", memory.start().wrapping_add(self.addr))
@@ -457,12 +457,12 @@ impl Denial {
                 "Name local memory by the lkey of a region that this process has registered.".into()
             }
             Reason::StaleKey { .. } | Reason::Deregistering => format!(
-                "{} {a_region} only when the requests that use it are complete.",
+                "{} {a_region} only after all requests that use it have completed.",
                 capital(words.deregister)
             ),
             Reason::Disabled => format!("Enable the {} first.", words.region),
             Reason::Fault { .. } => format!(
-                "Keep the memory of a request mapped and {} until it completes.",
+                "Keep the memory of a request mapped and {} until the request completes.",
                 self.usable()
             ),
             _ => return None,

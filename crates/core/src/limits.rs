@@ -104,7 +104,7 @@ impl fmt::Display for Limit {
             Self::Windows => "live windows",
             Self::Type2Windows => "live type 2 windows",
             Self::Domains => "open domains",
-            Self::Segments => "segments of a scatter list",
+            Self::Segments => "segments in one scatter list",
             Self::KeySlots => "key slots",
         })
     }

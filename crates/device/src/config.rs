@@ -22,7 +22,7 @@ pub use wire::{WireConfig, WireSetting};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
-    /// Only processes of the same user id (checked with `SO_PEERCRED` on both ends).
+    /// Only processes of the same user ID (checked with `SO_PEERCRED` on both ends).
     User,
     /// Processes of any user in the same network namespace. Both ends need this setting.
     All,
@@ -33,7 +33,7 @@ pub enum Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Explain {
-    /// Processes of the same user id.
+    /// Processes of the same user ID.
     User,
     /// All peers.
     All,
@@ -77,7 +77,7 @@ pub struct Config {
     pub max_links_per_process: u32,
     /// The maximum number of links that all processes of one other user may open together.
     pub max_links_per_user: u32,
-    /// How many of the descriptors that `RLIMIT_NOFILE` allows the links leave to the program; at most half of them.
+    /// The number of file descriptors of `RLIMIT_NOFILE` that the links leave to the program, at most half of them.
     pub reserved_files: u32,
     /// Which processes may connect to this device.
     pub share: Share,
@@ -90,7 +90,7 @@ pub struct Config {
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied directly between the
     /// processes. Smaller payloads wait for room.
     pub remote_iovec_min: u32,
-    /// The size of the payload ring of one direction of a link, in bytes. Two processes copy in and out of the ring at the same
+    /// The size of the payload ring of each direction of a link, in bytes. Two processes copy in and out of the ring at the same
     /// time, which is faster than one copy by one of them. Pages are allocated when they are first used.
     pub ring_bytes: u32,
     /// Lets any process of this user read and write our memory, even where Yama would deny that (`PR_SET_PTRACER_ANY`). Off by
@@ -361,7 +361,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_CAPTURE",
         default: "none",
         allowed: "none or an absolute path",
-        meaning: "a file in which the packets to and from other hosts are captured (pcap, for Wireshark); %p in its name stands for the process id",
+        meaning: "a file that captures the packets to and from other hosts (pcap, for Wireshark); %p in its name stands for the process ID",
         apply: |config, value| {
             config.wire.capture = path_or_none(value)?;
             Some(())
@@ -385,7 +385,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_PTRACER",
         default: "off",
         allowed: "off or any",
-        meaning: "any: let every process of this user copy to and from this one even where Yama would refuse it",
+        meaning: "any: let every process of this user read and write the memory of this process, even where Yama would deny it",
         apply: |config, value| {
             config.ptracer_any = match value {
                 "off" => false,
@@ -407,7 +407,7 @@ pub const VARIABLES: &[Variable] = &[
         ring_bytes,
         65536..=67108864,
         "2m",
-        "bytes of the payload ring of one direction of one link"
+        "bytes in the payload ring of each direction of a link"
     ),
     number!(
         "RKEY_MAX_REGIONS",
@@ -421,14 +421,14 @@ pub const VARIABLES: &[Variable] = &[
         limits.max_region_bytes,
         1..=9223372036854775807,
         "128T",
-        "bytes of one memory region"
+        "bytes in one memory region"
     ),
     number!(
         "RKEY_MAX_TOTAL_BYTES",
         limits.max_total_bytes,
         1..=9223372036854775807,
         "65536T",
-        "bytes of all memory regions together"
+        "bytes in all memory regions together"
     ),
     number!(
         "RKEY_MAX_WINDOWS",
@@ -526,7 +526,7 @@ pub const VARIABLES: &[Variable] = &[
         reserved_files,
         0..=1048576,
         "256",
-        "file descriptors reserved for the program out of RLIMIT_NOFILE, at most half of it; each link uses two or three"
+        "file descriptors of RLIMIT_NOFILE reserved for the program, at most half of them; each link uses two or three"
     ),
     number!(
         "RKEY_TIMEOUT",
@@ -555,7 +555,7 @@ pub const VARIABLES: &[Variable] = &[
         from_micros,
         0..=10_000_000,
         "40",
-        "microseconds for which the engine thread, and a thread that waits for completions, polls before it sleeps"
+        "microseconds that the engine thread, or a thread waiting for completions, polls before it sleeps"
     ),
     time!(
         "RKEY_TICK_MS",
@@ -577,7 +577,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_REPORT",
         default: "none",
         allowed: "none or an absolute path",
-        meaning: "an existing file: refused accesses are appended to it instead of to the log",
+        meaning: "an existing file to which refused accesses are appended instead of being logged",
         apply: |config, value| {
             config.report = path_or_none(value)?;
             Some(())

@@ -22,7 +22,7 @@ use crate::shared::Shared;
 use crate::wire::Wire;
 
 /// A software RDMA device of this process. Clones are the same device; it is closed when the last
-/// clone and the last object made from it are dropped, and peers see its end at once.
+/// clone and the last object made from it are dropped, and its peers notice that at once.
 ///
 /// A process may open several devices, and several front ends may share one ([`Device::open_shared`]). After `fork`, the child
 /// cannot use its parent's devices ([`crate::fork`]).
@@ -81,7 +81,9 @@ impl Device {
             max_inline: config.max_inline,
             asks_about_silence: true,
         };
-        let section = protection.section().expect("nothing else asks for it");
+        let section = protection
+            .section()
+            .expect("a new table has no other section");
         let mut engine = Engine::new(engine_config, section, process_memory());
         engine.share_report_ids(crate::inspect::denials::ids());
         let fork = ForkMark::new().map_err(DeviceError::io("marking memory for forks"))?;
@@ -180,7 +182,7 @@ impl Device {
         self.shared().denials.write_own(words);
     }
 
-    /// Whether both are the same device.
+    /// Whether `other` is the same device.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0.shared, &other.0.shared)

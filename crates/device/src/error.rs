@@ -129,7 +129,8 @@ pub enum DeviceError {
         /// The other process's user ID.
         uid: u32,
     },
-    /// The connection could not be made: for example, the peer ended, violated the protocol, or claimed another process's device.
+    /// The connection could not be made: for example, the peer exited, violated the protocol, or claimed another process's
+    /// device.
     #[error("connecting failed: {0}")]
     Handshake(&'static str),
     /// The peer runs another version of rkey.
@@ -169,7 +170,7 @@ pub enum DeviceError {
         address: u64,
     },
     /// A system call failed.
-    #[error("{what}: {source}")]
+    #[error("{what} failed: {source}")]
     Io {
         /// What the process tried to do.
         what: &'static str,

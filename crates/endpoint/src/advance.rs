@@ -83,7 +83,7 @@ impl<F: Front> Driver<F> {
         self.advance(&mut state);
     }
 
-    /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have ended.
+    /// Whether the device may have something for [`Driver::advance`]: completions, or peers that have exited.
     pub fn has_news(&self, state: &State<F>) -> bool {
         !self.cq.is_empty() || self.cq.ended_peers() != state.ended_peers
     }

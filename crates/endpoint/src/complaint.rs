@@ -5,12 +5,10 @@ use rkey_device::denials::limited;
 use rkey_rdm::endpoint::Note;
 use std::fmt::Arguments;
 
-/// Logs a complaint about a peer at level `warn`, unless too many were logged just before.
+/// Logs a warning about a peer, unless too many were logged just before.
 pub fn complain(what: Arguments<'_>) {
     static LIMIT: Limit = Limit::new();
-    limited(&LIMIT, "complaints about peers", || {
-        tracing::warn!("{what}")
-    });
+    limited(&LIMIT, "warnings about peers", || tracing::warn!("{what}"));
 }
 
 /// Logs what the state machine of an endpoint reports about its connections.
@@ -20,7 +18,7 @@ pub fn log(note: Note<'_>) {
             complain(format_args!("closing the connection to {peer}: {why}"));
         }
         Note::Lost { peer, open } => {
-            tracing::info!(%peer, open, "a connection ended; its operations in flight fail");
+            tracing::info!(%peer, open, "a connection ended; failing its operations in flight");
         }
         Note::MemberGone(_) | Note::OtherCall(_) | Note::GroupBroken { .. } => {}
     }

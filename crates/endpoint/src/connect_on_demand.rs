@@ -46,7 +46,7 @@ impl Absent {
     /// The reason sent to the peer.
     const fn reason(self) -> &'static str {
         match self {
-            Self::NotReady => "not ready",
+            Self::NotReady => "the endpoint is not ready",
             Self::NoContext => "the endpoint has no such receive context",
             Self::Closed => "the endpoint is closed",
         }
@@ -113,7 +113,7 @@ impl<F: Front> Driver<F> {
             answer,
             admit,
         )?;
-        there.ok_or(DeviceError::Handshake("no answer"))
+        there.ok_or(DeviceError::Handshake("the peer did not answer"))
     }
 
     /// Like [`Driver::ask_at`], but asks again while the receive context there is not ready.
@@ -291,7 +291,7 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming, hello: &Hello) -> Option
     let (accepting, connection) = match answered {
         Ok(answered) => answered,
         Err(error) => {
-            tracing::info!("could not accept a connection from {}: {error}", hello.name);
+            tracing::info!("cannot accept a connection from {}: {error}", hello.name);
             return None;
         }
     };
@@ -303,7 +303,7 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming, hello: &Hello) -> Option
         match ready {
             Ok(()) => driver.state.lock().rdm.accepted(&driver.host, connection),
             Err(error) => {
-                tracing::info!(%error, "could not accept a connection from {name}");
+                tracing::info!(%error, "cannot accept a connection from {name}");
                 driver.given_up(connection);
             }
         }

@@ -8,7 +8,7 @@ use rkey_rdm::error::Error;
 use rkey_rdm::limits::{BUFFERS, INLINE_MAX, SENDS};
 
 impl<F: Front> Driver<F> {
-    /// A queue pair for a connection, not yet connected to a peer.
+    /// Creates a queue pair for a connection; it is not connected to a peer yet.
     ///
     /// # Errors
     /// A limit of the device is reached.

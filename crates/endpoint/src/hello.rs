@@ -13,7 +13,7 @@ pub fn why_not(bytes: &[u8]) -> DeviceError {
 pub(super) fn refused(why: Refusal) -> DeviceError {
     match why {
         Refusal::Hello(HelloError::Version { there, here }) => DeviceError::Version {
-            protocol: "endpoint protocol of rkey",
+            protocol: "rkey endpoint protocol",
             there,
             here,
         },

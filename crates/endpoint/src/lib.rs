@@ -99,7 +99,7 @@ pub struct State<F: Front> {
 }
 
 impl<F: Front> Driver<F> {
-    /// A driver whose endpoint has no connection yet. The driver's buffers are posted.
+    /// Creates a driver whose endpoint has no connection yet, and posts the driver's buffers.
     ///
     /// # Errors
     /// A limit of the device is reached.

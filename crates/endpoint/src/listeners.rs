@@ -307,7 +307,7 @@ fn go_on(client: Coming) -> Option<Coming> {
         Err(error) => Err(error),
     };
     if caught(|| (client.then)(ready)).is_none() {
-        tracing::error!("completing a connection panicked, which is a bug in rkey");
+        tracing::error!("bug: completing a connection panicked");
     }
     None
 }
@@ -358,7 +358,7 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
                         clients.coming.extend(client);
                     }
                     None => {
-                        tracing::error!("accepting a connection panicked, which is a bug in rkey");
+                        tracing::error!("bug: accepting a connection panicked");
                     }
                 }
             }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 pub struct Signal(OwnedFd);
 
 impl Signal {
-    /// A signal that is not raised.
+    /// Creates a signal that is not raised.
     ///
     /// # Errors
     /// No descriptor is available.

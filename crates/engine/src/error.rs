@@ -68,7 +68,7 @@ pub enum ModifyError {
     NotAllowed(Attributes),
     /// Only queue pairs of the types RC and UC can have a peer on another host. Its address comes with its number, and while
     /// the queue pair is in service the peer cannot move to or from this host.
-    #[error("a {0:?} queue pair cannot be given a peer on another host in this transition")]
+    #[error("this transition cannot connect a {0:?} queue pair to a peer on another host")]
     Wire(QpType),
     /// A value is out of range.
     #[error("{what} is {given}, but the limit is {limit}")]

@@ -96,7 +96,7 @@ impl std::fmt::Display for Guesser {
             let pause = std::time::Duration::from_nanos(self.pause);
             write!(
                 f,
-                "; its requests are paused for {pause:?} after the last guess"
+                "; after its last guess, its requests are paused for {pause:?}"
             )?;
         }
         Ok(())

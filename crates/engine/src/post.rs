@@ -332,8 +332,8 @@ pub(crate) fn immediate(wqe: &mut Wqe, flags: &mut WqeFlags, imm: Option<u32>) {
 fn check_rare(kind: QpType, request: &SendRequest<'_>) -> Result<(), PostError> {
     let not = |what| Err(PostError::NotSupported(what));
     match request.work {
-        Work::Send { .. } if kind == QpType::Ud => not("datagrams cannot invalidate"),
-        Work::Send { imm: Some(_), .. } => not("immediate data excludes an invalidation"),
+        Work::Send { .. } if kind == QpType::Ud => not("datagrams cannot invalidate keys"),
+        Work::Send { imm: Some(_), .. } => not("a send with immediate data cannot invalidate"),
         Work::Send { .. } => Ok(()),
         Work::Write { .. } => not("RDMA writes need a connection"),
         _ if request.inline.is_some() => not("only sends and RDMA writes can have inline data"),

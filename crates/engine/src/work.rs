@@ -242,7 +242,7 @@ pub enum PostError {
     #[error("queue pairs of this type do not support this work request: {0}")]
     NotSupported(&'static str),
     /// The message is longer than 2^31 bytes.
-    #[error("the message has {0} bytes, but the limit is 2147483648")]
+    #[error("the message has {0} bytes, but the limit is 2147483648 bytes")]
     TooLong(u64),
     /// A datagram without an address.
     #[error("a datagram needs an address")]

@@ -15,7 +15,7 @@ impl Complaints {
         if number == 1 {
             tracing::warn!("{what}");
         } else if number.is_power_of_two() {
-            tracing::warn!("{what} (failure {number}; most are not logged)");
+            tracing::warn!("{what} (failure {number}; most failures are not logged)");
         }
     }
 }

@@ -36,7 +36,7 @@ pub enum SendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
     /// The peer's process ended, or the peer closed the link.
-    #[error("the peer ended or closed the link")]
+    #[error("the peer exited or closed the link")]
     PeerGone,
     /// The peer violated the protocol.
     #[error(transparent)]

@@ -35,7 +35,9 @@ pub const NOT_UNDERSTOOD: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// The bytes are the hello of another version.
-    #[error("the peer speaks version {there} of the protocol, but this process speaks {here}")]
+    #[error(
+        "the peer speaks version {there} of the endpoint protocol, but this process speaks version {here}"
+    )]
     Version {
         /// The peer's version.
         there: u32,

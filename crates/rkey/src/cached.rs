@@ -51,13 +51,13 @@ impl<'scope> CachedRegion<'scope> {
         self.range.clone()
     }
 
-    /// Whether an earlier registration was found.
+    /// Returns whether an earlier registration was reused.
     #[must_use]
     pub fn is_hit(&self) -> bool {
         self.guard.why().is_hit()
     }
 
-    /// Why an earlier registration was found or not, in words: "hit", "miss: no entry overlaps the range".
+    /// Returns why an earlier registration was or was not reused, in words: "hit", "miss: no entry overlaps the range".
     #[must_use]
     pub fn why(&self) -> String {
         self.guard.why().to_string()

@@ -60,7 +60,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The denial of a completion's operation, if it is still among the last few hundred, which the device keeps.
+    /// The denial that made a completion's operation fail, if it is one of the last few hundred, which the device keeps.
     #[must_use]
     pub fn denial(&self, completion: &Completion) -> Option<Box<Denial>> {
         self.raw
@@ -86,7 +86,7 @@ pub(crate) fn in_words(status: Status) -> &'static str {
         Status::Success => "success",
         Status::LocalLength => "the message is longer than the receive",
         Status::LocalQpOperation => "the queue pair does not support the request",
-        Status::LocalProtection => "local memory was refused, or could not be accessed",
+        Status::LocalProtection => "access to local memory was denied, or failed",
         Status::Flushed => "flushed: the queue pair had failed before",
         Status::WindowBind => "the window could not be bound",
         Status::BadResponse => "the peer's response is invalid",

@@ -65,7 +65,7 @@ impl Connection {
         &self.operations.domain
     }
 
-    /// The queue pair of the one-sided operations, for its number and state.
+    /// The queue pair of the one-sided operations, for example to query its number and state.
     #[must_use]
     pub fn queue_pair(&self) -> &QueuePair {
         &self.operations.data

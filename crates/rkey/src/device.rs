@@ -57,7 +57,7 @@ impl Device {
         Self::builder().open()
     }
 
-    /// A builder, to choose timeouts, depths and limits.
+    /// Returns a builder for choosing timeouts, depths and limits.
     #[must_use]
     pub fn builder() -> DeviceBuilder {
         DeviceBuilder {
@@ -84,8 +84,8 @@ impl Device {
         Ok(Domain::from_inner(self.clone(), Arc::clone(inner)))
     }
 
-    /// A new protection domain: its regions cannot be reached through connections of any other domain, even by a peer
-    /// that knows the key.
+    /// Creates a protection domain: its regions cannot be reached through connections of any other domain, even by a peer that
+    /// knows the key.
     ///
     /// # Errors
     /// The limit of domains is reached.
@@ -158,16 +158,16 @@ impl Device {
         Endpoint::open(self, resolve(address)?)
     }
 
-    /// Memory that peers on this host can map ([`Connection::map`]), once it is registered and they have a key. It is
-    /// page-aligned, zeroed, and freed when dropped.
+    /// Allocates memory that peers on this host can map ([`Connection::map`]) once it is registered and they have a key. The
+    /// memory is page-aligned, zeroed, and freed when dropped.
     ///
     /// Its length is rounded up to whole pages. A hostile peer that has mapped a part of it could read all of it, and
     /// write to all of it if it was mapped for writing: allocate separately what peers must not share.
     ///
     /// The first peer that maps it fixes permanently whether peers can map it for writing ([`Connection::map`] with a key
-    /// that allows it) or only for reading ([`Connection::map_for_reading`]). After that, the other kind is refused,
-    /// except that a peer that has mapped it for writing can also map it for reading. [`Device::allocate_for_reading`]
-    /// fixes it at once.
+    /// that allows it) or only for reading ([`Connection::map_for_reading`]). After that, the other kind of mapping is refused,
+    /// except that a peer that has mapped it for writing can also map it for reading. [`Device::allocate_for_reading`] fixes it
+    /// at once.
     ///
     /// # Errors
     /// The length is 0, or there is not enough memory.

@@ -135,7 +135,7 @@ impl From<DirectError> for Error {
         match error {
             DirectError::Revoked => Self::Revoked,
             DirectError::Gone => Self::PeerGone {
-                how: "its process ended".into(),
+                how: "its process exited".into(),
             },
             DirectError::OutOfRange {
                 offset,
@@ -148,7 +148,7 @@ impl From<DirectError> for Error {
                 available: leased,
             },
             DirectError::ReadOnly => {
-                Self::Rights("the memory was mapped for reading; the key has no write right".into())
+                Self::Rights("the memory was mapped read-only: the key allows no writes".into())
             }
             DirectError::Misaligned { offset, address } => Self::Misaligned { offset, address },
             other => Self::Device(other.into()),

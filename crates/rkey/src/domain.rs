@@ -69,8 +69,8 @@ impl Domain {
         &self.handle.device
     }
 
-    /// Registers a buffer: from now on, peers of this domain's connections that get a key may use it as `access`
-    /// allows, until the region is deregistered or dropped.
+    /// Registers a buffer: from now on, peers of this domain's connections that get a key may use the buffer as `access` allows,
+    /// until the region is deregistered or dropped.
     ///
     /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them at
     /// any moment; [`Region::deregister`] returns the buffer. `access` is an [`Access`](crate::Access) or, for all
@@ -122,7 +122,7 @@ impl Domain {
         run_scope(self, work)
     }
 
-    /// An unbound window: a second, narrower key for a part of a region, which can be revoked without affecting the
+    /// Creates an unbound window: a second, narrower key for a part of a region, which can be revoked without affecting the
     /// region. [`MemoryRegion::key`](crate::MemoryRegion::key) is simpler if that is all you need.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Domain {
         Window::create(self, WindowKind::Type1)
     }
 
-    /// A window of a given type, for programs that bind and invalidate through a queue pair.
+    /// Creates a window of the given type, for programs that bind and invalidate through a queue pair.
     ///
     /// # Errors
     /// Same as [`Domain::window`].
@@ -175,7 +175,7 @@ impl Domain {
         cm::connect(self, resolve(address)?, private_data)
     }
 
-    /// A completion queue for `depth` completions, for programs that post and poll themselves.
+    /// Creates a completion queue for `depth` completions, for programs that post and poll themselves.
     ///
     /// # Errors
     /// The limit of completion queues or of their depth is reached.
@@ -183,7 +183,7 @@ impl Domain {
         CompletionQueue::create(self.device(), depth)
     }
 
-    /// A queue pair whose completions go to `queue`, for programs that post and poll themselves.
+    /// Returns a builder for a queue pair whose completions go to `queue`, for programs that post and poll themselves.
     #[must_use]
     pub fn queue_pair(&self, queue: &CompletionQueue) -> QueuePairBuilder {
         QueuePairBuilder::new(self, queue)

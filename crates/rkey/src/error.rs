@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{0}")]
     Denied(Box<Denial>),
 
-    /// An access was denied without an explanation, which is in the owner's log (`rkey explain` on its machine).
+    /// An access was denied without an explanation: the owner's log has the reason (run `rkey explain` on the owner's host).
     #[error(
         "the {side} refused the operation ({status}) and gave no reason; run `rkey explain` on the {side}'s host to see why"
     )]
@@ -61,7 +61,7 @@ pub enum Error {
     },
 
     /// The owner permanently revoked the lease on the mapped memory.
-    #[error("the owner deregistered the mapped memory; ask it for a new key")]
+    #[error("the owner deregistered the mapped memory; ask the owner for a new key")]
     Revoked,
 
     /// The memory of a key cannot be mapped; it can still be used through the connection.
@@ -178,7 +178,7 @@ pub enum Error {
 fn fitting(offset: u64, available: u64) -> String {
     match available.checked_sub(offset) {
         None | Some(0) => String::new(),
-        Some(fits) => format!(": at most {fits} B fit there"),
+        Some(fits) => format!(": at most {fits} B fit at this offset"),
     }
 }
 

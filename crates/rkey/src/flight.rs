@@ -137,7 +137,7 @@ impl Flight {
                 return Ok(number);
             }
             drop(state);
-            self.pause(started, timeout, "room in the queue pair's queue")?;
+            self.pause(started, timeout, "room in the send queue")?;
         }
     }
 

@@ -59,7 +59,7 @@ pub(crate) struct Answered {
 /// Accepts a peer that requested a connection. Does not wait for the peer.
 pub(crate) fn answer(domain: &Domain, incoming: Incoming) -> Result<Answered> {
     if let Err(error) = peer_limit(&incoming.peer().private_data) {
-        incoming.reject("this listener accepts connections from rkey's Rust API");
+        incoming.reject("this listener accepts connections only from rkey's Rust API");
         return Err(error);
     }
     let parts = Parts::new(domain)?;

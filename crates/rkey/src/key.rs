@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
-/// Length in bytes of [`RemoteKey::to_bytes`].
+/// The length of [`RemoteKey::to_bytes`], in bytes.
 pub const REMOTE_KEY_BYTES: usize = 40;
 
 /// "rk", then the version of this layout.
@@ -49,8 +49,8 @@ struct Parts {
 }
 
 impl RemoteKey {
-    /// A key from its parts, as another system may have sent them: the owner's address, the length in bytes and a
-    /// 32-bit key.
+    /// Makes a key from its parts, as another system may have sent them: the owner's address, the length in bytes and a 32-bit
+    /// key.
     ///
     /// Its rights are not known here, so it claims all remote rights; the owner decides at each access.
     ///
@@ -131,7 +131,7 @@ impl RemoteKey {
         }
     }
 
-    /// The owner's address of `len` bytes at `offset`, if the key covers them all.
+    /// Returns the address, in the owner's process, of `len` bytes at `offset`, if the key covers all of them.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], which says how many bytes would fit.
@@ -148,7 +148,7 @@ impl RemoteKey {
         Ok(self.address.wrapping_add(offset))
     }
 
-    /// The same key for a part of its bytes. This is a convenience for the holder of the key and removes no rights. The
+    /// Returns the same key for a part of its bytes. This is a convenience for the holder of the key and removes no rights. The
     /// owner narrows rights with `MemoryRegion::key`.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl RemoteKey {
         Self::checked(address, len, self.name, self.access)
     }
 
-    /// The key as [`REMOTE_KEY_BYTES`] bytes, for programs that do not use serde.
+    /// Encodes the key as [`REMOTE_KEY_BYTES`] bytes, for programs that do not use serde.
     ///
     /// Little endian: magic and version (4), kind (1: 0 device, 1 requested), zero (1), rights (2),
     /// key (8), address (8), length (8), zero (4), checksum (4).

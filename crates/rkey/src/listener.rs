@@ -14,7 +14,7 @@ const ANSWERED_MAX: usize = 64;
 /// How long to wait for such a peer before checking for new ones.
 const TICK: Duration = Duration::from_millis(1);
 
-/// A listening address of this user on this host, to which peers can connect.
+/// An address at which this process accepts connections from peers.
 pub struct Listener {
     domain: Domain,
     raw: rkey_device::Listener,
@@ -73,7 +73,7 @@ impl Listener {
                 Err(DeviceError::TimedOut { .. }) => {
                     let after = timeout.unwrap_or_default();
                     return Err(Error::Timeout {
-                        what: "waiting for a peer",
+                        what: "a peer to connect",
                         after,
                     });
                 }

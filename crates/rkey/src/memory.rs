@@ -80,7 +80,7 @@ impl MemoryRegion {
         self.access
     }
 
-    /// The address of the first byte for peers: ours, 0, or the chosen one.
+    /// The address of the first byte in peers' requests: our own address, 0 (zero-based), or the chosen one.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
@@ -154,7 +154,7 @@ impl MemoryRegion {
         self.registered.compare_swap(offset, compare, swap)
     }
 
-    /// A key for exactly these bytes, with all remote rights of the region. Send it to a peer.
+    /// Returns a key for exactly these bytes, with all remote rights of the region. Send it to a peer.
     ///
     /// For the whole region (`..`) it is the region's own key. For a part it is the key of a memory window bound to
     /// that part; a second call for the same part returns the same key. A key is valid until the region ends or
@@ -167,7 +167,7 @@ impl MemoryRegion {
         self.key_with(range, self.access & Access::REMOTE)
     }
 
-    /// A key for these bytes with only some of the region's remote rights.
+    /// Returns a key for these bytes with only some of the region's remote rights.
     ///
     /// # Errors
     /// Same as [`MemoryRegion::key`]; [`Error::Rights`] also if the region does not have the rights.
@@ -260,7 +260,7 @@ impl MemoryRegion {
             return Ok(());
         }
         Err(Error::Rights(
-            "the region belongs to another device; register the memory with this one, too".into(),
+            "the region belongs to another device; register the memory with this device too".into(),
         ))
     }
 
@@ -275,7 +275,7 @@ impl MemoryRegion {
         }
         if !missing.is_empty() {
             return Err(Error::Rights(format!(
-                "the region was not registered with {missing}, so no key can have it"
+                "the region was not registered with {missing}, so no key can grant it"
             )));
         }
         Ok(())

@@ -191,7 +191,7 @@ impl Mailbox {
         match &arrivals.ended {
             None => Ok(None),
             Some(Cause::Flushed) => Err(Error::PeerGone {
-                how: "its process ended".into(),
+                how: "its process exited".into(),
             }),
             Some(cause) => Err(cause.to_error()),
         }
@@ -233,7 +233,7 @@ fn open<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
             expected.title()
         )),
         Ok(_) => Err(format!(
-            "both sides call it `{}`, but the types of its parts differ",
+            "both sides call it `{}`, but the types of its fields differ",
             expected.title()
         )),
         Err(why) => Err(format!(
@@ -282,7 +282,7 @@ mod tests {
         let why = open::<(u8, u8)>(&message(&(1u32, 2u32))).unwrap_err();
         assert_eq!(
             why,
-            "both sides call it `tuple of 2`, but the types of its parts differ"
+            "both sides call it `tuple of 2`, but the types of its fields differ"
         );
     }
 
@@ -297,7 +297,7 @@ mod tests {
         let mut longer = good.clone();
         longer.push(0);
         let why = open::<String>(&longer).unwrap_err();
-        assert!(why.contains("1 B are left over"), "{why}");
+        assert!(why.contains("1 B remain after the value"), "{why}");
         for at in 0..9 {
             let mut other = good.clone();
             other[at] ^= 0x10;

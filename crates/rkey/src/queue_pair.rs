@@ -68,7 +68,7 @@ impl QueuePair {
         self.raw.qpn()
     }
 
-    /// What a peer needs to connect to this queue pair.
+    /// Returns what a peer needs to connect to this queue pair.
     #[must_use]
     pub fn address(&self) -> QueuePairAddress {
         let address = self.raw.address();
@@ -443,7 +443,7 @@ impl QueuePair {
 /// and published memory relies on the rules that `post_bind` sets.
 #[cold]
 fn bind_by_hand() -> Error {
-    Error::Rights("binds are posted with post_bind, which checks the rights of the region".into())
+    Error::Rights("post binds with post_bind, which checks the rights of the region".into())
 }
 
 #[inline]

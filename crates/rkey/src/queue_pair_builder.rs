@@ -63,7 +63,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// A refused request fails alone and leaves both queue pairs working. The queue pair at the other end must also be
+    /// Makes a refused request fail alone, so that both queue pairs keep working. The queue pair at the other end must also be
     /// built with this option.
     #[must_use]
     pub fn survive_refusals(mut self) -> Self {

@@ -39,7 +39,7 @@ fn run(name: &str, words: &[&str]) -> String {
 fn the_two_process_write_example_works() {
     let text = run("two_process_write", &[]);
     assert!(text.contains("hello from the other process"), "{text}");
-    assert!(text.contains("at most 7 B fit there"), "{text}");
+    assert!(text.contains("at most 7 B fit at this offset"), "{text}");
 }
 
 #[test]

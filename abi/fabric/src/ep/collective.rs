@@ -99,7 +99,7 @@ impl Memory<'_> {
             }
             Self::List(list, _) => {
                 tracing::warn!(
-                    "the buffers in a list of a collective operation have {} elements in total, but must have {elements}",
+                    "the buffers of a collective operation have {} elements in total, but must have {elements}",
                     elements_of(list)
                 );
                 Err(FiError::INVAL)

@@ -130,7 +130,7 @@ fn capabilities(has: u64, others: u64, asked: u64) -> Result<u64> {
 #[cold]
 fn too_much(what: &str) -> FiError {
     FiError::INVAL.because(format_args!(
-        "a context cannot have more than its scalable endpoint: lower {what} in its attributes"
+        "a context cannot exceed its scalable endpoint: reduce {what} in the attributes of the context"
     ))
 }
 

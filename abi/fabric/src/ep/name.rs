@@ -27,7 +27,7 @@ pub(super) unsafe extern "C" fn setname(fid: *mut Fid, addr: *mut c_void, len: u
         let mut setup = object.inner.setup.lock();
         if object.inner.context.is_some() {
             return Err(FiError::INVAL.because(format_args!(
-                "a context has the address of its scalable endpoint"
+                "a context has the address of its scalable endpoint: set that of the scalable endpoint"
             )));
         }
         if setup.enabled {

@@ -110,7 +110,7 @@ impl Sep {
         match slots.get_mut(index) {
             Some(slot @ None) => *slot = Some(Arc::downgrade(context)),
             Some(_) => {
-                return Err(FiError::BUSY.because(format_args!("{direction} {index} is open")));
+                return Err(FiError::BUSY.because(format_args!("{direction} {index} is in use")));
             }
             None => {
                 return Err(FiError::INVAL.because(format_args!(

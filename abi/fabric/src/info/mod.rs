@@ -117,7 +117,7 @@ fn find(
     }
     if path.is_some() && list.is_empty() {
         tracing::warn!(
-            "no match: peers on other hosts are reached by FI_EP_MSG endpoints with FI_MR_PROV_KEY only; for FI_EP_RDM, use FI_PROVIDER=\"rkey;ofi_rxm\""
+            "no match: only FI_EP_MSG endpoints with FI_MR_PROV_KEY reach peers on other hosts; for FI_EP_RDM, use FI_PROVIDER=\"rkey;ofi_rxm\""
         );
     }
     list.finish()
@@ -168,7 +168,7 @@ fn path_to(to: IpAddr) -> Result<WirePath> {
     route(&config.wire.addresses, to).ok_or_else(|| {
         warn_unreachable(
             to,
-            "the system has no route to it from an address of RKEY_WIRE",
+            "the system has no route to it from any address of RKEY_WIRE",
         );
         FiError::NODATA
     })

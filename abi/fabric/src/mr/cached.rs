@@ -182,7 +182,7 @@ impl LocalCache {
             return None;
         }
         Self::open(place, Watch::Imported(Use::begin()?), false)
-            .inspect_err(|error| tracing::warn!("no registration cache: {error}"))
+            .inspect_err(|error| tracing::warn!("cannot create a registration cache: {error}"))
             .ok()
     }
 

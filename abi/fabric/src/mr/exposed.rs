@@ -58,7 +58,7 @@ impl ExposedMessages {
         self.count.fetch_sub(list.len(), Ordering::Relaxed);
         if !list.is_empty() {
             refused(&format!(
-                "a region was closed while {} of the messages sent from it had not arrived; they fail. \
+                "a region was closed before {} of the messages sent from it had arrived; these messages fail. \
                  Close a region only after the operations that use it have completed.",
                 list.len()
             ));

@@ -144,7 +144,7 @@ pub(super) fn copiers(
     if flags & both == both {
         return Err(denied(
             FiError::INVAL,
-            format_args!("FI_HMEM_DEVICE_ONLY and FI_HMEM_HOST_ALLOC contradict each other"),
+            format_args!("FI_HMEM_DEVICE_ONLY and FI_HMEM_HOST_ALLOC exclude each other"),
         ));
     }
     let Some(kind) = interface.kind()? else {

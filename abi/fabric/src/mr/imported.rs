@@ -158,7 +158,7 @@ pub(crate) unsafe fn import(fid: *mut Fid) -> Result<()> {
     // SAFETY: the caller guarantees an object, which begins with a `fid`.
     if unsafe { input(fid.cast_const())? }.fclass != FI_CLASS_MEM_MONITOR {
         return Err(FiError::NOSYS.because(format_args!(
-            "the cache imports objects of the class FI_CLASS_MEM_MONITOR only"
+            "the cache can import only objects of class FI_CLASS_MEM_MONITOR"
         )));
     }
     let fid = NonNull::new(fid.cast::<FidMemMonitor>()).ok_or(FiError::INVAL)?;

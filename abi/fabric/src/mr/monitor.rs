@@ -29,7 +29,7 @@ pub(crate) fn chosen() -> &'static Chosen {
             // Dropping the reader stops the monitor, and then nothing is cached.
             if let Err(error) = threads::spawn("rkey-memory", move || reader.run()) {
                 tracing::warn!(
-                    "registrations are not cached: the monitor's thread did not start: {error}"
+                    "registrations are not cached, because the monitor's thread did not start: {error}"
                 );
             }
         }

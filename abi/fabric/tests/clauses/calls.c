@@ -81,7 +81,7 @@ static int reg_by(struct side *side, int call, struct iovec *part, size_t parts,
 
 static const char *const calls[] = {"fi_mr_reg", "fi_mr_regv", "fi_mr_regattr"};
 
-CHECK(equivalent_calls, "FI-004 FI-019", "the three calls make regions with the same rights and the same rule for keys") {
+CHECK(equivalent_calls, "FI-004 FI-019", "the three registration calls make regions with the same rights and the same rules for keys") {
     struct area areas[3];
     for (int call = 0; call < 3; call++) {
         struct area *area = &areas[call];
@@ -209,7 +209,7 @@ CHECK(context_of_a_synchronous_call, "FI-116", "the context of a synchronous reg
     wants("fi_mr_reg", fi_mr_reg(w->there.domain, at, PAGE, REMOTE, 0, next_key(), 0, &mr, context), 0);
 }
 
-CHECK(interface_without_hmem, "FI-123", "without FI_HMEM the attribute iface is ignored: the memory is system memory") {
+CHECK(interface_without_hmem, "FI-123", "without FI_HMEM, the attribute iface is ignored: the memory is system memory") {
     if (w->there.info->caps & FI_HMEM) does_not_apply("the provider grants FI_HMEM unasked");
     unsigned char *at = pages(1);
     struct iovec part = {at, PAGE};

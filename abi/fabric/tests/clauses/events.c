@@ -47,7 +47,7 @@ CHECK(flags_of_a_binding, "FI-179 FI-I37", "a counter is bound with FI_REMOTE_WR
     wants("fi_mr_bind", fi_mr_bind(area.mr, &counter->fid, FI_REMOTE_WRITE), 0);
 }
 
-CHECK(what_can_be_bound, "FI-I37", "a second counter is refused with -FI_EBUSY, one of another domain with -FI_EINVAL, a queue with -FI_ENOSYS",
+CHECK(what_can_be_bound, "FI-I37", "a second counter is refused with -FI_EBUSY, a counter of another domain with -FI_EINVAL, and a queue with -FI_ENOSYS",
       .caps = FI_RMA_EVENT) {
     struct area area = counted(w);
     wants("fi_mr_bind to a queue", fi_mr_bind(area.mr, &w->there.cq->fid, FI_REMOTE_WRITE), -FI_ENOSYS);
@@ -57,7 +57,7 @@ CHECK(what_can_be_bound, "FI-I37", "a second counter is refused with -FI_EBUSY, 
     wants("fi_mr_bind to a second counter", fi_mr_bind(area.mr, &open_counter(&w->there)->fid, FI_REMOTE_WRITE), -FI_EBUSY);
 }
 
-CHECK(binding_without_capability, "FI-183 FI-227", "without FI_RMA_EVENT a counter cannot be bound: -FI_ENOSYS", .without = FI_MR_RMA_EVENT) {
+CHECK(binding_without_capability, "FI-183 FI-227", "without FI_RMA_EVENT, a counter cannot be bound: -FI_ENOSYS", .without = FI_MR_RMA_EVENT) {
     if (w->there.info->caps & FI_RMA_EVENT) does_not_apply("the provider grants FI_RMA_EVENT unasked");
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
@@ -93,7 +93,7 @@ CHECK(closing_before_the_counter, "FI-005", "a region may be closed before its c
     wants("fi_close of the counter", fi_close(&counter->fid), 0);
 }
 
-CHECK(disabled_at_first, "FI-013 FI-072 FI-074 FI-197 FI-198", "with FI_MR_RMA_EVENT a region with the flag FI_RMA_EVENT is unusable until fi_mr_enable",
+CHECK(disabled_at_first, "FI-013 FI-072 FI-074 FI-197 FI-198", "with FI_MR_RMA_EVENT, a region with the flag FI_RMA_EVENT is unusable until fi_mr_enable",
       .needs = FI_MR_RMA_EVENT, .without = FI_MR_ENDPOINT | FI_MR_RAW | FI_MR_PROV_KEY, .caps = FI_RMA_EVENT) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, 0x77, FI_RMA_EVENT, &area.mr), 0);
@@ -106,14 +106,14 @@ CHECK(disabled_at_first, "FI-013 FI-072 FI-074 FI-197 FI-198", "with FI_MR_RMA_E
     wants("a write after fi_mr_enable", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(binding_after_enabling, "FI-075 FI-199 FI-I35", "with FI_MR_RMA_EVENT nothing can be bound after fi_mr_enable", .needs = FI_MR_RMA_EVENT,
+CHECK(binding_after_enabling, "FI-075 FI-199 FI-I35", "with FI_MR_RMA_EVENT, nothing can be bound after fi_mr_enable", .needs = FI_MR_RMA_EVENT,
       .without = FI_MR_ENDPOINT, .caps = FI_RMA_EVENT) {
     struct area area = counted(w);
     wants("fi_mr_enable", fi_mr_enable(area.mr), 0);
     wants("fi_mr_bind", fi_mr_bind(area.mr, &open_counter(&w->there)->fid, FI_REMOTE_WRITE), -FI_EOPBADSTATE);
 }
 
-CHECK(binding_without_the_flag, "FI-070 FI-071", "with FI_MR_RMA_EVENT a region made without the flag FI_RMA_EVENT takes no counter",
+CHECK(binding_without_the_flag, "FI-070 FI-071", "with FI_MR_RMA_EVENT, a region made without the flag FI_RMA_EVENT takes no counter",
       .needs = FI_MR_RMA_EVENT, .caps = FI_RMA_EVENT) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);
@@ -146,7 +146,7 @@ CHECK(flags_of_an_endpoint, "FI-182", "a region is bound to an endpoint without 
     wants_refusal("fi_mr_bind with FI_REMOTE_WRITE", fi_mr_bind(area.mr, &w->there.ep->fid, FI_REMOTE_WRITE));
 }
 
-CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0 a region with an endpoint is busy: -FI_EBUSY; closing the endpoint releases it",
+CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0, a region with an endpoint is busy: -FI_EBUSY; closing the endpoint releases it",
       .needs = FI_MR_ENDPOINT, .below = FI_VERSION(2, 0), .strict = true) {
     struct area area = share(w, REMOTE);
     if (mode(w) & FI_MR_RAW) wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
@@ -155,7 +155,7 @@ CHECK(closing_with_an_endpoint, "FI-161 FI-267", "before 2.0 a region with an en
     close_area(&area);
 }
 
-CHECK(closing_before_the_endpoint_before_2_0, "FI-005", "before 2.0 a region may be closed before its endpoint", .needs = FI_MR_ENDPOINT,
+CHECK(closing_before_the_endpoint_before_2_0, "FI-005", "before 2.0, a region may be closed before its endpoint", .needs = FI_MR_ENDPOINT,
       .below = FI_VERSION(2, 0), .lenient = true) {
     struct area area = share(w, REMOTE);
     close_area(&area);
@@ -163,7 +163,7 @@ CHECK(closing_before_the_endpoint_before_2_0, "FI-005", "before 2.0 a region may
     close_endpoint(&w->there);
 }
 
-CHECK(closing_before_the_endpoint, "FI-I07", "from 2.0 on a region is closed before its endpoint", .needs = FI_MR_ENDPOINT,
+CHECK(closing_before_the_endpoint, "FI-I07", "from 2.0 on, a region is closed before its endpoint", .needs = FI_MR_ENDPOINT,
       .from = FI_VERSION(2, 0)) {
     struct area area = share(w, REMOTE);
     close_area(&area);

@@ -59,7 +59,7 @@ CHECK(reserved_key, "FI-I33", "FI_KEY_NOTAVAIL as the requested key is refused w
     wants("fi_mr_reg", reg(&w->there, at, PAGE, REMOTE, FI_KEY_NOTAVAIL, 0, &mr), -FI_EKEYREJECTED);
 }
 
-CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights has a descriptor, but no key, so others can have its requested key",
+CHECK(key_of_a_local_region, "FI-106 FI-I32", "a region without remote rights has a descriptor but no key, so another region can have the key that it requested",
       .without = FI_MR_PROV_KEY) {
     unsigned char *at = pages(2);
     struct fid_mr *one, *two;
@@ -110,7 +110,7 @@ CHECK(mapped_key, "FI-009 FI-173 FI-216", "a raw key can be mapped in every mode
     wants("fi_mr_unmap_key", fi_mr_unmap_key(w->here.domain, area.key), 0);
 }
 
-CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns no key, and the bytes of the raw key are not one",
+CHECK(raw_keys, "FI-052 FI-164 FI-165 FI-172 FI-215", "a raw key must be mapped: fi_mr_key returns no key, and the bytes of the raw key are not a key",
       .needs = FI_MR_RAW) {
     struct area area = {.bytes = pages(1), .length = PAGE};
     wants("fi_mr_reg", reg(&w->there, area.bytes, PAGE, REMOTE, next_key(), 0, &area.mr), 0);

@@ -38,12 +38,12 @@ static struct side *owner(struct world *w, enum use use) {
     return use == RECEIVED || use == RECEIVED_TAGGED ? &w->there : &w->here;
 }
 
-CHECK(unregistered_buffers, "FI-024 FI-036 FI-043 FI-046", "without FI_MR_LOCAL every transfer accepts unregistered buffers",
+CHECK(unregistered_buffers, "FI-024 FI-036 FI-043 FI-046", "without FI_MR_LOCAL, every transfer accepts unregistered buffers",
       .without = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), NULL), 0);
 }
 
-CHECK(optional_descriptor, "FI-006 FI-047 FI-049", "without FI_MR_LOCAL a valid descriptor may be passed too", .without = FI_MR_LOCAL) {
+CHECK(optional_descriptor, "FI-006 FI-047 FI-049", "without FI_MR_LOCAL, a program may still pass a valid descriptor", .without = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) {
         unsigned char *at = pages(1);
         void *desc = describe(w, owner(w, use), at, PAGE, uses[use].right);
@@ -63,7 +63,7 @@ CHECK(invalid_descriptor_from_1_22_on, "FI-045 FI-256", "without FI_MR_LOCAL, fr
     for (int use = 0; use < USES; use++) wants(uses[use].name, transfer(w, use, pages(1), NULL), 0);
 }
 
-CHECK(buffers_without_registration, "FI-024 FI-042 partly FI-085", "with FI_MR_LOCAL a transfer without a descriptor is refused", .needs = FI_MR_LOCAL) {
+CHECK(buffers_without_registration, "FI-024 FI-042 partly FI-085", "with FI_MR_LOCAL, a transfer without a descriptor is refused", .needs = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) {
         unsigned char *at = pages(1);
         wants_failure(uses[use].name, transfer(w, use, at, NULL));
@@ -72,7 +72,7 @@ CHECK(buffers_without_registration, "FI-024 FI-042 partly FI-085", "with FI_MR_L
     }
 }
 
-CHECK(rights_of_local_buffers, "FI-090 FI-091 FI-092 FI-094", "with FI_MR_LOCAL a transfer needs its own right: all others together do not suffice",
+CHECK(rights_of_local_buffers, "FI-090 FI-091 FI-092 FI-094", "with FI_MR_LOCAL, a transfer needs its own right; all the other rights together do not suffice",
       .needs = FI_MR_LOCAL) {
     for (int use = 0; use < USES; use++) {
         unsigned char *at = pages(1);

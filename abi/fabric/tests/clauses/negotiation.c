@@ -25,7 +25,7 @@ static int needed(struct world *w) {
     return granted(w, ALL_BITS);
 }
 
-CHECK(required_bits, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all offered bits, fi_getinfo returns those that are required: they suffice, and without any one of them nothing matches",
+CHECK(required_bits, "FI-025 FI-037 FI-038 FI-039 FI-I16", "of all offered bits, fi_getinfo returns those that are required: together they suffice, and if one is missing, nothing matches",
       .bare = true) {
     int bits = needed(w);
     wants_that(!(bits & ~ALL_BITS), "the returned bits were offered");
@@ -55,22 +55,22 @@ CHECK(bit_of_collectives, "FI-086", "a program that asks for FI_COLLECTIVE gets 
     wants_that(!(bits & FI_MR_COLLECTIVE) == !wanted, "FI_MR_COLLECTIVE is returned if and only if it is required");
 }
 
-CHECK(basic_by_name, "FI-249 FI-251", "FI_MR_BASIC is granted as asked, without other bits", .bare = true) {
+CHECK(basic_by_name, "FI-249 FI-251", "a request for FI_MR_BASIC is granted, without other bits", .bare = true) {
     if (needed(w) & ~BASIC_BITS) does_not_apply("the provider needs bits that FI_MR_BASIC lacks");
     wants_that(granted(w, FI_MR_BASIC) == FI_MR_BASIC, "FI_MR_BASIC is returned");
 }
 
-CHECK(scalable_by_name, "FI-029 FI-255", "FI_MR_SCALABLE is granted where no bit is needed", .bare = true) {
+CHECK(scalable_by_name, "FI-029 FI-255", "FI_MR_SCALABLE is granted if no bit is needed", .bare = true) {
     if (needed(w)) does_not_apply("the provider needs mode bits");
     wants_that(granted(w, FI_MR_SCALABLE) == FI_MR_SCALABLE, "FI_MR_SCALABLE is returned");
 }
 
-CHECK(basic_and_local, "FI-253 FI-261 FI-I18", "from 1.5 on FI_MR_BASIC and FI_MR_LOCAL together match nothing", .bare = true,
+CHECK(basic_and_local, "FI-253 FI-261 FI-I18", "from 1.5 on, FI_MR_BASIC and FI_MR_LOCAL together match nothing", .bare = true,
       .from = FI_VERSION(1, 5)) {
     wants("fi_getinfo for FI_MR_BASIC and FI_MR_LOCAL", refused(w, FI_MR_BASIC | FI_MR_LOCAL), -FI_ENODATA);
 }
 
-CHECK(basic_and_local_before_1_5, "FI-252 FI-261", "before 1.5 FI_MR_BASIC may be combined with FI_MR_LOCAL", .bare = true,
+CHECK(basic_and_local_before_1_5, "FI-252 FI-261", "before 1.5, FI_MR_BASIC may be combined with FI_MR_LOCAL", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     if (refused(w, FI_MR_BASIC)) does_not_apply("the provider has no basic registration");
     int bits = granted(w, FI_MR_BASIC | FI_MR_LOCAL);
@@ -82,7 +82,7 @@ CHECK(basic_with_others, "FI-253 FI-I18", "FI_MR_BASIC and FI_MR_SCALABLE with o
     wants("fi_getinfo for FI_MR_SCALABLE and FI_MR_LOCAL", refused(w, FI_MR_SCALABLE | FI_MR_LOCAL), -FI_ENODATA);
 }
 
-CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR has no effect", .bare = true) {
+CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on, the mode bit FI_LOCAL_MR has no effect", .bare = true) {
     for (int i = 0; i < 2; i++) {
         int offered = i ? ALL_BITS : ALL_BITS & ~FI_MR_LOCAL;
         struct fi_info *with = hints(w, offered), *info;
@@ -93,7 +93,7 @@ CHECK(old_mode_bit, "FI-050 FI-I19", "from 1.5 on the mode bit FI_LOCAL_MR has n
     }
 }
 
-CHECK(modes_before_1_5, "FI-028 FI-I17", "before 1.5 hints without bits mean basic or scalable registration, and FI_MR_SCALABLE selects scalable", .bare = true,
+CHECK(modes_before_1_5, "FI-028 FI-I17", "before 1.5, hints without bits mean basic or scalable registration, and FI_MR_SCALABLE selects scalable", .bare = true,
       .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     int bits = granted(w, FI_MR_UNSPEC);
     wants_that(bits == FI_MR_BASIC || bits == FI_MR_SCALABLE, "one of the two is returned");
@@ -101,7 +101,7 @@ CHECK(modes_before_1_5, "FI-028 FI-I17", "before 1.5 hints without bits mean bas
     else wants_that(bits == FI_MR_BASIC, "a provider without scalable registration returns FI_MR_BASIC");
 }
 
-CHECK(program_before_1_5, "FI-I17", "before 1.5 a program without mode bits can use every transfer", .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
+CHECK(program_before_1_5, "FI-I17", "before 1.5, a program without mode bits can use every transfer", .from = FI_VERSION(1, 0), .below = FI_VERSION(1, 5)) {
     struct area area = share(w, REMOTE);
     wants("a write", access_area(w, WRITE, &area, 0, 64), 0);
     wants_pattern(w, area.bytes, 64, "the bytes are written");

@@ -18,7 +18,7 @@ static void put_pages_at(unsigned char *at) {
     memset(at, 0xEE, PAGE);
 }
 
-CHECK(range_without_pages, "FI-030", "without FI_MR_ALLOCATED a range without pages can be registered", .without = FI_MR_ALLOCATED) {
+CHECK(range_without_pages, "FI-030", "without FI_MR_ALLOCATED, a range without pages can be registered", .without = FI_MR_ALLOCATED) {
     share_at(w, nothing(), REMOTE);
 }
 
@@ -31,7 +31,7 @@ CHECK(transfer_without_pages, "FI-031 FI-064", "a transfer to a range without pa
     wants_pattern(w, area.bytes, 8, "the bytes are written");
 }
 
-CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: peers reach what is mapped at its address now",
+CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: peers reach what is currently mapped at its address",
       .without = FI_MR_ALLOCATED | FI_MR_MMU_NOTIFY) {
     struct area area = share(w, REMOTE);
     for (int i = 0; i < 10; i++) {
@@ -42,7 +42,7 @@ CHECK(pages_that_change, "FI-064 FI-065", "a region follows its pages: peers rea
     }
 }
 
-CHECK(refresh_reports_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY pages that are mapped later need fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
+CHECK(refresh_reports_pages, "FI-069 FI-260", "with FI_MR_MMU_NOTIFY, pages that are mapped later need fi_mr_refresh", .needs = FI_MR_MMU_NOTIFY,
       .without = FI_MR_ALLOCATED) {
     struct area area = share_at(w, nothing(), REMOTE);
     put_pages_at(area.bytes);
@@ -57,12 +57,12 @@ CHECK(pages_that_are_there, "FI-196 FI-260", "pages that exist at registration n
     wants("a write", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(range_must_have_pages, "FI-061", "with FI_MR_ALLOCATED a range without memory is refused", .needs = FI_MR_ALLOCATED) {
+CHECK(range_must_have_pages, "FI-061", "with FI_MR_ALLOCATED, a range without memory is refused", .needs = FI_MR_ALLOCATED) {
     struct fid_mr *mr;
     wants_refusal("fi_mr_reg", reg(&w->there, nothing(), PAGE, REMOTE, next_key(), 0, &mr));
 }
 
-CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi_mr_refresh accepts all or part of a region, or returns -FI_ENOSYS if FI_MR_MMU_NOTIFY is clear",
+CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED, fi_mr_refresh accepts all or part of a region, or returns -FI_ENOSYS if FI_MR_MMU_NOTIFY is clear",
       .without = FI_MR_ALLOCATED) {
     struct area area = share(w, REMOTE);
     struct iovec half = {area.bytes, PAGE / 2};
@@ -73,7 +73,7 @@ CHECK(refresh, "FI-012 FI-185 FI-188 FI-189 FI-193", "without FI_MR_ALLOCATED fi
     wants("a write afterwards", access_area(w, WRITE, &area, 0, 8), 0);
 }
 
-CHECK(refresh_of_fixed_pages, "FI-257", "with FI_MR_ALLOCATED and without FI_MR_MMU_NOTIFY fi_mr_refresh returns -FI_ENOSYS", .needs = FI_MR_ALLOCATED,
+CHECK(refresh_of_fixed_pages, "FI-257", "with FI_MR_ALLOCATED and without FI_MR_MMU_NOTIFY, fi_mr_refresh returns -FI_ENOSYS", .needs = FI_MR_ALLOCATED,
       .without = FI_MR_MMU_NOTIFY) {
     struct area area = share(w, REMOTE);
     wants("fi_mr_refresh", fi_mr_refresh(area.mr, NULL, 0, 0), -FI_ENOSYS);

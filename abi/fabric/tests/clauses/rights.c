@@ -32,7 +32,7 @@ static void rights_of(struct world *w, enum operation operation) {
 
 CHECK(right_to_write, "FI-021 FI-098 FI-099", "a write needs FI_REMOTE_WRITE") { rights_of(w, WRITE); }
 CHECK(right_to_read, "FI-021 FI-096 FI-097", "a read needs FI_REMOTE_READ and changes nothing at its target") { rights_of(w, READ); }
-CHECK(right_to_change, "FI-098 FI-I49", "an atomic operation needs FI_REMOTE_WRITE, and that is enough") { rights_of(w, ATOMIC); }
+CHECK(right_to_change, "FI-098 FI-I49", "an atomic operation needs only FI_REMOTE_WRITE") { rights_of(w, ATOMIC); }
 CHECK(right_to_fetch, "FI-I49", "a fetching atomic operation needs both remote rights") { rights_of(w, FETCH); }
 CHECK(right_to_compare, "FI-I49", "a comparing atomic operation needs both remote rights") { rights_of(w, COMPARE); }
 
@@ -84,7 +84,7 @@ CHECK(address_that_wraps, "FI-I39", "a range that wraps around the address space
     wants_that(area.bytes[0] == 0xEE && area.bytes[3] == 0xEE, "nothing is written");
 }
 
-CHECK(offsets, "FI-027 FI-033 FI-060 FI-I11", "without FI_MR_VIRT_ADDR every operation names an offset from the start of the region", .without = FI_MR_VIRT_ADDR) {
+CHECK(offsets, "FI-027 FI-033 FI-060 FI-I11", "without FI_MR_VIRT_ADDR, every operation names an offset from the start of the region", .without = FI_MR_VIRT_ADDR) {
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < COMPARE; operation++) {
         memset(area.bytes, 0xEE, PAGE);
@@ -97,7 +97,7 @@ CHECK(offsets, "FI-027 FI-033 FI-060 FI-I11", "without FI_MR_VIRT_ADDR every ope
     wants_failure("a write by virtual address", remote(w, WRITE, (uintptr_t)area.bytes, 8, area.key));
 }
 
-CHECK(virtual_addresses, "FI-053 FI-055 FI-060 FI-I11", "with FI_MR_VIRT_ADDR every operation names virtual addresses, and offsets fail", .needs = FI_MR_VIRT_ADDR) {
+CHECK(virtual_addresses, "FI-053 FI-055 FI-060 FI-I11", "with FI_MR_VIRT_ADDR, every operation names virtual addresses, and offsets fail", .needs = FI_MR_VIRT_ADDR) {
     struct area area = share(w, REMOTE);
     for (int operation = 0; operation < COMPARE; operation++) {
         memset(area.bytes, 0xEE, PAGE);
@@ -120,7 +120,7 @@ CHECK(overlapping_regions, "FI-I40", "regions may overlap; each has its own key 
     wants_that(at[0] == 0xEE, "nothing is written");
 }
 
-CHECK(empty_transfer, "FI-I12", "a transfer of no bytes needs neither buffer nor descriptor") {
+CHECK(empty_transfer, "FI-I12", "a transfer of 0 bytes needs neither a buffer nor a descriptor") {
     struct area area = share(w, REMOTE);
     wants("a write of no bytes", write_from(w, NULL, 0, NULL, &area), 0);
     wants_that(area.bytes[0] == 0xEE, "nothing is written");

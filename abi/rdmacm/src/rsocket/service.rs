@@ -66,7 +66,7 @@ fn handle(event: Event) {
         return;
     }
     tracing::debug!(
-        "an rsocket got event {} with status {}",
+        "an rsocket received event {} with status {}",
         event.kind,
         event.status
     );

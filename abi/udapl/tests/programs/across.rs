@@ -58,8 +58,11 @@ fn a_key_of_another_api_is_refused_and_explained() {
             for part in [
                 "RDMA write of 64 B at ",
                 &format!("denied: the memory is in {other} "),
-                &format!(" of {}, the request came from {own} ", APIS[owner]),
-                &format!(" of {}, the request came from another {own}", APIS[owner]),
+                &format!(" of {}, but the request came from {own} ", APIS[owner]),
+                &format!(
+                    " of {}, but the request came from another {own}",
+                    APIS[owner]
+                ),
                 "set RKEY_CROSS_API=on for the owner",
             ] {
                 assert!(text.contains(part), "{api} {key}: {part}\n{text}");
@@ -85,7 +88,7 @@ fn a_program_that_chooses_its_keys_may_name_others() {
     assert!(text.ends_with("done\n"), "{text}");
     let text = run("RMR", "refused");
     assert!(
-        text.contains(" of uDAPL, the request came from domain "),
+        text.contains(" of uDAPL, but the request came from domain "),
         "{text}"
     );
 }

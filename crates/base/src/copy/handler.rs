@@ -157,7 +157,7 @@ fn add_layer(signal: usize) -> io::Result<()> {
     let layer = INSTALLED[signal].load(Ordering::Relaxed);
     if layer >= LAYERS {
         return Err(io::Error::other(
-            "the program displaced the fault handlers too many times",
+            "the program has replaced the fault handlers too many times",
         ));
     }
     let previous = current(signal)?;

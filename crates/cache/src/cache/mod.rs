@@ -58,7 +58,7 @@ pub enum NotMade {
     #[error("cannot detect forks: {0}")]
     Fork(io::Error),
     /// The registrar follows objects, and the kernel cannot be asked what is mapped at an address.
-    #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11)")]
+    #[error("a registrar that follows objects needs PROCMAP_QUERY (Linux 6.11 or later)")]
     NoMaps,
 }
 
@@ -91,7 +91,7 @@ pub struct Cache<R: Registrar> {
 }
 
 impl<R: Registrar> Cache<R> {
-    /// An empty cache.
+    /// Creates an empty cache.
     ///
     /// # Errors
     /// See [`NotMade`]. A monitor that sees too little for the registrar is not an error, but the cache is then [off](Self::off).
@@ -178,7 +178,7 @@ impl<R: Registrar> Cache<R> {
         Ok(guard)
     }
 
-    /// A registration for this call alone: it neither uses nor becomes an entry.
+    /// Registers memory for this call alone: the registration neither uses nor becomes an entry.
     ///
     /// # Errors
     /// The registrar's error.

@@ -4,7 +4,7 @@ use crate::registrar::Follows;
 use rkey_base::process::page_size;
 use rkey_base::range::VaRange;
 
-/// How much more than the buffer is registered, so that lookups of its neighbours hit.
+/// How much more than the buffer is registered, so that lookups of neighbouring buffers hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rounding {
@@ -22,10 +22,10 @@ pub enum Rounding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The maximum number of entries (`FI_MR_CACHE_MAX_COUNT`). 0 turns the cache off. Values above 1,048,576 count as
-    /// that.
+    /// The maximum number of entries (`FI_MR_CACHE_MAX_COUNT`). 0 turns the cache off. Values greater than 1,048,576 are treated
+    /// as 1,048,576.
     pub max_count: usize,
-    /// The maximum total bytes of entries, beyond which idle entries are evicted (`FI_MR_CACHE_MAX_SIZE`); `None`: no
+    /// The maximum total size of the entries in bytes, beyond which idle entries are evicted (`FI_MR_CACHE_MAX_SIZE`); `None`: no
     /// limit.
     pub max_size: Option<u64>,
     /// How much more than the buffer is registered.

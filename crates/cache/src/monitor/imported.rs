@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Notices changes. Several threads may call the methods at the same time; the caches hold no lock during the calls.
 pub trait Source: Send + Sync {
-    /// Starts to watch memory: from now on, the source announces its changes. `false` refuses, and the memory is then
-    /// not cached.
+    /// Starts watching memory: from now on, the source announces changes to it. Returns `false` to refuse; the memory is then not
+    /// cached.
     fn subscribe(&self, range: VaRange) -> bool {
         let _ = range;
         true
@@ -22,7 +22,7 @@ pub trait Source: Send + Sync {
         let _ = range;
     }
 
-    /// Whether the memory is still what it was when it was subscribed. Asked after each registration and at each hit.
+    /// Returns whether the memory is still the memory that was subscribed. Called after each registration and at each hit.
     fn valid(&self, range: VaRange) -> bool {
         let _ = range;
         true
@@ -66,7 +66,7 @@ pub struct Imported<S> {
 }
 
 impl<S: Source> Imported<S> {
-    /// A monitor for this source.
+    /// Creates a monitor for this source.
     #[must_use]
     pub fn new(source: S, timing: Timing) -> Self {
         Self {

@@ -30,7 +30,7 @@ pub(crate) fn pages(range: &VaRange) -> VaRange {
         .end()
         .checked_next_multiple_of(page)
         .unwrap_or(u64::MAX);
-    VaRange::new(start, end - start).expect("the end is a number")
+    VaRange::new(start, end - start).expect("the end fits in 64 bits")
 }
 
 /// Which changes of watched memory a monitor sees.
@@ -58,7 +58,7 @@ pub enum Verdict {
 
 /// The monitor already serves 16 caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("16 caches already use this monitor")]
+#[error("16 caches already use this monitor, which is the maximum")]
 pub struct TooManyCaches;
 
 /// Notices changes of memory, and ends the affected entries ([`Entries::invalidate`]).
@@ -72,7 +72,7 @@ pub trait Monitor: Send + Sync {
     /// The changes of watched memory that the monitor sees.
     fn sees(&self) -> Sees;
 
-    /// From now on, changes end these entries.
+    /// Attaches these entries: from now on, changes end them.
     ///
     /// # Errors
     /// The monitor already serves the maximum number of caches.
@@ -95,8 +95,8 @@ pub trait Monitor: Send + Sync {
         Verdict::Fresh
     }
 
-    /// Memory for which `watch` was called is no longer registered, or never was. Other entries may have bytes in the same
-    /// range.
+    /// Called when memory for which `watch` was called is no longer registered, or never was. Other entries may have bytes in the
+    /// same range.
     fn unwatch(&self, range: VaRange) {
         let _ = range;
     }
@@ -104,7 +104,7 @@ pub trait Monitor: Send + Sync {
     /// Whether a registration that has just been made may become an entry. The entry is pending: changes end it.
     fn check(&self, range: VaRange) -> Verdict;
 
-    /// Like `check`, at a hit. The cache reads the entry's state afterwards, and so sees the effect of every change
+    /// Like `check`, but called at a hit. The cache reads the entry's state afterwards, and so sees the effect of every change
     /// that this call waited for.
     fn validate(&self, range: VaRange) -> Verdict;
 

@@ -59,7 +59,7 @@ impl Slot {
         let start = self.start.load(Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
         VaRange::new(start, end.saturating_sub(start))
-            .expect("start and length add up to the end, which is a number")
+            .expect("start plus length is the end, which fits in 64 bits")
     }
 
     /// The entry's class. Unless the entry is pinned or the slots are locked, the slot may get another entry at any time.

@@ -149,9 +149,9 @@ impl Mistake {
             Err(Error::Denied(denial)) => {
                 ensure!(
                     (self.names_it)(&denial.reason),
-                    "the reason does not fit the mistake: {denial}"
+                    "the reason does not match the mistake: {denial}"
                 );
-                ensure!(untouched, "a refused access returned bytes");
+                ensure!(untouched, "a refused access changed the local memory");
                 Ok(denial.explain())
             }
             Err(other) => anyhow::bail!("the access failed without a denial: {other}"),

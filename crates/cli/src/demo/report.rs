@@ -81,7 +81,7 @@ impl Report {
     pub(super) fn print(&self) {
         println!("{}", self.table(style::colour()));
         let green = self.rows.iter().filter(|row| row.green).count();
-        println!("{green} of {} rows are green.", self.rows.len());
+        println!("{green} of {} steps succeeded.", self.rows.len());
     }
 
     fn table(&self, colour: bool) -> Table {

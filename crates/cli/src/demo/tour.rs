@@ -122,7 +122,7 @@ impl Visit<'_> {
         let (ours, theirs) = (checksum(&bytes), self.sum(0, len)?);
         ensure!(
             ours == theirs,
-            "the owner sees {theirs:016x}, we sent {ours:016x}"
+            "the owner sees checksum {theirs:016x}, but we sent {ours:016x}"
         );
         Ok(format!("{len} B, checksum {ours:016x} on both sides"))
     }
@@ -136,7 +136,7 @@ impl Visit<'_> {
         let made = checksum(&pattern(3, COUNTER as usize));
         ensure!(
             ours == made,
-            "we see {ours:016x}, the owner wrote {made:016x}"
+            "we see checksum {ours:016x}, but the owner wrote {made:016x}"
         );
         Ok(format!("{COUNTER} B, checksum {ours:016x} on both sides"))
     }
@@ -155,7 +155,7 @@ impl Visit<'_> {
         let (ours, theirs) = (checksum(&bytes), self.sum(4096, 24_000)?);
         ensure!(
             ours == theirs,
-            "the owner sees {theirs:016x}, we sent {ours:016x}"
+            "the owner sees checksum {theirs:016x}, but we sent {ours:016x}"
         );
         Ok("1000 x 24 B, in order, checksums agree".into())
     }
@@ -223,7 +223,7 @@ impl Visit<'_> {
         let ours = checksum(&bytes);
         ensure!(
             ours == theirs,
-            "the owner received {theirs:016x}, we sent {ours:016x}"
+            "the owner received checksum {theirs:016x}, but we sent {ours:016x}"
         );
         Ok(format!("{MESSAGE} B, checksum {ours:016x} on both sides"))
     }
@@ -253,7 +253,7 @@ impl Visit<'_> {
         );
         ensure!(
             ours == theirs,
-            "the owner sees {theirs:016x}, we wrote {ours:016x}"
+            "the owner sees checksum {theirs:016x}, but we wrote {ours:016x}"
         );
         self.owner.done(&Ask::DeregisterShared)?;
         let late = direct.write(0, b"late");
@@ -273,7 +273,7 @@ impl Visit<'_> {
         let (ours, theirs) = (checksum(&bytes), self.sum(8192, 4096)?);
         ensure!(
             ours == theirs,
-            "the owner sees {theirs:016x}, we sent {ours:016x}"
+            "the owner sees checksum {theirs:016x}, but we sent {ours:016x}"
         );
         Ok(key.to_string())
     }

@@ -59,7 +59,7 @@ fn add(text: &mut String, device: &Inspection, endpoint: &EndpointView, colour: 
     );
     let _ = writeln!(
         text,
-        "  operations under way: {}, collective: {}; unread completions: {}",
+        "  operations in progress: {}, collective: {}; unread completions: {}",
         traffic.operations, traffic.collectives, traffic.completions
     );
     if !traffic.listed.is_empty() {

@@ -19,8 +19,8 @@ use serde::Serialize;
     after_help = "Keys are not shown, because a process that knows a key could use it. `rkey explain` shows the memory of a denied key."
 )]
 pub(crate) struct LsArgs {
-    /// Show everything of one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for, uDAPL's
-    /// EPs, EVDs and service points with their states, and identifiers of the connection manager.
+    /// Show everything about one process: domains, regions, windows, queue pairs, links, counters, what libfabric endpoints wait for,
+    /// uDAPL's EPs, EVDs and service points with their states, and identifiers of the connection manager.
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Print JSON instead of tables.
@@ -154,8 +154,8 @@ fn find_all(pid: Option<u32>, is_known: bool) -> anyhow::Result<Found> {
         {
             let error = anyhow::anyhow!("process {pid} has a device open, but {}", state(silent));
             let advice = match silent.stopped {
-                true => "continue it: `kill -CONT PID`, or in its debugger",
-                false => "wait until it is less busy, or inspect it with a debugger",
+                true => "resume the process with `kill -CONT PID`, or in its debugger",
+                false => "wait until the process is less busy, or attach a debugger to it",
             };
             return Err(hinted(error, advice));
         }
@@ -179,7 +179,7 @@ fn state(silent: &SilentProcess) -> &'static str {
 fn print_all(devices: &[&Inspection], silent: &[SilentProcess]) {
     if devices.is_empty() && silent.is_empty() {
         println!(
-            "This version of rkey finds no process of this user with an open device in this network namespace."
+            "No process of this user in this network namespace has a device of this version of rkey open."
         );
         println!("Try `rkey demo` in another terminal.");
         return;

@@ -314,7 +314,7 @@ fn show(title: &str, table: &Table, total: usize) {
     println!("{table}");
     let hidden = total.saturating_sub(table.row_iter().count());
     if hidden > 0 {
-        println!("... and {hidden} more (--json has them)");
+        println!("... and {hidden} more (--json shows all)");
     }
     println!();
 }

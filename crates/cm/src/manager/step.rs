@@ -105,7 +105,7 @@ impl Manager {
             };
             it.left = it.left.saturating_sub(1);
             let fits = self.step(now, id, input, Given::Nothing);
-            debug_assert!(fits.is_ok(), "a timer expired in a state without one");
+            debug_assert!(fits.is_ok(), "a timer expired in a state that has none");
         }
     }
 

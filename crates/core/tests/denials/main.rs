@@ -15,7 +15,7 @@ fn a_key_that_was_never_issued_is_unknown() {
         &it.write(0x42, 0x7000, 8),
         "RDMA write of 8 B at 0x7000 with rkey 0x00000042 over queue pair 0x12 denied: \
          unknown key: never issued",
-        "Check that the key arrived whole and that the connection leads to the process that issued it.",
+        "Check that the key arrived intact and that the connection leads to the process that issued it.",
     );
 }
 
@@ -65,7 +65,7 @@ fn a_key_of_another_domain_is_refused() {
         &it.write(region.key.0, 0x7000, 8),
         &format!(
             "RDMA write of 8 B at 0x7000 with {} over queue pair 0x12 denied: \
-             the memory is in domain 1, the request came from domain 2",
+             the memory is in domain 1, but the request came from domain 2",
             region.key
         ),
         "Register the memory in the queue pair's domain, or create the queue pair in the memory's domain.",
@@ -288,7 +288,7 @@ fn a_mix_up_of_offset_and_address_is_recognised() {
         &it.write(region.key.0, 0x7010, 8),
         &format!(
             "RDMA write of 8 B at 0x7010 with {} over queue pair 0x12 denied: \
-             the region is zero-based (offsets up to 0x1000), but the request used a virtual address",
+             the region is zero-based (offsets below 0x1000), but the request used a virtual address",
             region.key
         ),
         "Use offset 0x10.",
@@ -374,18 +374,18 @@ fn advice_about_local_memory_is_for_the_program_that_posted() {
     assert_eq!(stale.reason, Reason::StaleKey { now: SlotNow::Free });
     assert_eq!(
         stale.advice(),
-        "Deregister a region only when the requests that use it are complete."
+        "Deregister a region only after all requests that use it have completed."
     );
     for (attempt, able, who) in [
         (
             Attempt::Local(LocalUse::WriteSource),
             "readable",
-            "Keep the memory of a request mapped and readable until it completes.",
+            "Keep the memory of a request mapped and readable until the request completes.",
         ),
         (
             Attempt::Local(LocalUse::ReadSink),
             "writable",
-            "Keep the memory of a request mapped and writable until it completes.",
+            "Keep the memory of a request mapped and writable until the request completes.",
         ),
         (
             Attempt::Remote(Operation::Read),

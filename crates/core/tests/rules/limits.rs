@@ -33,7 +33,7 @@ fn errors_name_their_limit() {
     );
     says(
         register(&[range(1, 1); 3]).unwrap_err(),
-        "the limit of 2 segments of a scatter list is reached (raise it with RKEY_MAX_SEGMENTS)",
+        "the limit of 2 segments in one scatter list is reached (raise it with RKEY_MAX_SEGMENTS)",
     );
     let first = register(&[range(1, 100)]).unwrap();
     says(

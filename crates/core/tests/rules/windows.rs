@@ -221,7 +221,7 @@ fn window_region_and_queue_pair_must_share_a_domain() {
         .unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the window is in domain 1, but the queue pair is in domain 2: use objects of one domain"
+        "the window is in domain 1, but the queue pair is in domain 2: use objects of the same domain"
     );
     let far = it
         .table
@@ -234,7 +234,7 @@ fn window_region_and_queue_pair_must_share_a_domain() {
     let refused = it.table.bind_window(&request).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the window is in domain 1, but the region is in domain 2: use objects of one domain"
+        "the window is in domain 1, but the region is in domain 2: use objects of the same domain"
     );
 }
 

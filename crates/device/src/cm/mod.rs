@@ -104,8 +104,8 @@ pub trait Handler: Send + 'static {
         Vec::new()
     }
 
-    /// The service's thread has panicked, so no more events will come. The front end wakes the calls that wait for events. Runs
-    /// under the service's lock.
+    /// Called after the service's thread has panicked, so that no more events will come. The front end wakes the calls that wait
+    /// for events. Runs under the service's lock.
     fn failed(&mut self) {}
 }
 

@@ -12,7 +12,7 @@ use rkey_cm::ConnectionId;
 use rkey_cm::manager::{Kind, NotAccepted, Refused};
 use rkey_cm::wire::{Detail, RejectReason, SidrStatus, Transport};
 
-/// How many refusals are kept.
+/// The number of most recent refusals that are kept.
 pub const KEPT: usize = 256;
 
 /// Why a connection was refused.
@@ -29,13 +29,13 @@ pub enum Why {
     QueuePairType,
     /// The listener's backlog, of this length, is full.
     Backlog(usize),
-    /// The client's process has reached its limit of undecided requests.
+    /// The client's process has reached its limit of pending requests.
     TooManyRequests,
     /// No resources for another connection.
     NoRoom,
     /// The program refused, with this reason: 28, or 35 because of vendor options.
     Program(u16),
-    /// The process at the other end has ended.
+    /// The process at the other end has exited.
     PeerGone,
     /// The peer gave up the connection.
     GaveUp,
@@ -102,7 +102,7 @@ impl Why {
     pub fn advice(self) -> &'static str {
         match self {
             Self::NothingListens => {
-                "Start the server first, or check the address, port and port space: `rkey ls` shows who listens where."
+                "Start the server first, or check the address, port and port space: `rkey ls` lists all listeners."
             }
             Self::OtherUser(_) => {
                 "If both users trust each other, set RKEY_SHARE=all for both programs."
@@ -117,11 +117,11 @@ impl Why {
             Self::TooManyRequests => {
                 "The server must accept or reject its pending requests. The client retransmits its request."
             }
-            Self::NoRoom => "Close some connections: a process can have 32,768.",
-            Self::Program(_) => "The peer's program decided this: its private data may say why.",
-            Self::PeerGone => "Check why the other program ended before it answered.",
+            Self::NoRoom => "Close some connections: a process can have at most 32,768.",
+            Self::Program(_) => "Check the peer's private data, which may say why.",
+            Self::PeerGone => "Check why the other program exited before it answered.",
             Self::GaveUp => {
-                "The other program stopped waiting or ended: accept its requests sooner."
+                "The other program stopped waiting or exited: accept its requests sooner."
             }
             Self::NoAnswer => {
                 "The other program may be stopped, may not be fetching its events, or may have a full backlog: `rkey ls` shows which side is waiting."
@@ -136,7 +136,7 @@ impl Why {
         }
     }
 
-    /// From the reason in a message.
+    /// Converts the reason in a message.
     #[must_use]
     pub fn of_reason(reason: RejectReason) -> Self {
         match reason {
@@ -164,7 +164,7 @@ impl Why {
         }
     }
 
-    /// From the manager's reason.
+    /// Converts the manager's reason.
     #[must_use]
     pub fn of(why: NotAccepted) -> Self {
         match why {
@@ -193,13 +193,13 @@ impl fmt::Display for Why {
             }
             Self::QueuePairType => f.write_str("the listener is for queue pairs of another type"),
             Self::Backlog(length) => write!(f, "the listener's backlog of {length} is full"),
-            Self::TooManyRequests => f.write_str("one process has too many undecided requests"),
+            Self::TooManyRequests => f.write_str("one process has too many pending requests"),
             Self::NoRoom => f.write_str("no resources for another connection"),
             Self::Program(reason) if reason == RejectReason::VENDOR.0 => {
                 f.write_str("the program does not accept the vendor options (ECE)")
             }
             Self::Program(_) => f.write_str("the program rejected the connection"),
-            Self::PeerGone => f.write_str("the process at the other end has ended"),
+            Self::PeerGone => f.write_str("the process at the other end has exited"),
             Self::GaveUp => f.write_str("the other side gave up on the connection"),
             Self::NoAnswer => f.write_str("the peer did not answer"),
             Self::PrivateData { given, most } => write!(
@@ -257,7 +257,7 @@ impl Refusal {
         let process = process.unwrap_or_default();
         let (from, to) = (address(self.from), address(self.to));
         let head = match self.side {
-            Side::Active => format!("connecting to {to}{process}"),
+            Side::Active => format!("a connection to {to}{process}"),
             Side::Passive => format!("a request from {from}{process} to {to}"),
             Side::Call => format!("a call for {to}"),
         };

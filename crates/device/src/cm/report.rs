@@ -98,7 +98,7 @@ impl<H: Handler> Inner<H> {
                 }
             };
             if let Err(error) = answered {
-                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "cannot answer an inspection of the connection manager");
+                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "cannot answer a request to inspect the connection manager");
             }
         }
     }

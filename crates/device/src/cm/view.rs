@@ -27,7 +27,7 @@ pub struct CmView {
     pub ids: Vec<IdView>,
     /// The total number of identifiers.
     pub id_count: usize,
-    /// Connections that have ended but are still remembered.
+    /// The number of connections that have ended but are still remembered.
     pub ended: usize,
     /// The number of connections that were refused since the manager started.
     pub refused: u64,
@@ -38,8 +38,8 @@ pub struct CmView {
 /// An identifier, listener or request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdView {
-    /// The program's name for it: the address of the `rdma_cm_id` in hexadecimal, or a number; "request" for a request that the
-    /// program has not fetched.
+    /// The program's name for the identifier: the address of the `rdma_cm_id` in hexadecimal, or a number; "request" for a
+    /// request that the program has not fetched.
     pub name: String,
     /// The type of its queue pair: "RC", "UC", "UD" or "XRC".
     pub qp_type: String,

@@ -24,14 +24,14 @@ pub struct Faults {
     pub loss: Rate,
     /// The probability that a packet is sent twice.
     pub duplicate: Rate,
-    /// The probability that a packet waits until one to eight later packets that do not wait themselves have been sent, for 1 ms
-    /// at most.
+    /// The probability that a packet is delayed until one to eight later packets that are not delayed themselves have been sent,
+    /// for at most 1 ms.
     pub reorder: Rate,
     /// The probability that one bit of a packet is flipped, which the invariant checksum lets the receiver detect.
     pub corrupt: Rate,
-    /// The time by which the sending of each packet is delayed.
+    /// The time by which each packet is delayed before it is sent.
     pub delay: Duration,
-    /// The seed; `None`: a random one, which the log names.
+    /// The seed; `None`: a random one, which is logged.
     pub seed: Option<u64>,
 }
 

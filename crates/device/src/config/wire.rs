@@ -12,7 +12,7 @@ pub struct WireConfig {
     pub addresses: WireSetting,
     /// The faults that are injected into the packets that the device sends.
     pub faults: Faults,
-    /// The file in which the packets are captured; `%p` in its name stands for the process id.
+    /// The file to which the packets are captured; `%p` in its name stands for the process ID.
     pub capture: Option<PathBuf>,
 }
 

@@ -13,7 +13,7 @@ use crate::error::DeviceError;
 use crate::objects::qp::Qp;
 use crate::wire::WirePath;
 
-/// A connection request that this side has begun and the peer has not answered yet. Dropping it withdraws the request.
+/// A connection request of this side that the peer has not answered yet. Dropping it withdraws the request.
 #[derive(Debug)]
 pub struct Connecting {
     device: Device,
@@ -148,7 +148,7 @@ impl Connecting {
         self.dropped += 1;
         if self.dropped > REDIALS {
             return Err(DeviceError::Handshake(
-                "the listener keeps dropping clients before it reads their requests",
+                "the listener keeps closing connections before it reads the requests",
             ));
         }
         Ok(None)

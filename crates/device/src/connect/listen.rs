@@ -135,7 +135,7 @@ impl Listener {
                     let _ = channel.send(&Packet::Rejected(words));
                     let peer = name_of(&channel);
                     if !self.version_logged.swap(true, Ordering::Relaxed) {
-                        tracing::warn!(address = %self.address, peer, %error, "dropped a client");
+                        tracing::warn!(address = %self.address, peer, %error, "refused a client");
                     }
                 }
                 Ok(Some(_)) | Err(_) => {
@@ -143,7 +143,7 @@ impl Listener {
                     tracing::debug!(
                         address = %self.address,
                         peer = name_of(&channel),
-                        "dropped a client that violated the protocol"
+                        "closed the connection to a client that violated the protocol"
                     );
                 }
             }
@@ -163,7 +163,7 @@ impl Listener {
                     tracing::info!(
                         uid,
                         ?pid,
-                        "dropped a client of another user: both sides need RKEY_SHARE=all"
+                        "refused a client of another user: to allow it, set RKEY_SHARE=all on both sides"
                     );
                     return None;
                 }
@@ -264,7 +264,7 @@ impl Incoming {
         self.address
     }
 
-    /// Whether the peer has closed the connection or ended. Never blocks.
+    /// Whether the peer has closed the connection or exited. Never blocks.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         // The peer sends nothing before our answer, so a readable socket is a closed one.
@@ -275,8 +275,8 @@ impl Incoming {
     /// peer's are in state RTS.
     ///
     /// # Errors
-    /// The number differs, the peer ended, or the queue pairs could not be changed; the peer then also gets an error. The
-    /// queue pairs may be in any state: destroy them.
+    /// The number of queue pairs differs, the peer exited, or the queue pairs could not be changed; the peer then also gets an
+    /// error. The queue pairs may be in any state: destroy them.
     pub fn accept(self, qps: &[&Qp], private_data: &[u8]) -> Result<Peer, DeviceError> {
         let timeout = self.device.config().connect_timeout;
         let mut accepting = self.answer(qps, private_data)?;
@@ -360,7 +360,7 @@ impl Accepting {
     /// Whether the peer is ready. Never blocks. Do not call it again after it has returned `true`.
     ///
     /// # Errors
-    /// The peer ended, or its time ran out; the queue pairs may be in any state: destroy them.
+    /// The peer exited, or the time limit expired; the queue pairs may be in any state: destroy them.
     pub fn is_ready(&self) -> Result<bool, DeviceError> {
         match self.channel.try_receive()? {
             Some(Packet::Ready) => {

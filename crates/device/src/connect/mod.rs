@@ -166,7 +166,7 @@ impl Device {
         }
         if side.qps.len() != qps.len() {
             return Err(DeviceError::Handshake(
-                "the listener accepted with a different number of queue pairs",
+                "the listener accepted the connection with a different number of queue pairs",
             ));
         }
         let path = match there.channel.stream() {
@@ -223,9 +223,8 @@ impl Device {
 
 /// The path with the path MTU that both sides allow.
 fn agreed(path: Path, theirs: u8) -> Result<Path, DeviceError> {
-    let theirs = Mtu::from_code(theirs).ok_or(DeviceError::Handshake(
-        "the peer sent a path MTU that does not exist",
-    ))?;
+    let theirs = Mtu::from_code(theirs)
+        .ok_or(DeviceError::Handshake("the peer sent an invalid path MTU"))?;
     let mtu = path.mtu.min(theirs);
     Ok(Path { mtu, ..path })
 }
@@ -273,7 +272,7 @@ fn ask(
         }
     }
     Err(DeviceError::Handshake(
-        "the listener keeps dropping clients before it reads their requests",
+        "the listener keeps closing connections before it reads the requests",
     ))
 }
 
@@ -384,7 +383,7 @@ mod tests {
         let (dials, answer) = ask_them(&[DropsUnread]);
         assert_eq!(dials, REDIALS as usize + 1);
         let why = answer.unwrap_err().to_string();
-        assert!(why.contains("before it reads their requests"), "{why}");
+        assert!(why.contains("before it reads the requests"), "{why}");
     }
 
     #[test]

@@ -26,11 +26,11 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 pub(super) fn bind(scope: Scope, address: SocketAddr) -> Result<Option<OwnedFd>, DeviceError> {
     let socket = new_socket()?;
     let name = names::abstract_address(&names::listen_name(scope, address))
-        .map_err(DeviceError::io("naming a listener"))?;
+        .map_err(DeviceError::io("naming the socket of a listener"))?;
     match rustix::net::bind(&socket, &name) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::ADDRINUSE) => Ok(None),
-        Err(error) => Err(DeviceError::io("binding a listener")(error)),
+        Err(error) => Err(DeviceError::io("binding the socket of a listener")(error)),
     }
 }
 
@@ -137,7 +137,8 @@ pub(super) fn dial(
 pub(super) fn dial_once(scope: Scope, address: SocketAddr) -> Result<Dialled, DeviceError> {
     let mut busy = false;
     for name in names::candidates(scope, address) {
-        let name = names::abstract_address(&name).map_err(DeviceError::io("naming a listener"))?;
+        let name = names::abstract_address(&name)
+            .map_err(DeviceError::io("naming the socket of a listener"))?;
         let socket = new_socket()?;
         match rustix::net::connect(&socket, &name) {
             Ok(()) => {

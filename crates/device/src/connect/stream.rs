@@ -72,7 +72,7 @@ impl Stream {
 
     pub(super) fn send(&self, packet: &[u8]) -> Result<(), DeviceError> {
         let Some(frame) = Frames::frame(packet) else {
-            return Err(DeviceError::Handshake("the packet is too long"));
+            return Err(DeviceError::Handshake("the packet to send is too long"));
         };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match rustix::net::send(&self.socket, &frame, flags) {

@@ -49,7 +49,7 @@ fn remote_iovec() -> Path {
                 "process_vm_readv or process_vm_writev is refused even on this process ({error}); a seccomp profile may forbid such copies"
             )
         }
-        _ => "process_vm_readv read wrong bytes".to_owned(),
+        _ => "process_vm_readv returned wrong data".to_owned(),
     };
     let works = read.is_ok() && write.is_ok() && from == secret;
     match scope.as_deref().map(str::trim) {
@@ -62,7 +62,7 @@ fn remote_iovec() -> Path {
         Some(other) => {
             why.push_str("; Yama (ptrace_scope ");
             why.push_str(other);
-            why.push_str(") refuses such copies to all users but root");
+            why.push_str(") forbids such copies for all users but root");
         }
     }
     if let Ok(behavior) = dumpable
@@ -112,7 +112,7 @@ fn segments() -> Path {
                 "a memfd can be created, mapped and sealed: links between processes work".to_owned()
             }
             Err(error) => {
-                format!("a sealed memfd cannot be created ({error}): no links between processes")
+                format!("a sealed memfd cannot be created ({error}): links between processes fail")
             }
         },
     }
@@ -140,8 +140,8 @@ fn pidfd() -> Path {
         name: "process descriptors".to_owned(),
         works: result.is_ok(),
         why: match result {
-            Ok(_) => "pidfd_open works: the end of a peer is detected at once, even if one of its children lives on".to_owned(),
-            Err(error) => format!("pidfd_open is refused ({error}): the end of a peer is detected only by its socket"),
+            Ok(_) => "pidfd_open works: the exit of a peer is detected at once, even while a child of the peer still runs".to_owned(),
+            Err(error) => format!("pidfd_open is refused ({error}): the exit of a peer is detected only when its socket closes"),
         },
     }
 }

@@ -155,7 +155,7 @@ impl std::fmt::Display for DenialView {
         write!(f, "{id}: {sentence} (")?;
         if let Some(peer) = &self.peer {
             let by = if self.side == "target" {
-                "asked"
+                "requested"
             } else {
                 "denied"
             };

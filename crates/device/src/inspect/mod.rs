@@ -243,14 +243,14 @@ impl std::fmt::Display for OtherVersion {
         let (peer, there) = (process::name_of(self.pid), self.version);
         write!(
             f,
-            "{peer} has a device of another version of rkey: link protocol {there} there, {PROTOCOL_VERSION} here"
+            "{peer} runs another version of rkey: it uses link protocol {there}, and this process uses {PROTOCOL_VERSION}"
         )
     }
 }
 
-/// All devices that processes of this user have open in this network namespace (with
-/// `RKEY_SHARE=all`: those that are shared with everyone). Devices that do not answer within a
-/// second (their process is stopped, for example) are left out; [`list_all`] names them.
+/// Lists the devices that processes of this user have open in this network namespace (with `RKEY_SHARE=all`: those that are
+/// shared with everyone). Devices that do not answer within a second (their process is stopped, for example) are left out;
+/// [`list_all`] names them.
 ///
 /// # Errors
 /// `/proc/net/unix` cannot be read.

@@ -20,9 +20,9 @@ pub struct Counter {
 
 /// Notified of counted accesses ([`Device::listen_to_counts`](crate::Device::listen_to_counts)).
 pub trait CountListener: Send + Sync {
-    /// An access was counted, in a counter of the device or of an endpoint. The thread that drives the engine (a
-    /// program thread or the engine thread) makes this call, and may hold locks of a front end: return quickly, call the
-    /// device only for its counters, and drop no device.
+    /// Called after an access was counted, in a counter of the device or of an endpoint. The thread that drives the engine (a
+    /// program thread or the engine thread) makes this call, and may hold locks of a front end: return quickly, call the device
+    /// only for its counters, and drop no device.
     fn counted(&self);
 }
 

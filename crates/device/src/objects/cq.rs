@@ -139,7 +139,7 @@ impl Cq {
         self.0.entries.is_overrun()
     }
 
-    /// The number of queue pairs that complete here and have failed because their peer's process has ended
+    /// The number of queue pairs whose completions go to this queue and that have failed because their peer's process has exited
     /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a
     /// completion; the queue already holds everything that came from that peer.
     #[inline]

@@ -41,9 +41,11 @@ impl Adverts {
             SocketFlags::CLOEXEC,
             None,
         )
-        .map_err(DeviceError::io("joining a group"))?;
-        let address = names::abstract_address(&name).map_err(DeviceError::io("joining a group"))?;
-        rustix::net::bind(&socket, &address).map_err(DeviceError::io("joining a group"))?;
+        .map_err(DeviceError::io("joining a multicast group"))?;
+        let address =
+            names::abstract_address(&name).map_err(DeviceError::io("joining a multicast group"))?;
+        rustix::net::bind(&socket, &address)
+            .map_err(DeviceError::io("joining a multicast group"))?;
         adverts.insert(group, (1, socket));
         Ok(())
     }
@@ -75,11 +77,11 @@ pub(crate) struct Membership {
 }
 
 impl Qp {
-    /// Joins a multicast group: the queue pair receives datagrams that any device sends to the group, if it can reach this one.
-    /// Joining twice has no further effect.
+    /// Joins a multicast group: the queue pair receives the datagrams that any device which can reach this one sends to the
+    /// group. Joining twice has no further effect.
     ///
     /// # Errors
-    /// [`DeviceError::Unknown`]: it is not a datagram queue pair. [`DeviceError::Io`].
+    /// [`DeviceError::Unknown`]: this is not a datagram queue pair. [`DeviceError::Io`].
     pub fn join(&self, group: [u8; 16]) -> Result<(), DeviceError> {
         if self.options().qp_type != QpType::Ud {
             return Err(DeviceError::Unknown {

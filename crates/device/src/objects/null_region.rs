@@ -47,7 +47,7 @@ fn map() -> io::Result<[VaRange; 2]> {
     let half = |number: u64| VaRange::new(start as u64 + number * BLOCK as u64, BLOCK as u64);
     match [half(0), half(1)] {
         [Some(zeros), Some(sink)] => Ok([zeros, sink]),
-        _ => Err(io::Error::other("the mapping wraps the address space")),
+        _ => Err(io::Error::other("the mapping wraps past the last address")),
     }
 }
 

@@ -33,7 +33,7 @@ pub type QpOptions = QpConfig<Cq, Srq>;
 pub struct QpAddress {
     /// The queue pair number.
     pub qpn: u32,
-    /// The number of the first message that it will send.
+    /// The MSN of the first message that the queue pair will send.
     pub msn: u32,
 }
 
@@ -94,7 +94,7 @@ impl Device {
             });
         }
         let first_msn = getrandom::u32()
-            .map_err(|e| DeviceError::io("choosing a message number")(std::io::Error::other(e)))?
+            .map_err(|e| DeviceError::io("choosing the first MSN")(std::io::Error::other(e)))?
             & 0x00ff_ffff;
         let shared = self.shared();
         let qpn = shared
@@ -189,7 +189,7 @@ impl Qp {
     /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. The
     /// denial is kept, logged and counted like one of the engine's. Returns whether the peer may learn the reason
     /// (`RKEY_EXPLAIN`).
-    #[must_use = "whether the peer may learn the reason"]
+    #[must_use = "the result says whether the peer may learn the reason"]
     pub fn note_refusal(&self, denial: Denial) -> bool {
         let Ok(info) = self.query() else { return false };
         let peer = info.attributes.peer;

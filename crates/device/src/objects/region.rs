@@ -57,7 +57,7 @@ impl Device {
         Ok(self.table().register_foreign(spec, copiers)?)
     }
 
-    /// Changes rights, domain or memory of a region, which gets a new handle and new keys. When this returns, the old keys
+    /// Changes the rights, domain or memory of a region, which gets a new handle and new keys. When this returns, the old keys
     /// are stale, and no peer touches the old memory.
     ///
     /// # Safety
@@ -80,8 +80,8 @@ impl Device {
         Ok(new)
     }
 
-    /// Changes rights, domain or memory of a region, which keeps its handle and keys. While it changes, every access is refused.
-    /// When this returns, no peer touches the old memory.
+    /// Changes the rights, domain or memory of a region, which keeps its handle and keys. While it changes, every access is
+    /// refused. When this returns, no peer touches the old memory.
     ///
     /// # Safety
     /// Same as [`Device::register`], for the new memory and rights.

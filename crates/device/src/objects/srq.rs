@@ -124,7 +124,7 @@ impl Srq {
         self.0.id
     }
 
-    /// The number that requests of extended reliable connections use for it.
+    /// The number that requests of extended reliable connections use for the queue.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.0.id.number()

@@ -26,7 +26,7 @@ impl ReservedKey<'_> {
         self.key
     }
 
-    /// Leaves the key to the bind, which has been posted.
+    /// Hands the key over to the bind, which has been posted.
     pub fn posted(self) {
         std::mem::forget(self);
     }

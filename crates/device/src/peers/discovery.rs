@@ -400,7 +400,7 @@ fn connect(shared: &Shared, waiting: WaitingQp, link: LinkId) {
         false
     });
     if is_other {
-        tracing::debug!(qp = ?waiting.qp, peer = waiting.peer, "another device owns the peer's queue pair number now");
+        tracing::debug!(qp = ?waiting.qp, peer = waiting.peer, "the peer's queue pair number now belongs to another device");
         peer_was_never_reached(shared, waiting.qp, waiting.peer);
     }
 }

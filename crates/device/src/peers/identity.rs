@@ -150,7 +150,7 @@ impl Identities {
         if known {
             return Ok(());
         }
-        tracing::warn!(%node, uid, ?pid, "a process claims another process's device");
+        tracing::warn!(%node, uid, ?pid, "a process claims the device of another process");
         Err(DeviceError::Handshake(
             "the peer claims another process's device",
         ))

@@ -114,7 +114,7 @@ impl Links {
             self.tokens.insert(process_token, id);
             watched = watched.and_then(|()| shared.reactor.add(process, process_token));
         }
-        tracing::debug!(%node, requester, "attached a link");
+        tracing::debug!(%node, requester, "a link is up");
         self.links.insert(
             id,
             Watched {
@@ -192,7 +192,7 @@ impl Links {
         });
         self.forget(shared, id);
         if link.is_some() {
-            tracing::debug!(?id, %reason, "detached a link");
+            tracing::debug!(?id, %reason, "a link is down");
         }
     }
 
@@ -217,7 +217,7 @@ impl Links {
         let news = shared.departed.add(peer.clone());
         if unanswered {
             tracing::warn!(
-                "the peer {peer} has exited before it responded to requests of this process"
+                "the peer {peer} exited before it responded to requests of this process"
             );
         } else if news {
             tracing::info!("the peer {peer} has exited");

@@ -167,7 +167,7 @@ fn claim(scope: Scope) -> Result<Block, DeviceError> {
     Err(DeviceError::Limit {
         what: "blocks of queue pair numbers of this user",
         limit: (BLOCKS - 2).into(),
-        variable: "closing other devices",
+        variable: "close other devices, because no variable",
     })
 }
 

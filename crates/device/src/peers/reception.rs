@@ -74,7 +74,7 @@ impl Reception {
                 Err(HandshakeError::NotAllowed(uid)) => {
                     tracing::debug!(
                         uid,
-                        "dropped a client of another user: both sides need RKEY_SHARE=all"
+                        "refused a client of another user: to allow it, set RKEY_SHARE=all on both sides"
                     );
                 }
                 Err(error) => {
@@ -108,7 +108,7 @@ impl Reception {
             tracing::debug!(
                 pid = ?who.pid,
                 uid = who.uid,
-                "too many silent clients: dropped one from the process or user that has the most"
+                "too many silent clients: closed a connection of the process or user that has the most"
             );
             self.drop_half_open(shared, index);
         }
@@ -120,7 +120,7 @@ impl Reception {
         let who = acceptor.credentials();
         let Some(fd) = acceptor.socket() else { return };
         if let Err(error) = shared.reactor.add(fd, token) {
-            tracing::warn!(pid = ?who.pid, uid = who.uid, %error, "cannot watch a client's socket; dropped the client");
+            tracing::warn!(pid = ?who.pid, uid = who.uid, %error, "cannot watch a client's socket; closing it");
             return;
         }
         self.half_open
@@ -161,7 +161,7 @@ impl Reception {
             }
             Err(error) => {
                 let who = self.half_open[index].acceptor.credentials();
-                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "dropped a client");
+                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "closed the connection to a client");
             }
         }
         self.half_open.remove(index);
@@ -183,7 +183,7 @@ impl Reception {
                 node = %request.node(),
                 pid = ?who.pid,
                 uid = who.uid,
-                "a process claims another process's device; refused its link"
+                "refused the link of a process that claims another process's device"
             );
             request.refuse("this device belongs to another process");
             return false;
@@ -213,7 +213,7 @@ impl Reception {
     pub(crate) fn tidy(&mut self, shared: &Shared, now: Instant) {
         while let Some(index) = self.half_open.overdue(now) {
             let who = self.half_open[index].acceptor.credentials();
-            tracing::debug!(pid = ?who.pid, uid = who.uid, "dropped a silent client");
+            tracing::debug!(pid = ?who.pid, uid = who.uid, "closed the connection to a silent client");
             self.drop_half_open(shared, index);
         }
         if let Some((_, blocks)) = self.paused.take_if(|(until, _)| *until <= now) {
@@ -247,11 +247,15 @@ fn answer(shared: &Shared, connection: OtherConnection) {
     let result = match connection.first() {
         inspect::REQUEST => inspect::answer(shared, &connection),
         _ => {
-            tracing::debug!(?pid, uid, "dropped a client that sent an unknown request");
+            tracing::debug!(
+                ?pid,
+                uid,
+                "closed the connection to a client that sent an unknown request"
+            );
             return;
         }
     };
     if let Err(error) = result {
-        tracing::debug!(?pid, uid, %error, "cannot answer an inspection");
+        tracing::debug!(?pid, uid, %error, "cannot answer a request to inspect the device");
     }
 }

@@ -90,7 +90,7 @@ impl Streams {
         let Some(stream) = table.streams.remove(&token) else {
             return false;
         };
-        tracing::info!("the peer on host {} has ended the connection", stream.host);
+        tracing::info!("the peer on host {} has closed the connection", stream.host);
         for &(qp, qpn) in &stream.qps {
             // A queue pair that was connected again belongs to a later connection.
             if table.by_qp.get(&qp) == Some(&token) {

@@ -70,7 +70,7 @@ impl EngineThread {
 
     fn main(&mut self) {
         if let Err(error) = rkey_base::copy::prepare_thread() {
-            tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the engine thread: a fault in user memory may end the process");
+            tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the engine thread: a fault in user memory may kill the process");
         }
         if let Err(why) = threads::catch_panic("the engine thread", || self.run()) {
             self.driver().fail(why);

@@ -60,7 +60,7 @@ impl Reactor {
                 epoll: Arc::new(epoll),
                 last_token: AtomicU64::new(0),
             })
-            .map_err(DeviceError::io("creating the event set"))
+            .map_err(DeviceError::io("creating the epoll set"))
     }
 
     /// The descriptor of the set itself.
@@ -79,7 +79,7 @@ impl Reactor {
     /// The kernel's limit of watched descriptors is reached.
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), DeviceError> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token.0), EventFlags::IN)
-            .map_err(DeviceError::io("watching a descriptor"))
+            .map_err(DeviceError::io("watching a file descriptor"))
     }
 
     /// Removes `fd` from the set.

@@ -297,7 +297,7 @@ impl Leases {
         let bytes = offset..offset + span.len();
         if detached.iter().any(|away| overlap(away, &bytes)) {
             return Err(LeaseError::Unavailable(
-                "the memory was detached from a stopped peer and can no longer be leased: use requests",
+                "the memory was detached from a stopped peer and can no longer be leased: use reads and writes",
             ));
         }
         Ok(Target {

@@ -179,7 +179,7 @@ impl Reclaim {
 
     /// Cuts the links over which a peer may still touch memory because of orphaned requests of a queue pair.
     pub(crate) fn cut_off_qp(&self, driver: &EngineDriver, qpn: u32) {
-        driver.cut_links("a queue pair that failed", &links_with_orphans(driver, qpn));
+        driver.cut_links("a queue pair failed", &links_with_orphans(driver, qpn));
     }
 
     /// Waits until no peer touches memory because of orphaned requests of a queue pair. Cuts the links of peers that do not
@@ -192,7 +192,7 @@ impl Reclaim {
                 break;
             }
             if Instant::now() >= deadline && links != cut {
-                driver.cut_links("the end of a queue pair", &links);
+                driver.cut_links("a queue pair is being destroyed", &links);
                 cut = links;
             }
             driver.drive_now();
@@ -219,7 +219,7 @@ fn wait_for_responses(driver: &EngineDriver, key: LKey) {
     while !driver.has_failed() && driver.lock().exposes(key) {
         if started.elapsed() > RESPONSE_LIMIT {
             let links = unacknowledged_links(&driver.lock(), key);
-            driver.cut_links("deregistering a region", &links);
+            driver.cut_links("a region is being deregistered", &links);
         }
         driver.drive_now();
         backoff.sleep();

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::objects::qp::Qp;
 
 impl Qp {
-    /// Whether no peer still touches memory because of failed requests of this queue pair. Never waits.
+    /// Whether no peer accesses memory any longer because of failed requests of this queue pair. Never waits.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let shared = self.device().shared();

@@ -42,7 +42,7 @@ impl Core {
 
     /// Releases all addresses and blocks, so that other processes receive their packets, and fails the devices.
     fn fail(&self, why: String) {
-        tracing::error!(%why, "other hosts cannot reach this program any more");
+        tracing::error!(%why, "other hosts can no longer reach this program");
         let why = self.failure.get_or_init(|| why);
         for port in &self.ports {
             port.close(&self.reactor);
@@ -60,7 +60,7 @@ impl Core {
 
     fn run(&self) {
         if let Err(error) = rkey_base::copy::prepare_thread() {
-            tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the wire's thread: a fault in user memory may end the process");
+            tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the wire's thread: a fault in user memory may kill the process");
         }
         let mut scratch = Scratch {
             buffers: Buffers::new(),

@@ -28,7 +28,7 @@ impl Device {
         match wire.path(address.ip(), local) {
             Some(path) => Ok(Some(path)),
             None => Err(no_route(
-                "the system has no route to it from an address of the wire; `rkey info` lists these addresses",
+                "the system has no route to it from any address of the wire; `rkey info` lists these addresses",
             )),
         }
     }

@@ -107,7 +107,7 @@ pub(crate) fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
             Kind::Neuron => Box::new(neuron::Neuron::load()?),
             Kind::SynapseAi => Box::new(synapse_ai::SynapseAi::load()?),
         };
-        tracing::info!("{kind}: loaded {}", kind.library());
+        tracing::info!("loaded the runtime for {kind} memory: {}", kind.library());
         return Ok(&**cell.get_or_init(|| runtime));
     }
     loaded(kind).ok_or_else(|| Absent {

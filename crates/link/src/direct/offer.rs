@@ -60,10 +60,10 @@ impl LeaseOffer {
         let index = u16::from_le_bytes([bytes[0], bytes[1]]);
         let (generation, offset, len) = (word(3), word(11), word(19));
         if usize::from(index) >= LEASES || generation == 0 || bytes[2] > 1 {
-            return Err(Malformed::new("a lease offer with an impossible index"));
+            return Err(Malformed::new("a lease offer with an invalid index"));
         }
         if len == 0 || offset.checked_add(len).is_none() {
-            return Err(Malformed::new("a lease offer with an impossible range"));
+            return Err(Malformed::new("a lease offer with an invalid range"));
         }
         let id = LeaseId { index, generation };
         Ok(Self {

@@ -188,7 +188,7 @@ impl End {
     #[inline]
     fn apply_ack_word(&self, word: u64) -> Result<(), Malformed> {
         if self.role == Role::Responder && word >> 32 != 0 {
-            return Err(Malformed::new("a requester that announces responses"));
+            return Err(Malformed::new("the requester announces responses"));
         }
         let (consumed, responses) = self.checked_acks.get();
         let consumed = self.sender.extend(consumed, word as u32)?;
@@ -202,11 +202,11 @@ impl End {
         }
         if responses - taken > u64::from(self.peer.geometry().slots) {
             return Err(Malformed::new(
-                "announces more responses than the ring can hold",
+                "it announces more responses than the ring can hold",
             ));
         }
         if !self.receiver.is_ready() {
-            return Err(Malformed::new("announces a response that was not sent"));
+            return Err(Malformed::new("it announces a response that was not sent"));
         }
         // Keep the older ack word: its responses come first, so we always reach it, even if newer ack words stay ahead
         // of us.

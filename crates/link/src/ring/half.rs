@@ -45,13 +45,13 @@ impl Geometry {
             fragment_max,
         } = *self;
         if !slots.is_power_of_two() || !(16..=1 << 14).contains(&slots) {
-            return Err(Malformed::new("number of slots out of bounds"));
+            return Err(Malformed::new("the number of slots is out of bounds"));
         }
         if !payload.is_power_of_two() || !(1 << 12..=1 << 28).contains(&payload) {
-            return Err(Malformed::new("size of the payload ring out of bounds"));
+            return Err(Malformed::new("the payload ring's size is out of bounds"));
         }
         if fragment_max < 256 || fragment_max > payload / 2 {
-            return Err(Malformed::new("size of a fragment out of bounds"));
+            return Err(Malformed::new("the fragment size is out of bounds"));
         }
         Ok(())
     }

@@ -134,7 +134,7 @@ impl Receiver {
                 let bytes = self
                     .peer
                     .payload_as_peer(offset as usize, header.len as usize);
-                Payload::Bytes(bytes.ok_or(Malformed::new("payload outside its ring"))?)
+                Payload::Bytes(bytes.ok_or(Malformed::new("a payload outside its ring"))?)
             }
             Body::RemoteIovec(list) => Payload::RemoteIovec(list),
         };

@@ -287,7 +287,7 @@ impl Sender {
         let count = from + u64::from(low.wrapping_sub(from as u32));
         if count > self.produced {
             return Err(Malformed::new(
-                "acknowledges fragments that were never sent",
+                "it acknowledges fragments that were never sent",
             ));
         }
         Ok(count)

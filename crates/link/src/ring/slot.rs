@@ -180,12 +180,12 @@ pub(crate) unsafe fn read(
     };
     if flags.contains(HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE) {
         return Err(Malformed::new(
-            "both immediate data and a key to invalidate",
+            "a send with both immediate data and a key to invalidate",
         ));
     }
     if op.has_operands() {
         if extension != 16 || header.len != 0 || flags.contains(HeaderFlags::REMOTE_IOVEC) {
-            return Err(Malformed::new("an atomic with payload"));
+            return Err(Malformed::new("an atomic with a payload"));
         }
         header.operands = [get(6), get(7)];
         return Ok((header, Body::Inline(PAYLOAD)));
@@ -202,11 +202,11 @@ pub(crate) unsafe fn read(
         };
         return match wanted {
             Some(wanted) => read_remote_iovec(wanted, extension, get).map(|body| (header, body)),
-            None => Err(Malformed::new("a remote iovec where none belongs")),
+            None => Err(Malformed::new("an unexpected remote iovec")),
         };
     }
     if matches!(op, Op::Read | Op::Probe) && header.len != 0 {
-        return Err(Malformed::new("payload where none belongs"));
+        return Err(Malformed::new("an unexpected payload"));
     }
     if extension == PAYLOAD_IN_RING {
         let offset = get(PAYLOAD / 8);
@@ -216,7 +216,7 @@ pub(crate) unsafe fn read(
         if offset > u64::from(rules.payload)
             || u64::from(header.len) > u64::from(rules.payload) - offset
         {
-            return Err(Malformed::new("payload outside its ring"));
+            return Err(Malformed::new("a payload outside its ring"));
         }
         return Ok((header, Body::InPayloadRing(offset as u32)));
     }
@@ -270,24 +270,24 @@ fn read_remote_iovec(
 ) -> Result<Body, Malformed> {
     let count = usize::from(extension / 16);
     if !extension.is_multiple_of(16) || count == 0 || count > REMOTE_IOVEC_MAX {
-        return Err(Malformed::new("a remote iovec of impossible length"));
+        return Err(Malformed::new("a remote iovec of invalid length"));
     }
     let mut list = [(0, 0); REMOTE_IOVEC_MAX];
     let mut sum = 0u64;
     for (i, entry) in list.iter_mut().take(count).enumerate() {
         let (addr, len) = (get(PAYLOAD / 8 + 2 * i), get(PAYLOAD / 8 + 2 * i + 1));
         if len > u64::from(wanted) || addr.checked_add(len).is_none() {
-            return Err(Malformed::new("a range of a remote iovec that is too long"));
+            return Err(Malformed::new("a remote iovec with an overlong range"));
         }
         sum += len;
         *entry = (addr, len);
     }
     if sum != u64::from(wanted) {
-        return Err(Malformed::new("a remote iovec that does not add up"));
+        return Err(Malformed::new("a remote iovec with inconsistent lengths"));
     }
     match RemoteIovec::new(&list[..count]) {
         Some(list) => Ok(Body::RemoteIovec(Box::new(list))),
-        None => Err(Malformed::new("a remote iovec of impossible length")),
+        None => Err(Malformed::new("a remote iovec of invalid length")),
     }
 }
 
@@ -318,7 +318,7 @@ pub(crate) fn read_bytes(
         Body::InPayloadRing(offset) => {
             assert!(
                 offset <= rules.payload && header.len <= rules.payload - offset,
-                "payload outside its ring"
+                "a payload outside its ring"
             );
             header.len as usize
         }
@@ -375,15 +375,15 @@ mod tests {
         assert_eq!(why_not(&slot(0, none, 0, 0), false), "unknown operation");
         assert_eq!(
             why_not(&slot(read, none, 8, 8), false),
-            "payload where none belongs"
+            "an unexpected payload"
         );
         assert_eq!(
             why_not(&slot(swap, none, 0, 0), false),
-            "an atomic with payload"
+            "an atomic with a payload"
         );
         assert_eq!(
             why_not(&slot(swap, remote_iovec, 16, 0), false),
-            "an atomic with payload"
+            "an atomic with a payload"
         );
         let both = HeaderFlags::IMMEDIATE | HeaderFlags::INVALIDATE;
         assert!(read_bytes(&slot(write, both, 0, 0), false).is_err());
@@ -399,7 +399,7 @@ mod tests {
             1 << 32,
         ] {
             put(&mut in_ring, 48, offset);
-            assert_eq!(why_not(&in_ring, false), "payload outside its ring");
+            assert_eq!(why_not(&in_ring, false), "a payload outside its ring");
         }
         for len in [0, (1 << 14) + 1, u32::MAX] {
             let bytes = slot(write, none, PAYLOAD_IN_RING, len);

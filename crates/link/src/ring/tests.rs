@@ -357,23 +357,23 @@ fn an_invalid_slot_breaks_the_link_permanently() {
 fn impossible_acknowledgements_are_refused() {
     // (requests sent, word, what is wrong)
     let cases = [
-        (0, 1, "acknowledges fragments that were never sent"),
-        (3, 4, "acknowledges fragments that were never sent"),
+        (0, 1, "it acknowledges fragments that were never sent"),
+        (3, 4, "it acknowledges fragments that were never sent"),
         (
             3,
             u64::from(u32::MAX),
-            "acknowledges fragments that were never sent",
+            "it acknowledges fragments that were never sent",
         ),
-        (3, 1 << 32, "announces a response that was not sent"),
+        (3, 1 << 32, "it announces a response that was not sent"),
         (
             3,
             17 << 32,
-            "announces more responses than the ring can hold",
+            "it announces more responses than the ring can hold",
         ),
         (
             3,
             u64::MAX << 32,
-            "announces more responses than the ring can hold",
+            "it announces more responses than the ring can hold",
         ),
     ];
     for (sent, word, reason) in cases {

@@ -66,7 +66,7 @@ impl Line {
             Ok(Received::Packet(packet)) => packet,
             Ok(Received::End) => return Some(self.end(Event::Gone)),
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
-                return Some(self.end(Event::Malformed(Malformed::new("a packet too long"))));
+                return Some(self.end(Event::Malformed(Malformed::new("an overlong packet"))));
             }
             Err(_) => return Some(self.end(Event::Gone)),
         };

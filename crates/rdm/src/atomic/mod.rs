@@ -16,7 +16,7 @@ pub const BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicError {
     /// The operation does not exist for this type.
-    #[error("the operation does not exist for numbers of this type")]
+    #[error("the operation is not defined for numbers of this type")]
     Unsupported,
     /// The number of operands is wrong, or the form is unknown.
     #[error("the operands do not fit the operation")]

@@ -13,7 +13,7 @@ use crate::header::Header;
 pub(super) const EXCEEDED: &str = "the peer exceeded its credit";
 /// Why a peer for which too many answers wait is disconnected.
 pub(super) const TOO_MANY_ANSWERS: &str =
-    "the peer sent many requests, but does not take the answers";
+    "the peer sent many requests, but does not read the answers";
 
 impl<H: Host> Endpoint<H> {
     /// Ends the connection of a peer that sends more than it may.

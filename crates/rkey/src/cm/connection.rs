@@ -78,7 +78,7 @@ impl Connection {
         &self.operations.domain
     }
 
-    /// The queue pair, for its number and state.
+    /// The queue pair of the connection, for example to query its number and state.
     #[must_use]
     pub fn queue_pair(&self) -> &QueuePair {
         &self.operations.data
@@ -155,7 +155,7 @@ impl Connection {
     fn check_reads(&self) -> Result<()> {
         match self.reads {
             0 => Err(Error::Rights(
-                "the peer's program accepts no reads and atomics: its responder_resources are 0"
+                "the peer's program accepts no reads or atomics: its responder_resources is 0"
                     .into(),
             )),
             _ => Ok(()),
@@ -254,7 +254,7 @@ impl Connection {
         matches!(self.link.end(), Ok(None))
     }
 
-    /// Waits until the peer disconnects or its process ends.
+    /// Waits until the peer disconnects or exits.
     ///
     /// # Errors
     /// [`Error::Timeout`].
@@ -266,7 +266,7 @@ impl Connection {
     ///
     /// # Errors
     /// The error of an operation whose [`Pending`] was dropped; [`Error::Timeout`] if the peer does not confirm. The connection
-    /// ends even so.
+    /// ends in any case.
     pub fn disconnect(self) -> Result<()> {
         let timeout = self.operations.timeout();
         let drained = self.operations.sends.drain(timeout);

@@ -102,7 +102,7 @@ impl Inbox {
             !is_done
         });
         let slot = free.pop().ok_or_else(|| {
-            Error::Busy("all send buffers: the peer has not received earlier messages".into())
+            Error::Busy("all send buffers, because the peer is not receiving messages".into())
         })?;
         drop(outgoing);
         let filled = self

@@ -97,7 +97,7 @@ impl Manager {
 }
 
 fn failed() -> Error {
-    DeviceError::Failed("the connection manager's thread panicked, which is a bug".into()).into()
+    DeviceError::Failed("bug: the connection manager's thread panicked".into()).into()
 }
 
 /// Converts errors of the system.

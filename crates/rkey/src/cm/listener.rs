@@ -65,7 +65,7 @@ impl Listener {
         self.address
     }
 
-    /// The domain of its connections.
+    /// The domain of the listener's connections.
     #[must_use]
     pub fn domain(&self) -> &Domain {
         &self.domain

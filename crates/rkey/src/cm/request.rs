@@ -10,8 +10,8 @@ use rkey_cm::manager::ConnectRequest;
 use rkey_cm::wire::Rej;
 use std::net::SocketAddr;
 
-/// A program's request for a connection. Returned by [`Listener::next_request`](super::Listener::next_request). Dropping it rejects it,
-/// without private data.
+/// A program's request for a connection. Returned by [`Listener::next_request`](super::Listener::next_request). Dropping the
+/// request rejects it, without private data.
 #[must_use = "dropping a request rejects it"]
 pub struct Request {
     domain: Domain,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
-/// The length of [`Address::to_bytes`].
+/// The length of [`Address::to_bytes`], in bytes.
 pub const ADDRESS_BYTES: usize = 22;
 
 /// The address of an endpoint: what a peer needs to send to it.
@@ -40,7 +40,7 @@ impl Address {
         bytes
     }
 
-    /// The address with these bytes.
+    /// Decodes the bytes of [`Address::to_bytes`].
     ///
     /// # Errors
     /// [`Error::BadAddress`]: there are too few bytes or too many, or the port is 0.

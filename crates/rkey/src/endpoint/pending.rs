@@ -124,7 +124,7 @@ impl Receiving {
         let outcome = self
             .handle
             .inner
-            .wait(timeout, "a message that matches", taken)?;
+            .wait(timeout, "a matching message", taken)?;
         self.result(outcome)
     }
 

@@ -75,7 +75,7 @@ impl<'scope, 'env, M: Accessors> Borrows<'scope, 'env, M> {
     ) -> Result<Arc<M>> {
         if wish.access.intersects(CHANGING) {
             return Err(Error::Rights(
-                "memory that is borrowed as shared can only be read".into(),
+                "memory borrowed through a shared reference can only be read".into(),
             ));
         }
         let place = (NonNull::from(bytes).cast(), bytes.len());

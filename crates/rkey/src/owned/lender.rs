@@ -106,7 +106,7 @@ impl<M: Accessors> BorrowedCache<M> {
             live: Mutex::default(),
         };
         let cache = Cache::new(lender, Arc::clone(&chosen.monitor), options)
-            .map_err(|error| Error::Object(format!("no registration cache: {error}")))?;
+            .map_err(|error| Error::Object(format!("cannot create a cache: {error}")))?;
         let cache = Arc::new(cache);
         let raw = domain.device().raw();
         let description = (!raw.is_forked()).then(|| {

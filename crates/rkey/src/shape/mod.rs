@@ -79,7 +79,7 @@ impl Shape {
             (Err(error), None) => Err(error.to_string()),
             (Ok(value), None) => match decoder.finalize() {
                 Ok([]) => Ok(value),
-                Ok(rest) => Err(format!("{} B are left over", rest.len())),
+                Ok(rest) => Err(format!("{} B remain after the value", rest.len())),
                 Err(error) => Err(error.to_string()),
             },
         };

@@ -212,7 +212,7 @@ fn bytes_left_over_after_a_value_are_an_error() {
     let mut bytes = postcard::to_stdvec(&7u32).unwrap();
     bytes.extend([1, 2, 3]);
     let (value, _) = Shape::decode::<u32>(&bytes);
-    assert_eq!(value, Err("3 B are left over".into()));
+    assert_eq!(value, Err("3 B remain after the value".into()));
 }
 
 #[test]

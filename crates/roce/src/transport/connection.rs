@@ -150,7 +150,14 @@ impl Connection {
     /// When to call [`advance`](Self::advance) next; `None` if no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        self.requester.next_deadline()
+        let answer = match &self.responder {
+            Responding::Reliable(responder) => responder.next_deadline(),
+            Responding::Unreliable(_) => None,
+        };
+        [self.requester.next_deadline(), answer]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Removes the oldest event.

@@ -44,6 +44,8 @@
 //! * The window starts at [`Config::window`], halves with each loss and grows by one packet for each acknowledged window. A read
 //!   counts with the packets of its response, and a read of more than a quarter of the maximum window is requested in parts. If
 //!   it were requested at once, a responder that sends without pause would overflow the buffers of the network and of this side.
+//! * Responses to a long read are sent at once until the peer has lost some, and then in bursts with pauses: nothing acknowledges
+//!   them, so there is no window.
 //! * A requester requests an acknowledgement when it has nothing more to send, and for each quarter of a window.
 //! * A responder reports a gap once. If that report or the packet that closes the gap is lost, the requester's timeout repairs
 //!   it.

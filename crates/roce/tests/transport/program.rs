@@ -55,7 +55,7 @@ impl Program {
         let offset = range.address.checked_sub(BASE).ok_or(Refusal::Access)?;
         let end = offset.checked_add(range.length.into());
         let end = end
-            .filter(|end| *end <= EXPOSED as u64)
+            .filter(|end| *end <= self.exposed.len() as u64)
             .ok_or(Refusal::Access)?;
         if range.rkey != KEY || !self.rights.contains(&access) {
             return Err(Refusal::Access);

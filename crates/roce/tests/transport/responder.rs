@@ -427,6 +427,47 @@ fn a_retransmitted_atomic_gets_its_first_result() {
     assert_eq!(lone.program.exposed[8], 10);
 }
 
+/// The peer has room for a few packets, and takes one each 50 µs. It loses the others, and requests the rest again when a later
+/// packet arrives, or after a timeout.
+#[test]
+fn a_slow_peer_gets_a_long_read_in_few_more_packets_than_it_has() {
+    const PACKETS: u32 = 8192;
+    const ROOM: u64 = 100;
+    const EACH: u64 = 50_000;
+    let mut lone = ready();
+    let length = PACKETS * 1024;
+    lone.program.exposed = vec![3; length as usize];
+    lone.request(500, Request::Read(reth(0, length)), &[]);
+    // The peer is busy until `busy` with the packets that it has taken.
+    let (mut taken, mut sent, mut busy) = (0, 0, 0);
+    while taken < PACKETS {
+        let rest = reth(taken as usize * 1024, (PACKETS - taken) * 1024);
+        let Some(packet) = lone.sent_one() else {
+            let before = lone.now;
+            match lone.connection.next_deadline() {
+                Some(_) => lone.wait(),
+                None => {
+                    lone.now += 100_000_000;
+                    lone.request(500 + taken, Request::Read(rest), &[]);
+                }
+            }
+            assert!(lone.now > before, "the responder waits for nothing");
+            continue;
+        };
+        sent += 1;
+        let has_room = busy < lone.now + ROOM * EACH;
+        let position = packet.psn() - 500;
+        if has_room && position == taken {
+            taken += 1;
+            busy = busy.max(lone.now) + EACH;
+        } else if has_room && position > taken {
+            lone.request(500 + taken, Request::Read(rest), &[]);
+        }
+    }
+    assert!(sent < 2 * PACKETS, "{sent} packets for {PACKETS}");
+    assert_eq!(lone.connection.next_deadline(), None);
+}
+
 #[test]
 fn as_many_reads_are_remembered_as_the_peer_may_have_outstanding() {
     let mut lone = Lone::new(|config| config.max_reads_in = 2);

@@ -118,13 +118,14 @@ const HEAD: &str = "\
 
 The checks in `abi/fabric/tests/clauses` test the clauses of [the list](spec/clauses.md) with any provider of an installed
 libfabric. `cargo xtask test --only fabric` runs them with `rkey` in every registration mode, with API versions from 1.4 to 2.5, as root and as
-an ordinary user; `rkey` must pass all of them. Only in strict mode (`FI_RKEY_STRICT=1`), which has runs of its own, does `rkey` refuse what
-the manual page forbids but other providers allow; the checks of what `rkey` allows by default apply to no other provider. The same checks run
-with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17. This page shows their results, and the stage fails if they change. The
-same command with `--record` writes the page, except for the last column of the differences.
+an ordinary user; `rkey` must pass all of them. The same checks run with `tcp` (under `ofi_rxm`) and `shm` of Debian's libfabric 1.17. This
+page shows the results of these two providers, and the stage fails if the results change. `cargo xtask test --only fabric --record` writes the
+page, except for the last column of the differences.
 
-A dash means that a check does not apply: it tests a mode bit, a capability or an API version that the provider does not have.
-Where the manual page leaves a choice, the check tests what `rkey` chose; another choice is not a fault.
+A dash means that a check does not apply: it tests a mode bit, a capability or an API version that the provider does not have, or what only
+`rkey` allows by default. (If the manual page forbids something that other providers allow, `rkey` refuses it only in strict mode,
+`FI_RKEY_STRICT=1`, which has runs of its own.) Where the manual page leaves a choice, the check tests what `rkey` chose; another choice is
+not a fault.
 
 ";
 

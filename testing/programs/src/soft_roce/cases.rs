@@ -132,6 +132,10 @@ pub(super) const PERFTEST: &[Case] = &[
         "ib_read_bw",
         "DEVICE -F -u 20 -x GID -m 1024 -n 20 -s 65536",
     ),
+    verbs(
+        "ib_read_bw",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 5 -s 8388608",
+    ),
 ];
 
 /// Over both address families, in both directions.

@@ -79,7 +79,7 @@ pub enum NotHooked {
     )]
     Sizes,
     /// No slot could be set: the program is linked statically, or the tables of its objects have an unexpected format.
-    #[error("no loaded object calls `munmap` through a slot")]
+    #[error("no loaded object calls `munmap` through a slot of its global offset table")]
     NoSlots,
 }
 

@@ -83,7 +83,7 @@ pub enum Unavailable {
 
 fn attempts(attempts: &[(Way, Errno)]) -> String {
     let line = |(way, errno): &(Way, Errno)| match *errno {
-        Errno::INVAL => format!("{way}: Linux is older than 6.7"),
+        Errno::INVAL => format!("{way}: needs Linux 6.7 or later"),
         errno => format!("{way}: {errno}"),
     };
     attempts.iter().map(line).collect::<Vec<_>>().join("; ")

@@ -164,7 +164,7 @@ impl Capture {
             Ok(file) => file,
             Err(why) => return self.end(&mut self.queue.lock(), &why),
         };
-        tracing::info!("packets are captured in {}", self.path.display());
+        tracing::info!("capturing packets to {}", self.path.display());
         if let Err(why) = self.write_to(file) {
             self.end(&mut self.queue.lock(), &why);
         }
@@ -192,7 +192,7 @@ impl Capture {
     /// Ends the capture, because of an error.
     fn end(&self, queue: &mut Queue, why: &str) {
         tracing::error!(
-            "the capture {} has ended: {why}; packets are still sent and received",
+            "the capture to {} has ended: {why}; packets are still sent and received",
             self.path.display()
         );
         queue.state = State::Ended;
@@ -213,13 +213,13 @@ fn open(path: &Path) -> Result<File, String> {
     options.custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(|error| error.to_string())?;
     if !file.metadata().is_ok_and(|it| it.is_file()) {
-        return Err("it is not a regular file".to_owned());
+        return Err("the file is not a regular file".to_owned());
     }
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             return Err(
-                "another process is writing this file; add %p (the process id) to the file name"
+                "another process is writing to this file; add %p (the process ID) to the file name"
                     .to_owned(),
             );
         }

@@ -25,7 +25,7 @@ pub(in crate::wire) struct Datagram {
     pub(in crate::wire) bytes: Vec<u8>,
 }
 
-/// How many packets got each fault.
+/// The number of packets that each fault affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCounts {
     /// Packets that were not sent, including those dropped because too many bytes were waiting.

@@ -36,7 +36,7 @@ pub struct FaultDescription {
     pub faults: String,
     /// The seed in use; a random one if none was set.
     pub seed: u64,
-    /// How many packets got each fault.
+    /// The number of packets that each fault affected.
     #[serde(flatten)]
     pub counts: FaultCounts,
 }

@@ -4,10 +4,11 @@
 //! sequence error). A duplicate packet gets another response: sends and writes an acknowledgement of everything so far, reads
 //! the current data, atomics the remembered result.
 //!
-//! [`assembly`] assembles messages, [`remembered`] has the reads and atomics that the peer may retransmit, and [`replies`] is
-//! the queue of responses. Unreliable connections have their own sequence rules, in [`unreliable`].
+//! [`assembly`] assembles messages, [`remembered`] has the reads and atomics that the peer may retransmit, [`replies`] is
+//! the queue of responses, and [`pace`] says when packets of a long read may be sent. Unreliable connections have their own sequence rules, in [`unreliable`].
 
 mod assembly;
+mod pace;
 mod remembered;
 mod replies;
 mod unreliable;
@@ -23,6 +24,7 @@ use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 use crate::transport::work::MESSAGE_MAX;
 use assembly::{Assembly, ExecuteError};
+use pace::Pace;
 use remembered::{Kind, Remembered};
 use replies::{Replies, Reply, Sender};
 
@@ -46,6 +48,7 @@ pub(crate) struct Responder {
     assembly: Assembly,
     remembered: Remembered,
     replies: Replies,
+    pace: Pace,
     /// The refused packet. Nothing after it is executed.
     refused: Option<(Sequence, NakCode)>,
 }
@@ -62,6 +65,7 @@ impl Responder {
             assembly: Assembly::default(),
             remembered: Remembered::new(config.max_reads_in),
             replies: Replies::default(),
+            pace: Pace::default(),
             refused: None,
         }
     }
@@ -223,6 +227,9 @@ impl Responder {
         match request {
             Request::Read(reth) => {
                 if let Some((first, msn)) = self.remembered.find_read(at, reth, self.mtu) {
+                    if at.since(first) + self.mtu.packets(reth.length) > pace::LONG {
+                        self.pace.requested_again(first, at);
+                    }
                     self.replies.read(first, at, *reth, msn);
                 }
             }
@@ -251,12 +258,26 @@ impl Responder {
         }
     }
 
-    /// Writes the next response to `to`, if there is one, and returns its length.
+    /// When the next response may be sent, if it must not be sent yet.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let resumes_at = self.pace.resumes_at()?;
+        self.replies
+            .begins_with_long(self.mtu)
+            .then_some(resumes_at)
+    }
+
+    /// Writes the next response to `to`, if there is one that may be sent now, and returns its length.
     pub(crate) fn transmit<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
         to: &mut PacketBuffer,
     ) -> Option<usize> {
+        if self.replies.begins_with_long(self.mtu) {
+            if !self.pace.may_send(step.now) {
+                return None;
+            }
+            self.pace.sent(step.now);
+        }
         match self.replies.pop(self.mtu)? {
             Reply::Acknowledge { at, aeth } => self.sender.acknowledge(at, aeth, to),
             Reply::Atomic { at, original, msn } => {

@@ -1,0 +1,138 @@
+//! The pace of the responses to long reads.
+//!
+//! A peer may request a long read at once, and acknowledges none of the response's packets, so the responder has no window. Sent
+//! without pause, they overflow the buffers of a slow peer. It requests the rest again, and loses most of that, too. So after a
+//! peer has requested a long read again, responses to its long reads are sent in bursts with pauses between them. A burst is
+//! halved each time the peer has lost packets, and grows slowly until then.
+
+use crate::transport::sequence::Sequence;
+
+/// The response to a read of more packets is long. A requester of this crate requests no long reads, because it has a window.
+pub(super) const LONG: u32 = 64;
+/// The time between the beginnings of two bursts, in nanoseconds.
+const PERIOD: u64 = 1_000_000;
+/// The size of a burst, in packets: 8 MB/s with a path MTU of 1024.
+const BURST_MIN: u32 = 8;
+/// The largest first burst, after a peer has lost packets for the first time.
+const BURST_FIRST: u32 = 64;
+/// A burst of this size is no longer a limit.
+const BURST_MAX: u32 = 512;
+/// A burst grows by one packet after so many bursts without loss.
+const BURSTS_TO_GROW: u32 = 64;
+
+/// The pace of one queue pair's responses to long reads.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// The size of a burst; `None` while the peer has lost nothing.
+    burst: Option<u32>,
+    /// How many packets of the current burst have been sent.
+    sent: u32,
+    /// When the current burst began.
+    begun: u64,
+    /// How many bursts have been sent since the size changed.
+    bursts: u32,
+    /// Where the response to the last long read, and its last repetition, began.
+    last: Option<(Sequence, Sequence)>,
+}
+
+impl Pace {
+    /// Records that the peer has requested again, from `start` on, the long read that begins at `first`: the packet at `start`
+    /// was lost.
+    pub(super) fn requested_again(&mut self, first: Sequence, start: Sequence) {
+        let before = self.last.filter(|(read, _)| *read == first);
+        let taken = start.since(before.map_or(first, |(_, start)| start));
+        self.last = Some((first, start));
+        let burst = match self.burst {
+            // The peer had room for what it has taken.
+            None => (taken / 2).min(BURST_FIRST),
+            Some(burst) => burst / 2,
+        };
+        self.burst = Some(burst.max(BURST_MIN));
+        (self.sent, self.bursts) = (0, 0);
+    }
+
+    /// Whether the next packet of a long read may be sent at `now`.
+    pub(super) fn may_send(&self, now: u64) -> bool {
+        self.resumes_at().is_none_or(|time| time <= now)
+    }
+
+    /// When the next packet of a long read may be sent, if the current burst has been sent.
+    pub(super) fn resumes_at(&self) -> Option<u64> {
+        let is_sent = self.burst.is_some_and(|burst| self.sent >= burst);
+        is_sent.then(|| self.begun.saturating_add(PERIOD))
+    }
+
+    /// Records that a packet of a long read is sent at `now`.
+    pub(super) fn sent(&mut self, now: u64) {
+        let Some(burst) = self.burst else { return };
+        if self.sent >= burst {
+            (self.sent, self.bursts) = (0, self.bursts + 1);
+        }
+        if self.bursts >= BURSTS_TO_GROW {
+            self.bursts = 0;
+            self.burst = Some(burst + 1).filter(|burst| *burst < BURST_MAX);
+        }
+        if self.sent == 0 {
+            self.begun = now;
+        }
+        self.sent += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Psn;
+
+    /// How many packets may be sent at `now`, at most 10,000.
+    fn burst(pace: &mut Pace, now: u64) -> u32 {
+        let mut count = 0;
+        while count < 10_000 && pace.may_send(now) {
+            pace.sent(now);
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn responses_are_sent_at_once_until_packets_are_lost() {
+        let mut pace = Pace::default();
+        assert_eq!(burst(&mut pace, 0), 10_000);
+        assert_eq!(pace.resumes_at(), None);
+    }
+
+    #[test]
+    fn each_loss_halves_the_burst() {
+        let first = Sequence::first(Psn::new(100));
+        let mut pace = Pace::default();
+        let mut now = 0;
+        for (start, expected) in [(100, 50), (150, 25), (150, 12), (160, 8), (160, 8)] {
+            pace.requested_again(first, first.plus(start));
+            assert_eq!(burst(&mut pace, now), expected);
+            assert_eq!(pace.resumes_at(), Some(now + PERIOD));
+            assert_eq!(burst(&mut pace, now + PERIOD - 1), 0);
+            assert_eq!(burst(&mut pace, now + PERIOD), expected);
+            now += 2 * PERIOD;
+        }
+        // A loss in another read counts from its beginning.
+        pace.requested_again(first.plus(1000), first.plus(1500));
+        assert_eq!(burst(&mut pace, now), 8);
+    }
+
+    #[test]
+    fn bursts_without_loss_grow_until_they_are_no_limit() {
+        let first = Sequence::first(Psn::new(0));
+        let mut pace = Pace::default();
+        pace.requested_again(first, first);
+        let mut last = 0;
+        for period in 0..u64::from(BURST_MAX * BURSTS_TO_GROW) {
+            let now = burst(&mut pace, period * PERIOD);
+            assert!(
+                now == 10_000 || now - last <= 1 || last == 0,
+                "{last}, then {now}"
+            );
+            last = now;
+        }
+        assert_eq!(last, 10_000);
+    }
+}
