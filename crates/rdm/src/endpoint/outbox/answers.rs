@@ -20,7 +20,7 @@ use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 pub(in crate::endpoint) enum Answer {
     /// It is posted, or waits for room; or it was not due.
     Accepted,
-    /// The peer sends requests, but does not take the answers: too many wait, and it loses its connection.
+    /// The peer sends requests, but does not read the answers: too many wait, and it loses its connection.
     TooMany,
 }
 
