@@ -4,6 +4,7 @@ use super::in_flight::Next;
 use super::receive::Landing;
 use super::{Endpoint, Host};
 use crate::error::Failure;
+use crate::header::Header;
 use crate::operation_id::Plain;
 use crate::sges::Sges;
 
@@ -114,11 +115,7 @@ impl<H: Host> Endpoint<H> {
     pub(super) fn carry_out(&mut self, host: &H, id: u64, next: Next<H>) {
         match next {
             Next::Wait => {}
-            Next::Send(connection, header) => {
-                let (answer, next) = self.outbox.send_data(host, connection, &header, id);
-                self.carry_out(host, id, next);
-                self.after_answer(host, connection, answer);
-            }
+            Next::Send(connection, header) => self.send_data(host, connection, &header, id),
             Next::End(operation) => {
                 if let Some(operation) = self.outbox.release(host, operation) {
                     self.operation_over(host, operation);
@@ -126,6 +123,14 @@ impl<H: Host> Endpoint<H> {
             }
             Next::Over(operation) => self.operation_over(host, operation),
         }
+    }
+
+    /// Sends the message that follows the bytes of a write.
+    #[cold]
+    fn send_data(&mut self, host: &H, connection: usize, header: &Header, id: u64) {
+        let (answer, next) = self.outbox.send_data(host, connection, header, id);
+        self.carry_out(host, id, next);
+        self.after_answer(host, connection, answer);
     }
 
     /// Acts on the end of an operation whose memory peers can no longer access.

@@ -138,9 +138,15 @@ impl<H: Host> Endpoint<H> {
             self.check(host, connection);
         }
         if waiting {
-            while let Some((id, next)) = self.outbox.post_waiting(host, connection) {
-                self.carry_out(host, id, next);
-            }
+            self.catch_up(host, connection);
+        }
+    }
+
+    /// Posts requests that waited for room on a connection.
+    #[cold]
+    fn catch_up(&mut self, host: &H, connection: usize) {
+        while let Some((id, next)) = self.outbox.post_waiting(host, connection) {
+            self.carry_out(host, id, next);
         }
     }
 
