@@ -63,7 +63,7 @@ impl<F: Front> Driver<F> {
     /// Checks for connections whose peer ended without a message: their queue pair is in the error state.
     #[cold]
     fn look_after(&self, state: &mut State<F>) {
-        let over = state.rdm.broken(&self.host);
+        let over = state.rdm.outbox().broken(&self.host);
         if over.is_empty() {
             return;
         }
@@ -79,7 +79,7 @@ impl<F: Front> Driver<F> {
     pub(super) fn look_for_lost(&self) {
         let mut state = self.state.lock();
         self.look_after(&mut state);
-        state.rdm.hurry_teardown();
+        state.rdm.outbox_mut().hurry_teardown();
         self.advance(&mut state);
     }
 
@@ -100,7 +100,7 @@ impl<F: Front> Driver<F> {
             return false;
         }
         self.advance(&mut state);
-        state.rdm.still_waits()
+        state.rdm.outbox_mut().still_waits()
     }
 
     /// Waits briefly until posted messages have arrived, before the endpoint closes.
@@ -109,7 +109,7 @@ impl<F: Front> Driver<F> {
         loop {
             let mut state = self.state.lock();
             self.advance(&mut state);
-            if !state.rdm.is_busy() || time::now() >= until {
+            if !state.rdm.outbox().is_busy() || time::now() >= until {
                 return;
             }
             drop(state);

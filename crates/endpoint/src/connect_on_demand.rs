@@ -160,7 +160,7 @@ impl<F: Front> Driver<F> {
         let mut state = self.state.lock();
         let rdm = &mut state.rdm;
         let made = made.map(|(index, hello)| {
-            rdm.set_device_keys(index, hello.device_keys);
+            rdm.outbox_mut().set_device_keys(index, hello.device_keys);
             index
         });
         rdm.connect_finished(&self.host, peer, made, time::now());
@@ -271,9 +271,12 @@ fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming, hello: &Hello) -> Option
         .map_err(|error| format!("{error:?}"))
         .and_then(|(qp, connection)| {
             let mut state = driver.state.lock();
-            state.rdm.set_device_keys(connection, hello.device_keys);
+            state
+                .rdm
+                .outbox_mut()
+                .set_device_keys(connection, hello.device_keys);
             if hello.one_way {
-                state.rdm.set_one_way(connection);
+                state.rdm.outbox_mut().set_one_way(connection);
             }
             drop(state);
             let ours = driver.answer(hello, &[]).encode();

@@ -69,7 +69,10 @@ impl<F: Front> Driver<F> {
             resized.map_err(|error| F::error_of(&error))?;
         }
         let identity = self.host.identity(to.address);
-        Ok(state.rdm.add_connection(&self.host, qp, to, identity))
+        Ok(state
+            .rdm
+            .outbox_mut()
+            .add_connection(&self.host, qp, to, identity))
     }
 
     /// Drops a connection that was not made.

@@ -16,7 +16,8 @@
 //! | [`address`], [`authorization`], [`hello`] | what the two sides of a connection exchange first |
 //! | [`header`] | the header of every message |
 //! | [`connection`] | connections: their states, their slots, and when they are removed |
-//! | [`peers`] | the peers of an endpoint, and the connection to each |
+//! | [`peers`] | the peers of an endpoint, by destination and by number |
+//! | [`routes`] | the connection to each peer, made when it is needed |
 //! | [`matching`] | which receive a message matches |
 //! | [`operation_id`] | operations in flight, by number |
 //! | [`draining`] | ended operations whose memory a peer may still access |
@@ -52,4 +53,5 @@ pub mod matching;
 pub mod operation_id;
 pub mod order;
 pub mod peers;
+pub mod routes;
 pub mod sges;

@@ -75,7 +75,7 @@ impl Endpoint {
                 let desc = desc.get(index);
                 // The bytes are copied before this function returns, so the registrations may end with it.
                 let mut held = Held::default();
-                let sge = local::element(domain, &self.pd, (addr, len), desc, usage, &mut held)?;
+                let sge = local::sge(domain, &self.pd, (addr, len), desc, usage, &mut held)?;
                 if domain.hmem {
                     load(domain, &self.pd, &[sge], place, usage)?;
                     continue;
@@ -125,7 +125,7 @@ impl Endpoint {
             .map(|(index, buffer)| {
                 let (at, desc) = (buffer.addr as u64, it.result_desc.get(index));
                 let len = buffer.count * size;
-                local::element(
+                local::sge(
                     &self.domain,
                     &self.pd,
                     (at, len),

@@ -17,7 +17,7 @@ use rkey_device::time;
 use rkey_rdm::atomic::{DataType, Op};
 use rkey_rdm::collective::BYTES_MAX;
 use rkey_rdm::collective::kind::Kind;
-use rkey_rdm::endpoint::Call;
+use rkey_rdm::endpoint::{Call, Groups};
 use rkey_rdm::error::Error;
 use std::ffi::c_void;
 
@@ -158,17 +158,17 @@ impl Endpoint {
         let source = it.source.buffers(from * count, size)?;
         let result = it.result.buffers(to * count, size)?;
         let mut held = Held::default();
-        let mut element = |(buffer, desc): &(iovec, *mut c_void), usage| {
+        let mut sge = |(buffer, desc): &(iovec, *mut c_void), usage| {
             let place = (buffer.iov_base as u64, buffer.iov_len);
             local::collective(&self.domain, &self.pd, place, *desc, usage, &mut held)
         };
         let sources: Vec<Sge> = source
             .iter()
-            .map(|buffer| element(buffer, LocalUse::Send))
+            .map(|buffer| sge(buffer, LocalUse::Send))
             .collect::<Result<_>>()?;
         let result: Vec<Sge> = result
             .iter()
-            .map(|buffer| element(buffer, LocalUse::Recv))
+            .map(|buffer| sge(buffer, LocalUse::Recv))
             .collect::<Result<_>>()?;
         let source: Vec<iovec> = source.iter().map(|(buffer, _)| *buffer).collect();
         let reduction = data_type(it.datatype).zip(operation(it.op));
@@ -198,7 +198,8 @@ impl Endpoint {
         let mut state = live.state.lock();
         let full = |state: &State| {
             let tx = live.host.tx.as_ref();
-            state.rdm.has_all_collectives() || posted.report && tx.is_some_and(|tx| tx.cq.is_full())
+            state.rdm.groups().is_some_and(Groups::is_full)
+                || posted.report && tx.is_some_and(|tx| tx.cq.is_full())
         };
         if full(&state) {
             live.advance(&mut state);
@@ -209,7 +210,7 @@ impl Endpoint {
         let rdm = &mut state.rdm;
         let begun = rdm.collective(&live.host, loaded, posted, time::now());
         begun.map_err(|error| match error {
-            Error::NotConnected if !rdm.has_joined(it.group) => {
+            Error::NotConnected if !rdm.groups().is_some_and(|all| all.has_joined(it.group)) => {
                 tracing::warn!(
                     "a collective operation was started too early: first read the FI_JOIN_COMPLETE event of its group"
                 );
@@ -221,13 +222,14 @@ impl Endpoint {
 
     /// The size of the group of a call, our rank in it, and the root's.
     fn seat(&self, live: &Live, it: &CollectiveArgs<'_>) -> Result<Seat> {
-        let rdm = &mut live.state.lock().rdm;
-        let (n, me) = rdm.seat(it.group).ok_or(FiError::INVAL)?;
+        let state = live.state.lock();
+        let groups = state.rdm.groups().ok_or(FiError::INVAL)?;
+        let (n, me) = groups.seat(it.group).ok_or(FiError::INVAL)?;
         let root = match it.kind.has_root() {
             false => 0,
             true => {
                 let address = live.host.av.as_ref().and_then(|av| av.get(it.root));
-                let rank = address.and_then(|address| rdm.rank_of(it.group, address));
+                let rank = address.and_then(|address| groups.rank_of(it.group, address));
                 rank.ok_or_else(|| {
                     tracing::warn!(
                         "root_addr {:#x} of a collective operation is not a member of the group",

@@ -43,7 +43,7 @@ impl Endpoint {
     /// Undoes [`Endpoint::only_connection`]. Must not be called if a request has been sent to the peer.
     fn no_connection(live: &Live) {
         let mut state = live.state.lock();
-        state.rdm.forget_connections();
+        state.rdm.outbox_mut().forget_connections();
     }
 
     /// Connects with `make` in a separate thread, and reports the result to the program.
@@ -92,7 +92,7 @@ impl Endpoint {
 
     fn not_connected(&self, live: &Live, error: FiError, error_data: Vec<u8>) {
         let mut state = live.state.lock();
-        state.rdm.refuse(0);
+        state.rdm.outbox_mut().refuse(0);
         drop(state);
         if let Some(eq) = &live.host.eq {
             let fid = self.handle.load(Ordering::Relaxed);
@@ -135,6 +135,7 @@ impl Endpoint {
         live.state
             .lock()
             .rdm
+            .outbox_mut()
             .set_device_keys(0, request.hello.device_keys);
         let hello = live.answer(&request.hello, data).encode();
         let (ep, this) = (Arc::clone(self), Arc::clone(self));
@@ -164,7 +165,11 @@ impl Endpoint {
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
         match live.ask_at(address.into(), qp, data, ACCEPT_TIMEOUT, ACCEPT_TIMEOUT) {
             Ok(there) => {
-                live.state.lock().rdm.set_device_keys(0, there.device_keys);
+                live.state
+                    .lock()
+                    .rdm
+                    .outbox_mut()
+                    .set_device_keys(0, there.device_keys);
                 Ok(there.data)
             }
             Err(DeviceError::Refused { reason }) => Err((REFUSED, rejected_with(&reason))),

@@ -3,6 +3,7 @@
 
 use super::*;
 use rkey_device::describe::{EndpointView, PEERS, PeerView, TAGS, Traffic, lock_until};
+use rkey_rdm::endpoint::Groups;
 use rkey_rdm::peers::Route;
 use std::time::Instant;
 
@@ -82,13 +83,16 @@ impl Live {
     fn traffic(&self, until: Instant) -> Option<Traffic> {
         let rdm = &lock_until(&self.state, until)?.rdm;
         let mut peers = tally(rdm);
-        let (messages, tagged) = (rdm.matching(false), rdm.matching(true));
+        let (messages, tagged) = (
+            rdm.receives().matching(false),
+            rdm.receives().matching(true),
+        );
         let mut traffic = Traffic {
             unexpected: messages.unexpected(),
             tagged_unexpected: tagged.unexpected(),
             unexpected_tags: tagged.unexpected_tags().take(TAGS).collect(),
-            operations: rdm.operations(),
-            collectives: rdm.collectives(),
+            operations: rdm.outbox().operations(),
+            collectives: rdm.groups().map_or(0, Groups::under_way),
             ..Traffic::default()
         };
         for source in messages.sources().chain(tagged.sources()) {
@@ -142,7 +146,7 @@ impl Live {
 /// The peers, and the traffic of their connections.
 fn tally(rdm: &Rdm) -> Tallies {
     let mut all = Tallies::new();
-    for (connection, unanswered) in rdm.connections().iter().zip(rdm.unanswered()) {
+    for (connection, unanswered) in rdm.connections().iter().zip(rdm.outbox().unanswered()) {
         let state = connection.state();
         if state.is_free() {
             continue;
@@ -161,7 +165,7 @@ fn tally(rdm: &Rdm) -> Tallies {
             it.out_of_credit = state.is_open() && connection.credit.is_used_up();
         }
     }
-    for peer in rdm.peers().iter() {
+    for peer in rdm.routes().peers().iter() {
         let it = all.entry(peer.destination.address).or_default();
         match peer.route {
             Route::None => {}

@@ -33,8 +33,9 @@ impl Driven for Endpoint {
         if transmits {
             armed.may_retry = state
                 .rdm
+                .routes_mut()
                 .may_retry(std::thread::current().id(), time::now());
-            armed.needs_polling = state.rdm.has_retrying();
+            armed.needs_polling = state.rdm.routes().has_retrying();
         }
         // No descriptor signals that a peer has released memory, or that a member of a group has exited.
         armed.needs_polling |= state.rdm.needs_looks();

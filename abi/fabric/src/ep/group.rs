@@ -98,8 +98,10 @@ pub(super) unsafe extern "C" fn join(
         let members = ep.members(live, &set.inner)?;
         let by_itself = addr.coll_addr == FI_ADDR_NOTAVAIL;
         if !by_itself && addr.coll_addr != set.inner.address {
-            let rdm = &mut live.state.lock().rdm;
-            rdm.seat(addr.coll_addr).ok_or(FiError::INVAL)?;
+            let state = live.state.lock();
+            let groups = state.rdm.groups();
+            let seat = groups.and_then(|all| all.seat(addr.coll_addr));
+            seat.ok_or(FiError::INVAL)?;
         }
         let address = new_address();
         let object = McObject {
@@ -219,7 +221,8 @@ impl Endpoint {
                     return;
                 }
                 live.advance(&mut state);
-                if !state.rdm.is_joining(address) {
+                let groups = state.rdm.groups();
+                if !groups.is_some_and(|all| all.is_joining(address)) {
                     return;
                 }
             }

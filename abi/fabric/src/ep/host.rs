@@ -1,7 +1,7 @@
 //! The host of an endpoint's state machine: the device, and the program's memory, queues and counters.
 
 use super::payload;
-use super::receive::{Arriving, PostedReceive};
+use super::receive::{Matched, PostedReceive};
 use super::report::Posted;
 use super::*;
 use crate::cq::Entry;
@@ -12,7 +12,7 @@ use rkey_device::engine::{SendRequest, Sge, Status};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::{Front, queue_pair};
 use rkey_rdm::address::{Destination, to_text};
-use rkey_rdm::endpoint::{Arrived, Host, Note, Pool};
+use rkey_rdm::endpoint::{Host, Note, Pool, ReceiveOutcome};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
 use rkey_rdm::operation_id::Plain;
@@ -81,7 +81,7 @@ impl Host for EpHost {
     type Caller = ThreadId;
     type Operation = Posted;
     type Receive = PostedReceive;
-    type Matched = Arriving;
+    type Matched = Matched;
     type Exposed = Exposed;
     type Group = group::Joined;
 
@@ -233,12 +233,12 @@ impl Host for EpHost {
         stays: bool,
         source: &SocketAddr,
         header: &Header,
-    ) -> Arriving {
+    ) -> Matched {
         let (deferred, held) = match stays {
             true => (receive.deferred.clone(), receive.held.clone()),
             false => (receive.deferred.take(), std::mem::take(&mut receive.held)),
         };
-        Arriving {
+        Matched {
             entry: Entry {
                 context: receive.context,
                 // A program may name memory that does not exist; this is an error only when data is stored there.
@@ -253,8 +253,8 @@ impl Host for EpHost {
     }
 
     #[inline]
-    fn received(&self, arriving: Arriving, how: Arrived) {
-        self.report_received(arriving, how);
+    fn received(&self, matched: Matched, how: ReceiveOutcome) {
+        self.report_received(matched, how);
     }
 
     fn canceled(&self, receive: PostedReceive, tagged: bool, stays: bool) {

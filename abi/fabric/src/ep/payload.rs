@@ -16,7 +16,7 @@ use smallvec::smallvec;
 
 /// The scatter/gather entries for a list of local buffers. `held` keeps what the provider registers for them.
 #[inline]
-pub(super) fn elements(
+pub(super) fn sges(
     domain: &Domain,
     pd: &ProtectionDomain,
     iov: &[iovec],
@@ -26,7 +26,7 @@ pub(super) fn elements(
 ) -> Result<Sges> {
     let mut one = |index: usize, buffer: &iovec| {
         let place = (buffer.iov_base as u64, buffer.iov_len);
-        local::element(domain, pd, place, desc.get(index), usage, held)
+        local::sge(domain, pd, place, desc.get(index), usage, held)
     };
     if let [buffer] = iov {
         return Ok(smallvec![one(0, buffer)?]);

@@ -40,18 +40,18 @@ impl Endpoint {
         }
         let (host, rdm) = (&live.host, &mut state.rdm);
         if !has(FI_CLAIM | FI_DISCARD) {
-            let seen = rdm.peek(tagged, pattern);
+            let seen = rdm.receives().peek(tagged, pattern);
             if let Some((source, header)) = &seen {
                 Self::report(live, context, source, header);
             }
             return Ok(seen.is_some());
         }
-        let Some(found) = rdm.find(host, tagged, pattern) else {
+        let Some(found) = rdm.receives_mut().find(host, tagged, pattern) else {
             return Ok(false);
         };
         let (source, header) = (*found.source(), *found.header());
         match has(FI_CLAIM) {
-            true => rdm.claim(context, found),
+            true => rdm.claims().add(context, found),
             false => rdm.discard(host, &found),
         }
         Self::report(live, context, &source, &header);
@@ -62,7 +62,7 @@ impl Endpoint {
     /// was one.
     fn take_claimed(&self, live: &Live, state: &mut State, wanted: &Wanted<'_>) -> Result<bool> {
         let (context, rdm) = (wanted.context as usize, &mut state.rdm);
-        let Some(found) = rdm.claimed(context) else {
+        let Some(found) = rdm.claims().take(context) else {
             return Ok(false);
         };
         if wanted.flags & FI_DISCARD != 0 {
@@ -76,7 +76,7 @@ impl Endpoint {
                 Ok(true)
             }
             Err(error) => {
-                rdm.unclaimed(context, found);
+                rdm.claims().put_back(context, found);
                 Err(error)
             }
         }

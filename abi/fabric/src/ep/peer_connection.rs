@@ -29,12 +29,12 @@ impl Endpoint {
         if self.ep_type == FI_EP_MSG {
             return match state.rdm.connections().first() {
                 Some(connection) if connection.state().is_open() => Ok((state, 0)),
-                _ if state.rdm.is_shut() => Err(FiError::SHUTDOWN),
+                _ if state.rdm.receives().is_shut() => Err(FiError::SHUTDOWN),
                 _ => Err(FiError::NOTCONN),
             };
         }
         let removals = live.host.av.as_ref().map_or(0, |av| av.removals());
-        let peer = match state.rdm.numbered_peer(number, removals) {
+        let peer = match state.rdm.routes_mut().numbered_peer(number, removals) {
             Some(peer) => peer,
             None => self.look_up(live, &mut state, number)?,
         };
@@ -58,8 +58,8 @@ impl Endpoint {
         if destination.context != 0 && self.caps & FI_NAMED_RX_CTX == 0 {
             lenient::unless_strict(&lenient::UNASKED_NAME, FiError::OPNOTSUPP)?;
         }
-        let peer = state.rdm.peer_at(destination);
-        state.rdm.set_number(number, peer);
+        let peer = state.rdm.routes_mut().peer_at(destination);
+        state.rdm.routes_mut().set_number(number, peer);
         Ok(peer)
     }
 }

@@ -1,7 +1,7 @@
 //! The program's receives: checked, posted and canceled, and their completions.
 
 use super::host::EpHost;
-use super::payload::elements;
+use super::payload::sges;
 use super::peer_connection::no_peer;
 use super::report::Deferred;
 use super::send::{Descriptors, total};
@@ -10,7 +10,7 @@ use crate::cq::Entry;
 use crate::mr::buffers::Held;
 use libc::iovec;
 use rkey_device::core::LocalUse;
-use rkey_rdm::endpoint::Arrived;
+use rkey_rdm::endpoint::ReceiveOutcome;
 use rkey_rdm::header::Header;
 use rkey_rdm::matching::Pattern;
 use std::ffi::c_void;
@@ -49,7 +49,7 @@ impl PostedReceive {
 }
 
 /// The data of a message that has matched its receive.
-pub(crate) struct Arriving {
+pub(crate) struct Matched {
     pub(super) entry: Entry,
     pub(super) report: bool,
     /// Set for deferred work.
@@ -118,7 +118,7 @@ pub(super) fn prepare(
     check_caps(caps, FI_RECV | kind | multi)?;
     let room = total(wanted.iov)?;
     let mut held = Held::default();
-    let sges = elements(
+    let sges = sges(
         domain,
         pd,
         wanted.iov,
@@ -171,7 +171,10 @@ impl Endpoint {
             return Ok(());
         }
         let rdm = &mut live.state.lock().rdm;
-        match rdm.cancel(&live.host, |receive| receive.is_of(context)) {
+        match rdm
+            .receives_mut()
+            .cancel(&live.host, |receive| receive.is_of(context))
+        {
             true => Ok(()),
             // A receive with a message cannot be canceled, and completes normally.
             false => Err(FiError::NOENT),
@@ -182,13 +185,13 @@ impl Endpoint {
 impl EpHost {
     /// Completes a receive.
     #[inline]
-    pub(super) fn report_received(&self, arriving: Arriving, how: Arrived) {
-        let Arriving {
+    pub(super) fn report_received(&self, matched: Matched, how: ReceiveOutcome) {
+        let Matched {
             mut entry,
             mut report,
             deferred,
             held,
-        } = arriving;
+        } = matched;
         drop(held);
         entry.len = how.len;
         if how.last {

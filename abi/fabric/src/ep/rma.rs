@@ -3,7 +3,7 @@
 //! They are work requests on the connection, which the peer's device executes.
 
 use super::options::Limits;
-use super::payload::{elements, gather};
+use super::payload::{gather, sges};
 use super::report::{Deferred, Posted};
 use super::send::{Descriptors, total};
 use super::*;
@@ -72,7 +72,7 @@ impl Endpoint {
             Err(error) => return Some(Err(error)),
         };
         let report = BoundCq::reports(live.host.tx.as_ref(), it.flags);
-        let id = state.rdm.plain_id(Plain {
+        let id = state.rdm.outbox().plain_id(Plain {
             context: it.context as usize,
             form: if reads { Form::Read } else { Form::Write },
             report,
@@ -114,7 +114,7 @@ impl Endpoint {
         let mut held = Held::default();
         let local = if let Some((buffer, place)) = it.one_piece() {
             let (at, desc) = ((buffer.iov_base as u64, buffer.iov_len), it.desc.get(0));
-            let sge = local::element(&self.domain, &self.pd, at, desc, usage, &mut held)?;
+            let sge = local::sge(&self.domain, &self.pd, at, desc, usage, &mut held)?;
             if held.is_empty()
                 && let Some(done) = self.transfer_plain(live, it, reads, sge, place)
             {
@@ -126,7 +126,7 @@ impl Endpoint {
             gather(&self.domain, it.iov, &mut bytes)?;
             Memory::Copy(bytes)
         } else {
-            let mut sges = elements(&self.domain, &self.pd, it.iov, it.desc, usage, &mut held)?;
+            let mut sges = sges(&self.domain, &self.pd, it.iov, it.desc, usage, &mut held)?;
             sges.retain(|sge| sge.len > 0);
             Memory::InPlace(sges)
         };

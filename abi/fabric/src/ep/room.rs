@@ -52,12 +52,12 @@ impl Endpoint {
         report: bool,
     ) -> Result<()> {
         let is_full = || report && live.host.tx.as_ref().is_some_and(|tx| tx.cq.is_full());
-        if state.rdm.has_room(connection, requests) && !is_full() {
+        if state.rdm.outbox().has_room(connection, requests) && !is_full() {
             return Ok(());
         }
         live.advance(state);
         let open = state.rdm.connections()[connection].state().is_open();
-        match open && state.rdm.has_room(connection, requests) && !is_full() {
+        match open && state.rdm.outbox().has_room(connection, requests) && !is_full() {
             true => Ok(()),
             false => Err(FiError::AGAIN),
         }

@@ -4,7 +4,7 @@
 // UNSAFETY: registers memory that the program passes.
 
 use super::options::Limits;
-use super::payload::{elements, gather, load};
+use super::payload::{gather, load, sges};
 use super::report::{self, Deferred, Posted};
 use super::*;
 use crate::info::offer::MAX_MSG_SIZE;
@@ -267,7 +267,7 @@ impl Endpoint {
         let mut held = Held::default();
         let sges = match inject {
             true => Sges::new(),
-            false => elements(&self.domain, &self.pd, iov, desc, LocalUse::Send, &mut held)?,
+            false => sges(&self.domain, &self.pd, iov, desc, LocalUse::Send, &mut held)?,
         };
         let body = Bytes {
             ep: self,

@@ -130,7 +130,7 @@ impl Endpoint {
         if let Some(room) = &live.stx
             && room.slots.load(Ordering::Relaxed) > 0
         {
-            room.release_unneeded(state.rdm.under_way());
+            room.release_unneeded(state.rdm.outbox().under_way());
         }
     }
 }

@@ -22,7 +22,7 @@ use std::ffi::c_void;
 /// FI-094). Otherwise it needs no descriptor; a valid one is used, and any other value is ignored for programs before
 /// 1.22 and refused for later ones (FI-043 to FI-047, FI-256). `held` keeps what the provider registers itself.
 #[inline]
-pub(crate) fn element(
+pub(crate) fn sge(
     domain: &Domain,
     pd: &ProtectionDomain,
     (addr, len): (u64, usize),
@@ -134,7 +134,7 @@ pub(crate) fn collective(
     held: &mut Held,
 ) -> Result<Sge> {
     if !domain.has(FI_MR_COLLECTIVE) || len == 0 {
-        return element(domain, pd, (addr, len), desc, usage, held);
+        return sge(domain, pd, (addr, len), desc, usage, held);
     }
     let len = u32::try_from(len).map_err(|_| FiError::MSGSIZE)?;
     let needs = Some("FI_MR_COLLECTIVE");

@@ -17,19 +17,19 @@ use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, RKey};
 use rkey_link::{Header, HeaderFlags, Link, Op};
 
-/// The peer's memory that a send or a write without extras names.
-struct Aim {
+/// What a send or a write without extras contributes to its header: the operation, and the peer's memory that it names.
+struct WorkFields {
     op: CompletionOp,
     addr: u64,
     key: u64,
     requested: bool,
 }
 
-impl Aim {
+impl WorkFields {
     /// `None` if the work is something else, or has extras.
     #[inline(always)]
     fn of(work: &Work) -> Option<Self> {
-        let aim = |op, addr, key, requested| Self {
+        let with = |op, addr, key, requested| Self {
             op,
             addr,
             key,
@@ -37,13 +37,15 @@ impl Aim {
         };
         match *work {
             Work::Write { remote, imm: None } => Some(match remote.key {
-                RKey::Device(key) => aim(CompletionOp::Write, remote.addr, u64::from(key.0), false),
-                RKey::Requested(key) => aim(CompletionOp::Write, remote.addr, key, true),
+                RKey::Device(key) => {
+                    with(CompletionOp::Write, remote.addr, u64::from(key.0), false)
+                }
+                RKey::Requested(key) => with(CompletionOp::Write, remote.addr, key, true),
             }),
             Work::Send {
                 imm: None,
                 invalidate: None,
-            } => Some(aim(CompletionOp::Send, 0, 0, false)),
+            } => Some(with(CompletionOp::Send, 0, 0, false)),
             _ => None,
         }
     }
@@ -87,19 +89,19 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
     request: &SendRequest<'_>,
 ) -> bool {
     const PLAIN: SendFlags = SendFlags::SIGNALED.union(SendFlags::MORE);
-    let Some(aim) = Aim::of(&request.work) else {
+    let Some(fields) = WorkFields::of(&request.work) else {
         return false;
     };
     if !PLAIN.contains(request.flags) || !is_clear(qp) || link_state.meta.down.is_some() {
         return false;
     }
-    let len = match length(qp, request, aim.op) {
+    let len = match length(qp, request, fields.op) {
         Some(len) if len as u64 <= u64::from(link_state.meta.caps.in_slot_max) => len,
         _ => return false,
     };
-    let write = aim.op == CompletionOp::Write;
+    let write = fields.op == CompletionOp::Write;
     let mut flags = HeaderFlags::FIRST.union(HeaderFlags::LAST);
-    flags.set(HeaderFlags::REQUESTED_KEY, aim.requested);
+    flags.set(HeaderFlags::REQUESTED_KEY, fields.requested);
     // If nothing else is outstanding, the program is probably waiting for this one.
     flags.set(HeaderFlags::ACK_NOW, qp.sq.next == qp.sq.head);
     let header = Header {
@@ -110,8 +112,8 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
         msn: qp.req.msn,
         len: len as u32,
         total: len as u32,
-        addr: aim.addr,
-        key: aim.key,
+        addr: fields.addr,
+        key: fields.key,
         imm: 0,
         operands: [0; 2],
     };
@@ -134,7 +136,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
     if sent.is_err() {
         return false;
     }
-    enter(link_state, qp, request, &aim, len as u32);
+    enter(link_state, qp, request, &fields, len as u32);
     true
 }
 
@@ -144,15 +146,15 @@ fn enter<L: Link>(
     link_state: &mut LinkState<L>,
     qp: &mut Qp,
     request: &SendRequest<'_>,
-    aim: &Aim,
+    fields: &WorkFields,
     len: u32,
 ) {
     let seq = qp.sq.tail;
     let mut flags = WqeFlags::of(request);
-    flags.set(WqeFlags::REQUESTED_KEY, aim.requested);
+    flags.set(WqeFlags::REQUESTED_KEY, fields.requested);
     let msn = qp.req.msn;
     let wqe = qp.sq.tail_mut();
-    (wqe.op, wqe.addr, wqe.key, wqe.imm) = (aim.op, aim.addr, aim.key, 0);
+    (wqe.op, wqe.addr, wqe.key, wqe.imm) = (fields.op, fields.addr, fields.key, 0);
     (wqe.id, wqe.status, wqe.flags) = (request.id, Status::Success, flags);
     (wqe.total, wqe.vendor, wqe.msn) = (len, 0, msn);
     wqe.prefix_len = request.prefix.len() as u32;

@@ -24,9 +24,9 @@ pub struct Connection<Q, I> {
     pub identity: I,
     state: State,
     /// How many of the peer's messages no receive has taken yet, plus the FINs that we owe the peer.
-    pub pending: u32,
+    pub(crate) pending: u32,
     /// How many of the messages in `pending` are rendezvous messages, of which only the RTS has arrived.
-    pub rendezvous: u32,
+    pub(crate) rendezvous: u32,
     /// Our credit: how much we may send.
     pub credit: Credit,
     /// The peer's use of its credit.
@@ -34,11 +34,11 @@ pub struct Connection<Q, I> {
     /// How many posted requests have not completed.
     pub outstanding: u32,
     /// Answers and reads of payloads that wait for room.
-    pub backlog: Backlog,
+    pub(crate) backlog: Backlog,
     /// Whether the peer's device chooses the keys of its regions.
     pub device_keys: bool,
     /// The destination of messages over the connection; `None` if the peer made the connection only to send.
-    pub leads_to: Option<Destination>,
+    pub(crate) leads_to: Option<Destination>,
 }
 
 /// The next step of a connection's teardown.
@@ -88,6 +88,13 @@ impl<Q, I> Connection<Q, I> {
     #[inline]
     pub fn takes_answers(&self) -> bool {
         self.outstanding < SENDS && self.backlog.is_empty()
+    }
+
+    /// Records that a posted request has completed. Returns whether requests wait for room.
+    #[inline]
+    pub fn request_completed(&mut self) -> bool {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        !self.backlog.is_empty()
     }
 
     /// Whether a posted request has not completed or an answer still waits; `false` once the connection is lost.

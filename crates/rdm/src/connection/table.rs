@@ -151,6 +151,16 @@ impl<Q, I> Connections<Q, I> {
         it.leads_to
     }
 
+    /// An open connection to a destination whose queue pair can send, as `ready` says. Both sides may connect at the same
+    /// time, so there can be several.
+    #[cold]
+    pub fn open_to(&self, to: Destination, ready: impl Fn(&Q) -> bool) -> Option<usize> {
+        self.list.iter().position(|it| {
+            let qp = it.qp.as_ref().filter(|_| it.state.is_open());
+            it.leads_to == Some(to) && qp.is_some_and(&ready)
+        })
+    }
+
     /// Whether peers that have exited left too many unread messages to admit a new peer.
     pub fn is_littered(&self) -> bool {
         let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();

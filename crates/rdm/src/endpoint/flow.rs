@@ -1,112 +1,65 @@
-//! Credit and answers: how much peers may send, and when they get credit back.
+//! Answers to peers, and peers that exceed their limits.
 //!
 //! A peer that exceeds its credit loses the connection. Rendezvous messages are limited by how many a sender may have
 //! in flight. While the program does not read its completions, peers get neither credit nor answers.
 
+use super::outbox::Answer;
 use super::receive::Unexpected;
 use super::{Endpoint, Host};
 use crate::error::Error;
-use crate::header::{Header, Kind};
+use crate::header::Header;
+
+/// Why a peer that sends more than it may is disconnected.
+pub(super) const EXCEEDED: &str = "the peer exceeded its credit";
+/// Why a peer for which too many answers wait is disconnected.
+pub(super) const TOO_MANY_ANSWERS: &str =
+    "the peer sent many requests, but does not read the answers";
 
 impl<H: Host> Endpoint<H> {
-    /// Charges a peer's message to its credit. If there is not enough, ends the connection and returns `false`.
-    #[inline]
-    pub(super) fn admit(&mut self, host: &H, connection: usize, len: u32) -> bool {
-        let admitted = self.connections[connection].window.charge(len);
-        if !admitted {
-            self.exceeded(host, connection);
-        }
-        admitted
-    }
-
     /// Ends the connection of a peer that sends more than it may.
     #[cold]
     pub(super) fn exceeded(&mut self, host: &H, connection: usize) {
-        self.cut_off(host, connection, "the peer exceeded its credit");
+        self.cut_off(host, connection, EXCEEDED);
+    }
+
+    /// Ends the connection of a peer for which too many answers wait.
+    #[inline]
+    pub(super) fn after_answer(&mut self, host: &H, connection: usize, answer: Answer) {
+        if answer == Answer::TooMany {
+            self.cut_off(host, connection, TOO_MANY_ANSWERS);
+        }
+    }
+
+    /// Sends an answer, now or when the connection has room.
+    pub(super) fn answer(&mut self, host: &H, connection: usize, header: &Header, payload: &[u8]) {
+        let answer = self.outbox.answer(host, connection, header, payload);
+        self.after_answer(host, connection, answer);
     }
 
     /// Releases the credit of a message that the program has taken, and returns credit if due.
     #[inline]
     pub(super) fn message_taken(&mut self, host: &H, connection: usize, len: u32) {
-        let it = &mut self.connections[connection];
-        it.window.release(len);
-        if it.window.is_due() && !it.state().is_lost() {
-            self.return_credit(host, connection);
-        }
-    }
-
-    #[cold]
-    fn return_credit(&mut self, host: &H, connection: usize) {
-        if host.holds_answers_back() {
-            self.owing = true;
-            return;
-        }
-        let (messages, bytes) = self.connections[connection].window.take_returnable();
-        let header = Header {
-            data: messages.into(),
-            len: bytes,
-            ..Header::new(Kind::Credit)
-        };
-        self.send_control(host, connection, &header, &[]);
+        let answer = self.outbox.message_taken(host, connection, len);
+        self.after_answer(host, connection, answer);
     }
 
     /// Releases a message that has matched a receive, or was discarded.
     pub(super) fn release_unexpected(&mut self, host: &H, message: &Unexpected) {
-        let connection = message.connection();
-        let limited = self.is_limited();
-        let it = &mut self.connections[connection];
-        it.pending -= 1;
-        match message {
-            Unexpected::Rts { .. } => it.rendezvous -= 1,
-            Unexpected::Eager { header, .. } if limited => {
-                self.message_taken(host, connection, header.len)
-            }
-            Unexpected::Eager { .. } => {}
-        }
+        let answer = self.outbox.release_unexpected(host, message);
+        self.after_answer(host, message.connection(), answer);
     }
 
     /// Sends a peer the FIN of its operation; deferred while the program does not read its completions.
     pub(super) fn send_fin(&mut self, host: &H, connection: usize, id: u64, error: Option<Error>) {
-        let fin = Header {
-            id,
-            data: error.map_or(0, |error| error.number().into()),
-            ..Header::new(Kind::Fin)
-        };
-        if self.connections[connection].state().is_lost() {
-            return;
-        }
-        if host.holds_answers_back() {
-            self.owing = true;
-            self.connections[connection].pending += 1;
-            self.owed.push((connection, fin));
-        } else {
-            self.send_control(host, connection, &fin, &[]);
-        }
+        let answer = self.outbox.send_fin(host, connection, id, error);
+        self.after_answer(host, connection, answer);
     }
 
     /// Sends credit and answers that waited for the program to read its completions, if it has.
     #[cold]
     pub fn send_owed(&mut self, host: &H) {
-        if !self.owing || host.holds_answers_back() {
-            return;
-        }
-        self.owing = false;
-        self.answer_owed(host);
-        for connection in 0..self.connections.slots() {
-            let it = &self.connections[connection];
-            if !it.state().is_lost() && it.window.is_due() {
-                self.return_credit(host, connection);
-            }
-        }
-    }
-
-    /// Sends the deferred answers.
-    pub(super) fn answer_owed(&mut self, host: &H) {
-        for (connection, fin) in std::mem::take(&mut self.owed) {
-            self.connections[connection].pending -= 1;
-            if !self.connections[connection].state().is_lost() {
-                self.send_control(host, connection, &fin, &[]);
-            }
+        for connection in self.outbox.send_owed(host) {
+            self.after_answer(host, connection, Answer::TooMany);
         }
     }
 }

@@ -124,7 +124,7 @@ pub trait Host: Sized {
         header: &Header,
     ) -> Self::Matched;
     /// Reports that a receive, or one of its messages, is complete.
-    fn received(&self, matched: Self::Matched, how: Arrived);
+    fn received(&self, matched: Self::Matched, how: ReceiveOutcome);
     /// Reports that a receive was canceled. `stays` says that the receive takes several messages.
     fn canceled(&self, receive: Self::Receive, tagged: bool, stays: bool);
     /// Reports that a peer has written `len` bytes with this data.
@@ -152,9 +152,9 @@ pub trait Host: Sized {
     fn note(&self, note: Note<'_>);
 }
 
-/// How a message arrived.
+/// The outcome of a receive for one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceiveOutcome {
     /// How many bytes were received.
     pub len: usize,
     /// How many bytes did not fit.

@@ -6,10 +6,9 @@
 //!
 //! This code runs while the device is locked, so it neither posts to the device nor calls it.
 
-use super::{Endpoint, Host, Receive};
+use super::{Endpoint, Host};
 use crate::error::Error;
 use crate::header::{self, Header};
-use crate::limits::DATAGRAMS_MAX;
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, NamedKey, Reason};
@@ -86,13 +85,13 @@ impl<H: Host> Endpoint<H> {
         if host.shared_posts().is_some() {
             return None;
         }
-        let connection = self.connections.find(qpn)?;
+        let connection = self.connections().find(qpn)?;
         let payload = bytes.slice(header::LEN, bytes.len().checked_sub(header::LEN)?)?;
         let mut header_bytes = [0; header::LEN];
         bytes.slice(0, header::LEN)?.get(0, &mut header_bytes);
         let header = Header::of_message(&header_bytes, payload.len())?;
-        let (limited, ordered) = (self.is_limited(), self.is_ordered());
-        let it = &self.connections[connection];
+        let (limited, ordered) = (self.outbox.is_limited(), self.outbox.is_ordered());
+        let it = &self.connections()[connection];
         if !it.state().hears() {
             return None;
         }
@@ -102,46 +101,50 @@ impl<H: Host> Endpoint<H> {
             return None;
         }
         let source = it.peer;
-        let queue = self.queue(header.tagged);
-        let suits = |receive: &Receive<H>| !ordered && receive.takes_whole(payload.len());
-        if let Some(mut receive) = queue.take_receive_if(&source, header.tag, suits) {
+        let whole = match ordered {
+            true => None,
+            false => self
+                .receives
+                .take_for_whole(&source, &header, payload.len()),
+        };
+        if let Some(mut receive) = whole {
             match copy_to_receive(receive.sges(), payload) {
                 Ok(()) => receive.complete_whole(host, &source, &header),
                 Err(error) => {
                     let (mut landing, _) = receive.landing(host, &source, &header);
                     landing.len = payload.len();
-                    self.complete_in_turn(host, landing, Some(error));
+                    self.delivery.complete(host, landing, Some(error));
                 }
             }
             if limited {
                 window.release(header.len);
-                self.connections[connection].window = window;
+                self.outbox.connection(connection).window = window;
                 // The credit is returned when the device can be used again.
-                self.owing |= window.is_due();
+                self.outbox.owe_credit(window.is_due());
             }
             return Some(());
         }
-        let landing = queue.match_receive(&source, header.tag, |receive| {
-            receive.landing(host, &source, &header)
-        });
-        if landing.is_none() && !limited && queue.unexpected() >= DATAGRAMS_MAX {
+        let landing = self.receives.match_receive(host, &source, &header);
+        if landing.is_none() && !limited && self.receives.is_full(header.tagged) {
             return None;
         }
         if limited {
-            self.connections[connection].window = window;
+            self.outbox.connection(connection).window = window;
         }
         let Some(landing) = landing else {
             self.keep_unexpected(connection, header, payload.to_vec());
             return Some(());
         };
-        self.copy_with(host, landing, payload.len(), |sges, fits| {
-            copy_to_receive(sges, payload.slice(0, fits).unwrap_or(payload))
-        });
+        self.delivery
+            .copy_with(host, landing, payload.len(), |sges, fits| {
+                copy_to_receive(sges, payload.slice(0, fits).unwrap_or(payload))
+            });
         if limited {
-            let window = &mut self.connections[connection].window;
+            let window = &mut self.outbox.connection(connection).window;
             window.release(header.len);
+            let due = window.is_due();
             // The credit is returned when the device can be used again.
-            self.owing |= window.is_due();
+            self.outbox.owe_credit(due);
         }
         Some(())
     }

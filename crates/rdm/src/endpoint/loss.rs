@@ -1,38 +1,16 @@
-//! Connections that fail, and their teardown, which starts when no posted request, no waiting answer and no operation
-//! refers to them.
+//! Connections that are made, fail or end, and what that means for the operations and the peers.
 
-use super::operation::{Operation, Retained};
+use super::outbox::{Answer, Remains};
 use super::{Endpoint, Host, Note, Service};
-use crate::address::Destination;
-use crate::connection::{Event, Teardown};
+use crate::connection::Event;
 use crate::error::Error;
 use crate::header::{Header, Kind};
-use crate::peers::Route;
 use std::time::Instant;
-
-/// What a closed endpoint leaves behind. Peers may use the memory of its operations until the queue pairs are quiet.
-#[must_use]
-pub struct Remains<H: Host> {
-    /// The queue pairs.
-    pub qps: Vec<H::Qp>,
-    operations: Vec<Operation<H>>,
-}
-
-impl<H: Host> Remains<H> {
-    /// Revokes the keys of messages that peers never fetched. Called once the queue pairs are quiet.
-    pub fn withdraw(self, host: &H) {
-        for operation in self.operations {
-            if let Retained::Exposed(exposed) = &operation.retained {
-                host.withdraw(exposed);
-            }
-        }
-    }
-}
 
 impl<H: Host> Endpoint<H> {
     /// Applies an event to a connection. If that loses the connection, its waiting operations fail.
     pub fn happened(&mut self, host: &H, connection: usize, event: Event) {
-        let change = self.connections.apply(connection, event);
+        let change = self.outbox.apply(connection, event);
         if change.lost() {
             self.after_loss(host, connection, change.was_open());
         }
@@ -46,9 +24,9 @@ impl<H: Host> Endpoint<H> {
     /// Disconnects a peer that violated the protocol: its messages are ignored from now on.
     #[cold]
     pub(super) fn cut_off(&mut self, host: &H, connection: usize, why: &str) {
-        let change = self.connections.apply(connection, Event::Violated);
+        let change = self.outbox.apply(connection, Event::Violated);
         if change.cut() {
-            let it = &self.connections[connection];
+            let it = &self.connections()[connection];
             host.note(Note::Violation { peer: it.peer, why });
             // End the queue pair: a peer that never takes our requests would keep it open forever.
             if let Some(qp) = &it.qp {
@@ -63,77 +41,42 @@ impl<H: Host> Endpoint<H> {
     /// Checks a connection after a failure: it is lost if its queue pair has failed.
     #[cold]
     pub fn check(&mut self, host: &H, connection: usize) {
-        if self.is_broken(host, connection) {
+        if self.outbox.is_broken(host, connection) {
             self.lose(host, connection);
         }
-    }
-
-    fn is_broken(&self, host: &H, connection: usize) -> bool {
-        let qp = self.connections[connection].qp.as_ref();
-        qp.is_some_and(|qp| host.is_broken(qp))
-    }
-
-    /// The connections whose queue pair has failed without a message from the peer. The peer's last messages are in the
-    /// completion queue by now, perhaps unread. So take completions before calling [`Self::lose`] for each connection.
-    /// A connection that is being made is checked once it is made.
-    #[cold]
-    #[must_use]
-    pub fn broken(&self, host: &H) -> Vec<usize> {
-        let is_over = |&connection: &usize| {
-            let state = self.connections[connection].state();
-            !state.is_lost() && !state.is_connecting() && self.is_broken(host, connection)
-        };
-        (0..self.connections.slots()).filter(is_over).collect()
     }
 
     /// Handles the consequences of a loss. `was_open` says whether operations could use the connection.
     #[cold]
     fn after_loss(&mut self, host: &H, connection: usize, was_open: bool) {
-        let address = self.connections[connection].peer;
-        if let Some(collective) = &mut self.collective {
-            collective.forget_connection(connection, address, was_open);
+        let address = self.connections()[connection].peer;
+        if let Some(groups) = &mut self.groups {
+            groups.forget_connection(connection, address, was_open);
         }
-        let waiting = std::mem::take(&mut self.connections[connection].backlog);
-        let open = self.operations_of(connection).len();
+        let waiting = self.outbox.take_backlog(connection);
+        let open = self.outbox.operations_of(connection);
         host.note(Note::Lost {
             peer: address,
             open,
         });
-        if let Some(to) = self.connections[connection].leads_to
-            && let Some(peer) = self.peers.find(to)
-            && self.peers[peer].route == Route::Open(connection)
-        {
-            self.peers[peer].route = self.remaining_route(host, to);
+        if let Some(to) = self.connections()[connection].leads_to {
+            let other = || self.outbox.open_to(host, to);
+            self.routes.lost(to, connection, other);
         }
         for later in waiting.iter() {
-            self.fail_with(host, later.operation(), Error::ConnectionReset);
+            let id = later.operation();
+            let next = self.outbox.fail_dropped(id);
+            self.carry_out(host, id, next);
         }
-        for id in self.operations_of(connection) {
-            let Some(operation) = self.operations.get(id) else {
-                continue;
-            };
-            if operation.awaits_answer {
-                operation.awaits_answer = false;
-                operation.fail(Error::ConnectionReset);
-                self.part_done(host, id);
-            }
+        for id in self.outbox.unanswered_of(connection) {
+            let next = self.outbox.fail_unanswered(id, Error::ConnectionReset);
+            self.carry_out(host, id, next);
         }
         // The end is reported to the program only after the connection's establishment has been.
-        let connecting = self.connections[connection].state().is_connecting();
+        let connecting = self.connections()[connection].state().is_connecting();
         if self.service == Service::Connected && !connecting {
             self.tell_shut(host);
         }
-    }
-
-    /// The remaining route to a peer when our own connection could not be made or has ended. Both sides may connect at
-    /// the same time, so the peer may have made a connection too.
-    #[cold]
-    fn remaining_route(&self, host: &H, to: Destination) -> Route {
-        let index = self.connections.iter().position(|it| {
-            let qp = it.qp.as_ref().filter(|_| it.state().is_open());
-            it.leads_to == Some(to) && qp.is_some_and(|qp| host.is_ready(qp))
-        });
-        index.map_or(Route::None, Route::Open)
     }
 
     /// Starts to use a connection that has been made, by either side.
@@ -142,8 +85,8 @@ impl<H: Host> Endpoint<H> {
     /// [`Error::ConnectionReset`]: the connection has been lost since then.
     pub fn made(&mut self, host: &H, connection: usize) -> crate::error::Result<()> {
         self.check(host, connection);
-        self.connections.apply(connection, Event::Made);
-        match self.connections[connection].state().is_lost() {
+        self.outbox.apply(connection, Event::Made);
+        match self.connections()[connection].state().is_lost() {
             true => Err(Error::ConnectionReset),
             false => Ok(()),
         }
@@ -159,17 +102,8 @@ impl<H: Host> Endpoint<H> {
         now: Instant,
     ) {
         let result = result.and_then(|it| self.made(host, it).map(|()| it));
-        let route = match result {
-            Ok(connection) => Route::Open(connection),
-            Err(_) => self.remaining_route(host, self.peers[peer].destination),
-        };
-        let it = &mut self.peers[peer];
-        it.route = route;
-        it.failed = result
-            .err()
-            .filter(|_| route == Route::None)
-            .map(|it| (it, now));
-        self.callers.connect_finished(&mut self.peers, peer, now);
+        let other = |to| self.outbox.open_to(host, to);
+        self.routes.connect_finished(peer, result, other, now);
     }
 
     /// Starts to use a connection that a peer made to us.
@@ -177,64 +111,24 @@ impl<H: Host> Endpoint<H> {
         if self.made(host, connection).is_err() {
             return;
         }
-        let Some(to) = self.connections[connection].leads_to else {
-            return;
-        };
-        let peer = self.peers.at(to);
-        if self.peers[peer].route == Route::None {
-            self.peers[peer].route = Route::Open(connection);
-            self.peers[peer].failed = None;
+        if let Some(from) = self.connections()[connection].leads_to {
+            self.routes.accepted(from, connection);
         }
     }
 
     /// Cancels the receives of a connected endpoint whose connection has ended, and reports that to the program, once.
     pub fn tell_shut(&mut self, host: &H) {
-        if !std::mem::replace(&mut self.shut, true) {
-            self.flush_receives(host);
+        if self.receives.shut(host) {
             host.shut();
-        }
-    }
-
-    /// Tears down ended connections. Call it right after taking the completions, so that destroying a queue pair loses
-    /// none.
-    #[cold]
-    pub(super) fn tear_down(&mut self, host: &H, now: Instant) {
-        if !self.connections.is_teardown_due(now) {
-            return;
-        }
-        for index in 0..self.connections.slots() {
-            if self.connections[index].teardown(false) == Teardown::Wait {
-                continue;
-            }
-            let mut draining = self.draining.iter();
-            let referred = !self.operations_of(index).is_empty()
-                || draining.any(|operation| operation.connection == index);
-            let it = &self.connections[index];
-            match (it.teardown(referred), &it.qp) {
-                (Teardown::Wait, _) => {}
-                (Teardown::End, qp) => {
-                    if let Some(qp) = qp {
-                        host.end(qp);
-                    }
-                    self.connections.apply(index, Event::Ended);
-                }
-                (Teardown::Release, Some(qp)) if !host.is_quiet(qp) => {}
-                (Teardown::Release, qp) => {
-                    if let Some(qpn) = qp.as_ref().map(|qp| host.qpn(qp)) {
-                        drop(self.connections.take_qp(index, qpn));
-                    }
-                    if let Some(to) = self.connections.release(index) {
-                        self.peers.forget(to);
-                    }
-                }
-            }
         }
     }
 
     /// Notifies all peers that the endpoint is closing, after the answers that it still owes.
     pub fn say_goodbye(&mut self, host: &H) {
-        self.answer_owed(host);
-        for connection in 0..self.connections.slots() {
+        for connection in self.outbox.send_owed_fins(host) {
+            self.after_answer(host, connection, Answer::TooMany);
+        }
+        for connection in 0..self.connections().slots() {
             self.say_bye(host, connection);
         }
     }
@@ -242,25 +136,15 @@ impl<H: Host> Endpoint<H> {
     /// Notifies one peer, if its connection can send. The message is also sent while the connection is still being made, if our
     /// queue pair can send: the peer gets it once its own side is ready.
     pub fn say_bye(&mut self, host: &H, connection: usize) {
-        let it = &self.connections[connection];
-        let can_send = it.qp.as_ref().is_some_and(|qp| host.is_ready(qp));
-        if !it.state().is_lost() && can_send {
-            self.send_control(host, connection, &Header::new(Kind::Bye), &[]);
+        if self.outbox.can_send(host, connection) {
+            self.answer(host, connection, &Header::new(Kind::Bye), &[]);
         }
     }
 
     /// Ends all connections and operations at once; nothing is reported to the program.
     pub fn close(&mut self, host: &H) -> Remains<H> {
-        self.collective = None;
-        let kept = self.messages.unexpected() + self.tagged.unexpected();
-        host.shared(|pool| pool.forget(kept));
-        let mut qps = Vec::new();
-        for connection in 0..self.connections.slots() {
-            self.connections.apply(connection, Event::Closed);
-            qps.extend(self.connections[connection].qp.take());
-        }
-        let mut operations = self.operations.drain();
-        operations.extend(self.draining.drain());
-        Remains { qps, operations }
+        self.groups = None;
+        host.shared(|pool| pool.forget(self.receives.waiting()));
+        self.outbox.close()
     }
 }

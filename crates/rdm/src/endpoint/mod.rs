@@ -7,63 +7,65 @@
 //! A host takes the completions of its device and passes each to [`Endpoint::receive_completed`] or
 //! [`Endpoint::request_completed`]. It can take short messages directly from the ring, through [`Endpoint::inbox`].
 //!
+//! An endpoint is made of parts that own their state: [`Routes`], [`Outbox`], [`Receives`], [`Claims`], `Delivery` and
+//! [`Groups`]. A part returns what follows from a call, and [`Endpoint`] passes it to the part that it concerns.
+//!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`host`] | what the endpoint runs on and reports to |
-//! | `send` | sending messages: with their payload, or by rendezvous |
-//! | `transfer` | reads, writes, atomics and commits of the program |
-//! | `receive` | receives, and messages that match one or are unexpected |
-//! | `payload` | how payload gets to its buffer: copied, or read from the sender's memory |
-//! | `peek` | finding, claiming and discarding messages |
-//! | `inbox` | messages that need no buffer |
+//! | `outbox` | part: the connections, and what is posted to them |
+//! | `send` | sends messages through the outbox: with their payload, or by rendezvous |
+//! | `transfer` | reads, writes, atomics and commits through the outbox |
+//! | `in_flight` | the outbox's operations in flight |
+//! | `receives` | part: the posted receives, and the messages that wait for one |
+//! | `peek` | part: messages that the program has found and claimed |
+//! | `delivery` | part: payloads and data for the program, which are delivered in order |
+//! | `collective` | part: groups of endpoints, and their collective operations |
+//! | `receive` | one receive, and the place of a message in it |
 //! | `shared` | receives that several endpoints share |
-//! | `post` | requests to a connection, and those that wait for room |
-//! | `flow` | credit and answers for peers |
-//! | `operation` | operations in flight |
-//! | `progress` | handling the device's completions |
-//! | `routes` | peers and connections, for the host |
-//! | `loss` | connections that fail, and how they are removed |
-//! | `collective` | operations of groups of endpoints |
+//! | `messages` | the endpoint matches messages and receives |
+//! | `inbox` | the endpoint takes messages that need no buffer |
+//! | `flow` | the endpoint answers peers, and ends the connections of those that exceed their limits |
+//! | `operation` | one operation, and what the endpoint does at its end |
+//! | `progress` | the endpoint handles the device's completions |
+//! | `loss` | the endpoint handles connections that are made, fail or end |
 
 mod collective;
+mod delivery;
 mod flow;
 pub mod host;
+mod in_flight;
 mod inbox;
 mod loss;
+mod messages;
 mod operation;
-mod payload;
+mod outbox;
 mod peek;
-mod post;
 mod progress;
 mod receive;
-mod routes;
+mod receives;
 mod send;
 mod shared;
+#[cfg(test)]
+mod test_host;
 mod transfer;
 
-pub use collective::{Call, Loaded, Members};
-pub use host::{Arrived, Host, Note};
+pub use collective::{Call, Groups, Loaded, Members};
+pub use host::{Host, Note, ReceiveOutcome};
 pub use inbox::EndpointInbox;
-pub use loss::Remains;
-pub use peek::Found;
+pub use outbox::{Outbox, Remains};
+pub use peek::{Claims, Found};
 pub use receive::Receive;
+pub use receives::Receives;
 pub use send::{Body, Outgoing};
 pub use shared::Pool;
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
-use crate::draining::Draining;
-use crate::error::Error;
-use crate::header::Header;
-use crate::limits::OPERATIONS_MAX;
-use crate::matching::Matching;
-use crate::operation_id::Operations;
-use crate::order::InOrder;
-use crate::peers::{Callers, Peers};
-use collective::Collective;
-use core::net::SocketAddr;
-use operation::{Arrival, Operation, Outcome};
+use crate::error::Result;
+use crate::routes::Routes;
+use delivery::Delivery;
 use receive::Unexpected;
-use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 /// A connection of an endpoint.
 pub type Connection<H> = crate::connection::Connection<<H as Host>::Qp, <H as Host>::Identity>;
@@ -81,36 +83,30 @@ pub enum Service {
     Datagram,
 }
 
+impl Service {
+    /// Whether senders need credit.
+    #[inline]
+    fn is_limited(self) -> bool {
+        self != Self::Datagram
+    }
+
+    /// Whether completions are reported in the order of the operations.
+    #[inline]
+    fn is_ordered(self) -> bool {
+        self == Self::Connected
+    }
+}
+
 /// An endpoint.
 pub struct Endpoint<H: Host> {
     service: Service,
-    /// The peers.
-    peers: Peers<Error, H::Caller>,
-    /// The connections.
-    connections: Connections<H>,
-    /// Callers that may retry.
-    callers: Callers<H::Caller>,
-    /// Whether credit or answers are owed to peers until the program has read completions.
-    owing: bool,
-    owed: Vec<(usize, Header)>,
-    /// Whether the host watches the requests that wait for room on connections.
-    backlog_watched: bool,
-    operations: Operations<Operation<H>>,
-    /// Results of a connected endpoint's operations that wait for their turn.
-    sends: InOrder<Outcome<H>>,
-    /// A connected endpoint's received messages, and data of peers' writes, that wait for their turn.
-    arrivals: InOrder<Arrival<H>>,
-    draining: Draining<Operation<H>, H::Qp>,
+    routes: Routes<H::Caller>,
+    outbox: Outbox<H>,
+    delivery: Delivery<H>,
     /// Present once there is a group, or a peer has named one.
-    collective: Option<Box<Collective<H>>>,
-    messages: Matching<SocketAddr, Receive<H>, Unexpected>,
-    tagged: Matching<SocketAddr, Receive<H>, Unexpected>,
-    /// How many shared receives had been posted when waiting messages were last offered to them.
-    offered_posts: u64,
-    /// Messages that the program has claimed, by the context of the claim, oldest first.
-    claimed: HashMap<usize, VecDeque<Found>>,
-    /// Whether the connection of a connected endpoint has ended and this has been reported to the program.
-    shut: bool,
+    groups: Option<Box<Groups<H>>>,
+    receives: Receives<H>,
+    claims: Claims,
 }
 
 impl<H: Host> Endpoint<H> {
@@ -119,96 +115,132 @@ impl<H: Host> Endpoint<H> {
     pub fn new(service: Service) -> Self {
         Self {
             service,
-            peers: Peers::default(),
-            connections: Connections::<H>::default(),
-            callers: Callers::default(),
-            owing: false,
-            owed: Vec::new(),
-            backlog_watched: false,
-            operations: Operations::default(),
-            sends: InOrder::default(),
-            arrivals: InOrder::default(),
-            draining: Draining::default(),
-            collective: None,
-            messages: Matching::default(),
-            tagged: Matching::default(),
-            offered_posts: 0,
-            claimed: HashMap::new(),
-            shut: false,
+            routes: Routes::default(),
+            outbox: Outbox::new(service),
+            delivery: Delivery::new(service),
+            groups: None,
+            receives: Receives::default(),
+            claims: Claims::default(),
         }
     }
 
-    /// Whether senders need credit.
-    #[inline]
-    fn is_limited(&self) -> bool {
-        self.service != Service::Datagram
-    }
-
-    /// Whether completions are reported in the order of the operations.
-    #[inline]
-    fn is_ordered(&self) -> bool {
-        self.service == Service::Connected
-    }
-
-    /// The queue of tagged or of untagged receives and messages.
-    #[inline]
-    fn queue(&mut self, tagged: bool) -> &mut Matching<SocketAddr, Receive<H>, Unexpected> {
-        match tagged {
-            true => &mut self.tagged,
-            false => &mut self.messages,
-        }
-    }
-
-    /// The queue of tagged or of untagged receives and messages, for inspection.
-    #[must_use]
-    pub fn matching(&self, tagged: bool) -> &Matching<SocketAddr, Receive<H>, Unexpected> {
-        match tagged {
-            true => &self.tagged,
-            false => &self.messages,
-        }
-    }
-
-    /// Whether the connection of a connected endpoint has ended.
-    #[must_use]
-    pub fn is_shut(&self) -> bool {
-        self.shut
-    }
-
-    /// How many operations are in flight, excluding plain ones.
-    #[must_use]
-    pub fn operations(&self) -> usize {
-        self.operations.len()
-    }
-
-    /// How many collective operations are in flight.
-    #[must_use]
-    pub fn collectives(&self) -> usize {
-        self.collective.as_ref().map_or(0, |it| it.under_way())
-    }
-
-    /// How many operations wait for an answer from their peer, by connection slot.
-    #[must_use]
-    pub fn unanswered(&self) -> Vec<usize> {
-        let mut unanswered = vec![0; self.connections.slots()];
-        for operation in self.operations.iter().filter(|it| it.awaits_answer) {
-            if let Some(count) = unanswered.get_mut(operation.connection) {
-                *count += 1;
-            }
-        }
-        unanswered
-    }
-
-    /// Whether a connection has room for this many more requests of the program.
+    /// The connections.
     #[inline]
     #[must_use]
-    pub fn has_room(&self, connection: usize, requests: u32) -> bool {
-        self.operations.len() < OPERATIONS_MAX && self.connections[connection].has_room(requests)
+    pub fn connections(&self) -> &Connections<H> {
+        self.outbox.connections()
+    }
+
+    /// The connections, and the operations in flight.
+    #[inline]
+    #[must_use]
+    pub fn outbox(&self) -> &Outbox<H> {
+        &self.outbox
+    }
+
+    /// The connections and the operations in flight, for changes.
+    #[inline]
+    #[must_use]
+    pub fn outbox_mut(&mut self) -> &mut Outbox<H> {
+        &mut self.outbox
+    }
+
+    /// The peers, and the connection to each.
+    #[inline]
+    #[must_use]
+    pub fn routes(&self) -> &Routes<H::Caller> {
+        &self.routes
+    }
+
+    /// The peers, and the connection to each, for changes.
+    #[inline]
+    #[must_use]
+    pub fn routes_mut(&mut self) -> &mut Routes<H::Caller> {
+        &mut self.routes
+    }
+
+    /// The receives, and the messages that wait for one.
+    #[must_use]
+    pub fn receives(&self) -> &Receives<H> {
+        &self.receives
+    }
+
+    /// The receives, and the messages that wait for one, for changes.
+    #[must_use]
+    pub fn receives_mut(&mut self) -> &mut Receives<H> {
+        &mut self.receives
+    }
+
+    /// The messages that the program has claimed.
+    #[must_use]
+    pub fn claims(&mut self) -> &mut Claims {
+        &mut self.claims
+    }
+
+    /// The connection to a peer. If there is none, the host starts to connect, and the caller must retry
+    /// ([`Error::Again`](crate::error::Error::Again)). `caller` returns `None` for a call that is retried without waiting
+    /// to be woken.
+    ///
+    /// # Errors
+    /// Why the peer cannot be reached; reported once.
+    #[inline]
+    pub fn connection_to(
+        &mut self,
+        host: &H,
+        peer: usize,
+        caller: impl Fn() -> Option<H::Caller>,
+        now: impl FnOnce() -> Instant,
+    ) -> Result<usize> {
+        let connect = |to| host.connect(peer, to);
+        self.routes.connection_to(peer, caller, now, connect)
+    }
+
+    /// Sends a message of the program. `attached` is called unless the message is a plain operation.
+    ///
+    /// # Errors
+    /// An error of posting or copying; the message was not sent.
+    #[inline]
+    pub fn send(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl Body<H>,
+        attached: impl FnOnce() -> H::Operation,
+    ) -> Result<()> {
+        self.outbox.send(host, it, body, attached)
+    }
+
+    /// Begins a transfer.
+    ///
+    /// # Errors
+    /// An error of posting, or [`Error::Again`](crate::error::Error::Again) if there is no credit for the data. Nothing was
+    /// sent.
+    #[inline]
+    pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
+        self.outbox.transfer(host, it, attached)
+    }
+
+    /// Begins a plain transfer, with its id from [`Outbox::plain_id`].
+    ///
+    /// # Errors
+    /// An error of posting. Nothing was sent.
+    #[inline]
+    pub fn transfer_plain(&mut self, host: &H, id: u64, it: &PlainTransfer) -> Result<()> {
+        self.outbox.transfer_plain(host, id, it)
+    }
+
+    /// Begins an atomic operation.
+    ///
+    /// # Errors
+    /// An error of posting; nothing was sent.
+    pub fn atomic(&mut self, host: &H, it: AtomicCall, attached: H::Operation) -> Result<()> {
+        self.outbox.atomic(host, it, attached)
     }
 
     /// Whether the host must check it periodically, because it waits for something that no descriptor signals: memory
     /// that peers have not released, or members of groups that may have ended.
     #[must_use]
     pub fn needs_looks(&self) -> bool {
-        !self.draining.is_empty() || self.collective.as_ref().is_some_and(|it| !it.is_idle())
+        self.outbox.is_draining() || self.groups.as_ref().is_some_and(|it| !it.is_idle())
     }
 }

@@ -1,9 +1,10 @@
 //! Operations in flight: what each still waits for, and what it holds until then.
 
+use super::in_flight::Next;
 use super::receive::Landing;
 use super::{Endpoint, Host};
-use crate::error::{Error, Failure};
-use crate::header::{Header, Kind};
+use crate::error::Failure;
+use crate::header::Header;
 use crate::operation_id::Plain;
 use crate::sges::Sges;
 
@@ -54,20 +55,6 @@ pub(super) enum Retained<H: Host> {
     Exposed(Box<H::Exposed>),
 }
 
-/// The result of an operation, for the program.
-pub(super) struct Outcome<H: Host> {
-    attached: Option<H::Operation>,
-    failure: Option<Box<Failure>>,
-}
-
-/// An arrival, for the program.
-pub(super) enum Arrival<H: Host> {
-    /// A message in its receive, or why it failed.
-    Message(Landing<H>, Option<Error>),
-    /// The data of a write, and its length.
-    Data { len: u32, data: u64 },
-}
-
 impl<H: Host> Operation<H> {
     /// An operation that waits for one completion.
     #[inline]
@@ -112,136 +99,38 @@ impl<H: Host> Operation<H> {
         let attached = self.attached.as_ref().filter(|_| one && what)?;
         H::plain(attached)
     }
+
+    /// Whether the operation has spent credit for data that its peer gets with the last part, or after it.
+    pub(super) fn carries_data(&self) -> bool {
+        matches!(
+            self.what,
+            OperationKind::Write { .. } | OperationKind::WriteWithImmediate
+        )
+    }
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Assigns an operation its number, and its turn if completions are ordered. All its fields must be set by then,
-    /// because it may turn out to be a plain operation.
+    /// Does what follows for an operation of which a part is done.
     #[inline]
-    pub(super) fn begin(&mut self, mut operation: Operation<H>) -> u64 {
-        if self.is_ordered() {
-            // Operations that wait only for the device complete in order anyway.
-            let waits =
-                operation.awaits_answer || matches!(operation.what, OperationKind::Write { .. });
-            if waits || !self.sends.is_empty() {
-                operation.turn = Some(self.sends.enter());
+    pub(super) fn carry_out(&mut self, host: &H, id: u64, next: Next<H>) {
+        match next {
+            Next::Wait => {}
+            Next::Send(connection, header) => self.send_data(host, connection, &header, id),
+            Next::End(operation) => {
+                if let Some(operation) = self.outbox.release(host, operation) {
+                    self.operation_over(host, operation);
+                }
             }
-        }
-        let plain = operation.plain().and_then(Plain::number);
-        plain.unwrap_or_else(|| self.operations.add(operation))
-    }
-
-    /// Removes an operation that could not begin. Reports nothing to the program.
-    pub(super) fn forget(&mut self, id: u64) -> Option<Operation<H>> {
-        let operation = self.operations.take(id)?;
-        if let Some(turn) = operation.turn {
-            self.sends.abandon(turn);
-        }
-        Some(operation)
-    }
-
-    /// The numbers of all operations of a connection.
-    pub(super) fn operations_of(&self, connection: usize) -> Vec<u64> {
-        self.operations
-            .all(|operation| operation.connection == connection)
-    }
-
-    /// Records that one of the completions and answers that an operation waits for has arrived. After the last one, the
-    /// operation ends.
-    #[inline]
-    pub(super) fn part_done(&mut self, host: &H, id: u64) {
-        let Some(operation) = self.operations.get(id) else {
-            return;
-        };
-        operation.left = operation.left.saturating_sub(1);
-        if operation.left > 0 {
-            return;
-        }
-        if let (OperationKind::Write { data, len }, None) = (&operation.what, &operation.failure) {
-            let (data, len, connection) = (*data, *len, operation.connection);
-            let header = Header {
-                data,
-                len,
-                ..Header::new(Kind::WriteData)
-            };
-            operation.what = OperationKind::Transmit;
-            operation.left = 1;
-            return self.send_control_for(host, connection, &header, &[], id);
-        }
-        if let Some(operation) = self.operations.take(id) {
-            self.finish_when_released(host, operation);
+            Next::Over(operation) => self.operation_over(host, operation),
         }
     }
 
-    /// Fails an operation, if it exists, and stops waiting for the one part that will not arrive.
+    /// Sends the message that follows the bytes of a write.
     #[cold]
-    pub(super) fn fail_with(&mut self, host: &H, id: u64, error: Error) {
-        if let Some(operation) = self.operations.get(id) {
-            operation.fail(error);
-            self.part_done(host, id);
-        }
-    }
-
-    /// Handles the peer's answer to our operation; ignores an answer that no operation of this connection waits for.
-    pub(super) fn answer_arrived(
-        &mut self,
-        host: &H,
-        connection: usize,
-        id: u64,
-        error: Option<Error>,
-    ) {
-        let Some(operation) = self.operations.get(id) else {
-            return;
-        };
-        if operation.connection != connection || !operation.awaits_answer {
-            return;
-        }
-        operation.awaits_answer = false;
-        if let Some(error) = error {
-            operation.fail(error);
-        }
-        self.part_done(host, id);
-    }
-
-    /// Whether no peer can access the memory of an ended operation. Never waits.
-    #[inline]
-    fn is_free(host: &H, operation: &mut Operation<H>, qp: Option<&H::Qp>) -> bool {
-        if operation.failure.is_some() && !qp.is_none_or(|qp| host.is_quiet(qp)) {
-            return false;
-        }
-        if let Retained::Exposed(exposed) = &operation.retained {
-            if !host.try_withdraw(exposed) {
-                return false;
-            }
-            operation.retained = Retained::Nothing;
-        }
-        true
-    }
-
-    /// Finishes an ended operation as soon as no peer can access its memory.
-    #[inline]
-    fn finish_when_released(&mut self, host: &H, mut operation: Operation<H>) {
-        let qp = self.connections[operation.connection].qp.as_ref();
-        if Self::is_free(host, &mut operation, qp) {
-            return self.operation_over(host, operation);
-        }
-        let qp = qp.cloned();
-        self.draining.push(operation, qp);
-    }
-
-    /// Finishes the ended operations whose memory peers have released.
-    #[cold]
-    pub(super) fn drain(&mut self, host: &H, now: std::time::Instant) {
-        for mut ended in self.draining.take_due(now) {
-            if Self::is_free(host, &mut ended.operation, ended.qp.as_ref()) {
-                self.operation_over(host, ended.operation);
-                continue;
-            }
-            if let Some(qp) = ended.cut_off(now) {
-                host.cut_off(qp);
-            }
-            self.draining.put_back(ended);
-        }
+    fn send_data(&mut self, host: &H, connection: usize, header: &Header, id: u64) {
+        let (answer, next) = self.outbox.send_data(host, connection, header, id);
+        self.carry_out(host, id, next);
+        self.after_answer(host, connection, answer);
     }
 
     /// Acts on the end of an operation whose memory peers can no longer access.
@@ -252,65 +141,7 @@ impl<H: Host> Endpoint<H> {
                 self.fetch_over(host, operation.connection, id, *landing, error);
             }
             OperationKind::Chunk { .. } => self.chunk_over(host, operation),
-            _ => self.report_in_turn(host, operation),
-        }
-    }
-
-    /// Reports an ended operation to the program when its turn comes: the program owns its memory again.
-    fn report_in_turn(&mut self, host: &H, operation: Operation<H>) {
-        if operation.failure.is_some() {
-            self.refund(&operation);
-        }
-        let outcome = Outcome {
-            attached: operation.attached,
-            failure: operation.failure,
-        };
-        let Some(turn) = operation.turn else {
-            return Self::report(host, outcome);
-        };
-        self.sends.finish(turn, outcome);
-        while let Some(outcome) = self.sends.pop() {
-            Self::report(host, outcome);
-        }
-    }
-
-    /// Reports to the program that an operation is complete.
-    #[inline]
-    fn report(host: &H, outcome: Outcome<H>) {
-        if let Some(attached) = outcome.attached {
-            host.completed(attached, outcome.failure);
-        }
-    }
-
-    /// Refunds the credit for a write's data that was never sent.
-    pub(super) fn refund(&mut self, operation: &Operation<H>) {
-        if matches!(
-            operation.what,
-            OperationKind::Write { .. } | OperationKind::WriteWithImmediate
-        ) {
-            self.connections[operation.connection].credit.add(1, 0);
-        }
-    }
-
-    /// The turn of an arrival; `None` if it can be reported at once.
-    #[inline]
-    pub(super) fn turn(&mut self, takes_time: bool) -> Option<u64> {
-        let waits = takes_time || !self.arrivals.is_empty();
-        (self.is_ordered() && waits).then(|| self.arrivals.enter())
-    }
-
-    /// Reports an arrival to the program, and the later ones that waited for it.
-    pub(super) fn in_turn(&mut self, host: &H, turn: Option<u64>, arrival: Arrival<H>) {
-        let report = |arrival| match arrival {
-            Arrival::Message(landing, error) => Self::complete_now(host, landing, error),
-            Arrival::Data { len, data } => host.written(len, data),
-        };
-        let Some(turn) = turn else {
-            return report(arrival);
-        };
-        self.arrivals.finish(turn, arrival);
-        while let Some(arrival) = self.arrivals.pop() {
-            report(arrival);
+            _ => self.outbox.report(host, operation),
         }
     }
 }

@@ -1,17 +1,16 @@
 //! Peeking at messages: the program may find one without receiving it, claim it for a later
 //! receive, or discard it.
 
-use super::receive::{Receive, Unexpected};
-use super::{Endpoint, Host};
+use super::receive::Unexpected;
 use crate::header::Header;
-use crate::matching::Pattern;
 use core::net::SocketAddr;
+use std::collections::{HashMap, VecDeque};
 
-/// A message that the program has found. It must be claimed, received or discarded.
+/// A message that has been taken out of its queue. It must be claimed, received or discarded.
 #[must_use]
 pub struct Found {
-    source: SocketAddr,
-    message: Unexpected,
+    pub(super) source: SocketAddr,
+    pub(super) message: Unexpected,
 }
 
 impl Found {
@@ -28,54 +27,70 @@ impl Found {
     }
 }
 
-impl<H: Host> Endpoint<H> {
-    /// The oldest message that a receive with this pattern would match, and its sender.
-    #[must_use]
-    pub fn peek(
-        &self,
-        tagged: bool,
-        pattern: &Pattern<SocketAddr>,
-    ) -> Option<(SocketAddr, Header)> {
-        let (source, _, message) = self.matching(tagged).peek(pattern)?;
-        Some((*source, *message.header()))
-    }
+/// Messages that the program has claimed, by the context of the claim, oldest first.
+#[derive(Default)]
+pub struct Claims {
+    by_context: HashMap<usize, VecDeque<Found>>,
+}
 
-    /// Finds the message that [`Self::peek`] would return, and takes it out of the queue.
-    pub fn find(&mut self, host: &H, tagged: bool, pattern: &Pattern<SocketAddr>) -> Option<Found> {
-        let (source, _, message) = self.queue(tagged).match_message(pattern)?;
-        host.shared(|pool| pool.forget(1));
-        Some(Found { source, message })
-    }
-
+impl Claims {
     /// Claims a message for a receive with this context.
-    pub fn claim(&mut self, context: usize, found: Found) {
-        self.claimed.entry(context).or_default().push_back(found);
+    pub fn add(&mut self, context: usize, found: Found) {
+        self.by_context.entry(context).or_default().push_back(found);
     }
 
     /// Takes the first message that was claimed with a context.
-    pub fn claimed(&mut self, context: usize) -> Option<Found> {
-        let claimed = self.claimed.get_mut(&context)?;
+    pub fn take(&mut self, context: usize) -> Option<Found> {
+        let claimed = self.by_context.get_mut(&context)?;
         let first = claimed.pop_front();
         if claimed.is_empty() {
-            self.claimed.remove(&context);
+            self.by_context.remove(&context);
         }
         first
     }
 
     /// Puts back a claimed message that cannot be received now.
-    pub fn unclaimed(&mut self, context: usize, found: Found) {
-        self.claimed.entry(context).or_default().push_front(found);
+    pub fn put_back(&mut self, context: usize, found: Found) {
+        self.by_context
+            .entry(context)
+            .or_default()
+            .push_front(found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::header::Kind;
+
+    fn found(tag: u64) -> Found {
+        let header = Header {
+            tag,
+            ..Header::new(Kind::Message)
+        };
+        Found {
+            source: SocketAddr::from(([127, 0, 0, 1], 1)),
+            message: Unexpected::Eager {
+                header,
+                payload: Vec::new(),
+                connection: 0,
+            },
+        }
     }
 
-    /// Receives a message that was found.
-    pub fn receive_found(&mut self, host: &H, mut receive: Receive<H>, found: Found) {
-        let (landing, _) = receive.landing(host, &found.source, found.message.header());
-        self.deliver(host, landing, found.message);
-    }
-
-    /// Discards a message that was found.
-    pub fn discard(&mut self, host: &H, found: &Found) {
-        self.release_unexpected(host, &found.message);
-        self.confirm(host, found.message.connection(), found.message.header());
+    #[test]
+    fn claimed_messages_are_taken_in_order_by_their_context() {
+        let mut claims = Claims::default();
+        for (context, tag) in [(1, 10), (2, 20), (1, 11)] {
+            claims.add(context, found(tag));
+        }
+        let take = |claims: &mut Claims, context| claims.take(context).map(|it| it.header().tag);
+        assert_eq!(take(&mut claims, 3), None);
+        assert_eq!(take(&mut claims, 1), Some(10));
+        claims.put_back(1, found(10));
+        assert_eq!(take(&mut claims, 1), Some(10), "it is still the first");
+        assert_eq!(take(&mut claims, 1), Some(11));
+        assert_eq!(take(&mut claims, 1), None);
+        assert_eq!(claims.by_context.len(), 1, "an empty list is kept");
     }
 }

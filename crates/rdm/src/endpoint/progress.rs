@@ -1,6 +1,6 @@
 //! Handles the device's completions, and does the work that no completion triggers ([`Endpoint::do_background_work`]).
 
-use super::operation::{Arrival, Operation, OperationKind};
+use super::operation::{Operation, OperationKind};
 use super::{Endpoint, Host, Service};
 use crate::error::{Error, Result};
 use crate::header::{self, Header, Kind};
@@ -21,10 +21,10 @@ impl<H: Host> Endpoint<H> {
     /// the data of a peer's write. The host posts the buffer again afterwards.
     #[inline]
     pub fn receive_completed(&mut self, host: &H, completion: &Completion, bytes: &[u8]) {
-        let Some(connection) = self.connections.find(completion.qpn) else {
+        let Some(connection) = self.connections().find(completion.qpn) else {
             return;
         };
-        if completion.status != Status::Success || !self.connections[connection].state().hears() {
+        if completion.status != Status::Success || !self.connections()[connection].state().hears() {
             return;
         }
         if completion.opcode == CompletionOp::RecvWriteImm {
@@ -38,12 +38,11 @@ impl<H: Host> Endpoint<H> {
 
     /// Handles a peer's write of `len` bytes with this data.
     fn write_arrived(&mut self, host: &H, connection: usize, len: u32, data: u64) {
-        if !self.admit(host, connection, 0) {
-            return;
+        if !self.outbox.connection(connection).window.charge(0) {
+            return self.exceeded(host, connection);
         }
         self.message_taken(host, connection, 0);
-        let turn = self.turn(false);
-        self.in_turn(host, turn, Arrival::Data { len, data });
+        self.delivery.written(host, len, data);
     }
 
     /// Handles a peer's message.
@@ -55,26 +54,27 @@ impl<H: Host> Endpoint<H> {
             }
             Kind::Fin => {
                 let error = Error::reported(header.data);
-                self.answer_arrived(host, connection, header.id, error);
+                let next = self.outbox.answered(connection, header.id, error);
+                self.carry_out(host, header.id, next);
             }
             Kind::WriteData => self.write_arrived(host, connection, header.len, header.data),
             Kind::Credit => {
                 let messages = u32::try_from(header.data).unwrap_or(u32::MAX);
-                let credit = &mut self.connections[connection].credit;
+                let credit = &mut self.outbox.connection(connection).credit;
                 credit.add(messages, header.len);
             }
             Kind::Atomic(atomic) => {
-                let done = host.execute(&self.connections[connection], &atomic, payload);
+                let done = host.execute(&self.connections()[connection], &atomic, payload);
                 let answer = Header {
                     id: header.id,
                     data: number_of(&done),
                     ..Header::new(Kind::AtomicResult)
                 };
-                self.send_control(host, connection, &answer, &done.unwrap_or_default());
+                self.answer(host, connection, &answer, &done.unwrap_or_default());
             }
             Kind::AtomicResult => {
                 let mut error = Error::reported(header.data);
-                if let Some(operation) = self.operations.get(header.id)
+                if let Some(operation) = self.outbox.operation(header.id)
                     && operation.connection == connection
                     && let OperationKind::AtomicFetch { result } = &operation.what
                     && error.is_none()
@@ -86,16 +86,17 @@ impl<H: Host> Endpoint<H> {
                     };
                     error = stored.err();
                 }
-                self.answer_arrived(host, connection, header.id, error);
+                let next = self.outbox.answered(connection, header.id, error);
+                self.carry_out(host, header.id, next);
             }
             Kind::Commit => {
-                let done = host.commit(&self.connections[connection], payload);
+                let done = host.commit(&self.connections()[connection], payload);
                 let answer = Header {
                     id: header.id,
                     data: number_of(&done),
                     ..Header::new(Kind::Fin)
                 };
-                self.send_control(host, connection, &answer, &[]);
+                self.answer(host, connection, &answer, &[]);
             }
             Kind::Bye => self.lose(host, connection),
             Kind::Chunk { .. } | Kind::ChunkRts { .. } | Kind::Leave => {
@@ -107,13 +108,11 @@ impl<H: Host> Endpoint<H> {
     /// Handles the completion of our request.
     #[inline]
     pub fn request_completed(&mut self, host: &H, completion: &Completion) {
-        let Some(connection) = self.connections.find(completion.qpn) else {
+        let Some(connection) = self.connections().find(completion.qpn) else {
             return;
         };
-        let it = &mut self.connections[connection];
-        it.outstanding = it.outstanding.saturating_sub(1);
+        let waiting = self.outbox.connection(connection).request_completed();
         let failed = completion.status != Status::Success;
-        let waiting = !it.backlog.is_empty();
         if completion.id != UNTRACKED {
             let id = match Plain::of(completion.id) {
                 Some(plain) if !failed => {
@@ -123,7 +122,7 @@ impl<H: Host> Endpoint<H> {
                 Some(plain) => {
                     let attached = Some(H::of_plain(plain));
                     let operation = Operation::new(connection, OperationKind::Transmit, attached);
-                    Some(self.operations.add(operation))
+                    Some(self.outbox.add(operation))
                 }
                 None => Some(completion.id),
             };
@@ -131,7 +130,8 @@ impl<H: Host> Endpoint<H> {
                 if failed {
                     self.fail(host, completion, connection, id);
                 }
-                self.part_done(host, id);
+                let next = self.outbox.part_done(id);
+                self.carry_out(host, id, next);
             }
         }
         if failed {
@@ -142,6 +142,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
+    /// Posts requests that waited for room on a connection.
+    #[cold]
+    fn catch_up(&mut self, host: &H, connection: usize) {
+        while let Some((id, next)) = self.outbox.post_waiting(host, connection) {
+            self.carry_out(host, id, next);
+        }
+    }
+
     /// Records why a request failed. The peer does not answer a request that did not arrive, so the operation stops
     /// waiting for an answer.
     #[cold]
@@ -149,15 +157,12 @@ impl<H: Host> Endpoint<H> {
         if completion.status == Status::LocalProtection && completion.opcode == CompletionOp::Send {
             // The memory of the message could not be read: the message was not sent and needs no credit.
             let len = completion.bytes.saturating_sub(header::LEN as u32);
-            self.connections[connection].credit.add(1, len);
+            self.outbox.connection(connection).credit.add(1, len);
         }
-        let Some(operation) = self.operations.get(id) else {
-            return;
-        };
-        operation.fail(host.why(completion, &self.connections[operation.connection]));
-        if operation.awaits_answer {
-            operation.awaits_answer = false;
-            self.part_done(host, id);
+        if let Some(of) = self.outbox.operation(id).map(|it| it.connection) {
+            let why = host.why(completion, &self.connections()[of]);
+            let next = self.outbox.fail_unanswered(id, why);
+            self.carry_out(host, id, next);
         }
     }
 
@@ -165,31 +170,32 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     #[must_use]
     pub fn is_at_rest(&self, host: &H) -> bool {
-        self.draining.is_empty()
-            && !self.owing
-            && !self.connections.awaits_teardown()
-            && self.collective.as_ref().is_none_or(|it| it.is_idle())
-            && host
-                .shared_posts()
-                .is_none_or(|posts| posts == self.offered_posts)
+        !self.outbox.is_draining()
+            && !self.outbox.owes()
+            && !self.outbox.awaits_teardown()
+            && self.groups.as_ref().is_none_or(|it| it.is_idle())
+            && !self.receives.is_offer_due(host)
     }
 
     /// Does the work that no completion triggers. Call it right after taking the device's completions. Returns whether
     /// the host must check for ended peers ([`Self::broken`]), because a group waits for its members.
     #[cold]
     pub fn do_background_work(&mut self, host: &H, now: Instant) -> bool {
-        if !self.draining.is_empty() {
-            self.drain(host, now);
+        if self.outbox.is_draining() {
+            for operation in self.outbox.take_released(host, now) {
+                self.operation_over(host, operation);
+            }
         }
         let mut look = false;
-        if self.collective.as_ref().is_some_and(|it| !it.is_idle()) {
-            look = self.is_look_due(now);
-            self.carry_on(host, now);
+        if self.groups.as_ref().is_some_and(|it| !it.is_idle()) {
+            look = self.carry_on_groups(host, now);
         }
         self.offer_to_shared_receives(host);
         self.send_owed(host);
-        if self.connections.awaits_teardown() && self.service != Service::Connected {
-            self.tear_down(host, now);
+        if self.outbox.awaits_teardown() && self.service != Service::Connected {
+            for to in self.outbox.tear_down(host, now) {
+                self.routes.forget(to);
+            }
         }
         look
     }

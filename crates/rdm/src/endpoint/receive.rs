@@ -1,11 +1,8 @@
-//! Receiving messages: receives are posted and canceled; messages match a receive or are kept.
+//! A receive of the program, the place of a message in it, and a message that has no receive yet.
 
-use super::operation::Arrival;
-use super::{Arrived, Endpoint, Host};
-use crate::error::Error;
-use crate::header::{Header, Kind};
-use crate::limits::{DATAGRAMS_MAX, RENDEZVOUS_MAX};
-use crate::matching::{AfterMatch, Pattern};
+use super::{Host, ReceiveOutcome};
+use crate::header::Header;
+use crate::matching::AfterMatch;
 use crate::sges::{Sges, part};
 use core::net::SocketAddr;
 use rkey_engine::Sge;
@@ -50,7 +47,7 @@ impl<H: Host> Receive<H> {
     #[inline]
     pub(super) fn complete_whole(mut self, host: &H, source: &SocketAddr, header: &Header) {
         let matched = host.matched(&mut self.attached, 0, false, source, header);
-        let how = Arrived {
+        let how = ReceiveOutcome {
             len: header.len as usize,
             overflow: 0,
             error: None,
@@ -130,6 +127,18 @@ pub(super) struct Landing<H: Host> {
     pub(super) turn: Option<u64>,
 }
 
+impl<H: Host> Landing<H> {
+    /// Ends the message; also returns whether it is the last one of a full buffer.
+    #[inline]
+    pub(super) fn finish(self) -> (H::Matched, bool) {
+        let last = self.buffer.is_some_and(|buffer| {
+            let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
+            last && buffer.full.load(Ordering::Acquire)
+        });
+        (self.matched, last)
+    }
+}
+
 /// A message that has no receive yet, or is about to be delivered to one.
 pub enum Unexpected {
     /// With its payload.
@@ -164,209 +173,5 @@ impl Unexpected {
     pub(super) fn connection(&self) -> usize {
         let (Self::Eager { connection, .. } | Self::Rts { connection, .. }) = self;
         *connection
-    }
-}
-
-impl<H: Host> Endpoint<H> {
-    /// Posts a receive, after offering it the unexpected messages.
-    #[inline]
-    pub fn receive(
-        &mut self,
-        host: &H,
-        tagged: bool,
-        pattern: Pattern<SocketAddr>,
-        receive: Receive<H>,
-    ) {
-        let shut = self.shut;
-        let queue = self.queue(tagged);
-        match queue.unexpected() == 0 && !shut {
-            true => queue.post(pattern, receive),
-            false => self.receive_waiting(host, tagged, pattern, receive),
-        }
-    }
-
-    /// Offers a receive the unexpected messages, and posts it if it can take more. If the connection has ended, cancels
-    /// it.
-    fn receive_waiting(
-        &mut self,
-        host: &H,
-        tagged: bool,
-        pattern: Pattern<SocketAddr>,
-        mut receive: Receive<H>,
-    ) {
-        loop {
-            let queue = self.queue(tagged);
-            let Some((source, _, message)) = queue.match_message(&pattern) else {
-                queue.post(pattern, receive);
-                break;
-            };
-            let (landing, then) = receive.landing(host, &source, message.header());
-            self.deliver(host, landing, message);
-            if then == AfterMatch::Remove {
-                break;
-            }
-        }
-        if self.shut {
-            self.flush_receives(host);
-        }
-    }
-
-    /// Handles a message or an RTS.
-    #[inline]
-    pub(super) fn message_arrived(
-        &mut self,
-        host: &H,
-        connection: usize,
-        header: Header,
-        payload: &[u8],
-    ) {
-        let key = match header.kind {
-            Kind::Rts { key } => Some(key),
-            _ => None,
-        };
-        let limited = self.is_limited() && key.is_none();
-        if key.is_some() && self.connections[connection].rendezvous >= RENDEZVOUS_MAX {
-            return self.exceeded(host, connection);
-        }
-        if limited && !self.admit(host, connection, header.len) {
-            return;
-        }
-        let source = self.connections[connection].peer;
-        let landing = match host.shared_posts() {
-            Some(_) => self.match_shared_receive(host, &source, &header),
-            None => {
-                let queue = self.queue(header.tagged);
-                queue.match_receive(&source, header.tag, |receive| {
-                    receive.landing(host, &source, &header)
-                })
-            }
-        };
-        match (landing, key) {
-            (Some(landing), Some(key)) => {
-                let message = self.note_rts(connection, header, key);
-                self.deliver(host, landing, message);
-            }
-            (Some(landing), None) => {
-                self.copy_and_complete(host, landing, payload);
-                self.confirm(host, connection, &header);
-                if limited {
-                    self.message_taken(host, connection, header.len);
-                }
-            }
-            (None, _)
-                if !self.is_limited()
-                    && self.queue(header.tagged).unexpected() >= DATAGRAMS_MAX =>
-            {
-                // `match_shared_receive` has counted the message as unexpected, but it is dropped.
-                host.shared(|pool| pool.forget(1));
-            }
-            (None, Some(key)) => {
-                let message = self.note_rts(connection, header, key);
-                self.queue(header.tagged)
-                    .push_unexpected(source, header.tag, message);
-            }
-            (None, None) => self.keep_unexpected(connection, header, payload.to_vec()),
-        }
-    }
-
-    fn note_rts(&mut self, connection: usize, header: Header, key: u32) -> Unexpected {
-        self.connections[connection].pending += 1;
-        self.connections[connection].rendezvous += 1;
-        Unexpected::Rts {
-            header,
-            key,
-            connection,
-        }
-    }
-
-    /// Keeps a message until a receive matches it.
-    pub(super) fn keep_unexpected(&mut self, connection: usize, header: Header, payload: Vec<u8>) {
-        let it = &mut self.connections[connection];
-        it.pending += 1;
-        let source = it.peer;
-        let (tagged, tag) = (header.tagged, header.tag);
-        let message = Unexpected::Eager {
-            header,
-            payload,
-            connection,
-        };
-        self.queue(tagged).push_unexpected(source, tag, message);
-    }
-
-    /// Delivers a message to its receive: copies it, or starts to read it.
-    pub(super) fn deliver(&mut self, host: &H, landing: Landing<H>, message: Unexpected) {
-        self.release_unexpected(host, &message);
-        match message {
-            Unexpected::Eager {
-                header,
-                payload,
-                connection,
-            } => {
-                self.copy_and_complete(host, landing, &payload);
-                self.confirm(host, connection, &header);
-            }
-            Unexpected::Rts {
-                header,
-                key,
-                connection,
-            } => self.fetch(host, landing, &header, key, connection),
-        }
-    }
-
-    /// Confirms to the sender that a message was delivered, if the sender requested that.
-    pub(super) fn confirm(&mut self, host: &H, connection: usize, header: &Header) {
-        if header.confirm || matches!(header.kind, Kind::Rts { .. }) {
-            self.send_fin(host, connection, header.id, None);
-        }
-    }
-
-    /// Completes a receive when its turn comes.
-    #[inline]
-    pub(super) fn complete_in_turn(
-        &mut self,
-        host: &H,
-        mut landing: Landing<H>,
-        error: Option<Error>,
-    ) {
-        match landing.turn.take() {
-            None => Self::complete_now(host, landing, error),
-            turn => self.in_turn(host, turn, Arrival::Message(landing, error)),
-        }
-    }
-
-    /// Completes a receive.
-    #[inline]
-    pub(super) fn complete_now(host: &H, landing: Landing<H>, error: Option<Error>) {
-        // The last message of a full buffer is marked as such.
-        let last = landing.buffer.is_some_and(|buffer| {
-            let last = buffer.pending.fetch_sub(1, Ordering::AcqRel) == 1;
-            last && buffer.full.load(Ordering::Acquire)
-        });
-        let (len, overflow) = (landing.len, landing.overflow);
-        let how = Arrived {
-            len,
-            overflow,
-            error: error.or_else(|| (overflow > 0).then_some(Error::Truncated)),
-            last,
-        };
-        host.received(landing.matched, how);
-    }
-
-    /// Cancels the oldest untagged receive for which `wanted` is true, or else the oldest tagged one, and reports that
-    /// to the program. Returns whether there was one.
-    pub fn cancel(&mut self, host: &H, wanted: impl Fn(&H::Receive) -> bool) -> bool {
-        for tagged in [false, true] {
-            let queue = self.queue(tagged);
-            if let Some(receive) = queue.cancel(|it| wanted(&it.attached)) {
-                receive.cancel(host, tagged);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Cancels all receives: the connection of a connected endpoint has ended.
-    pub(super) fn flush_receives(&mut self, host: &H) {
-        while self.cancel(host, |_| true) {}
     }
 }

@@ -1,8 +1,8 @@
 //! Sending messages: with their payload if they are short and have credit, by rendezvous otherwise.
 
+use super::Host;
 use super::operation::{Operation, OperationKind, Retained};
-use super::post::{SEND, copied};
-use super::{Endpoint, Host};
+use super::outbox::{Outbox, SEND, copied};
 use crate::error::Result;
 use crate::header::{Header, MAX_LEN};
 use crate::limits::{EAGER_MAX, INLINE_MAX};
@@ -59,13 +59,13 @@ impl<H: Host> Body<H> for Own<'_> {
     }
 }
 
-impl<H: Host> Endpoint<H> {
+impl<H: Host> Outbox<H> {
     /// Sends a message of the program. `attached` is called unless the message is a plain operation.
     ///
     /// # Errors
     /// An error of posting or copying; the message was not sent.
     #[inline]
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         host: &H,
         it: &Outgoing,
@@ -74,7 +74,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<()> {
         let len = it.header.len as usize;
         let limited = self.is_limited();
-        let credit = &mut self.connections[it.connection].credit;
+        let credit = &mut self.connection(it.connection).credit;
         let eager = len <= EAGER_MAX && (!limited || credit.spend(it.header.len));
         if !eager {
             let operation =
@@ -92,7 +92,7 @@ impl<H: Host> Endpoint<H> {
                 self.send_with_payload(host, it, body, operation)
             }
         };
-        sent.inspect_err(|_| self.connections[it.connection].credit.add(1, it.header.len))
+        sent.inspect_err(|_| self.connection(it.connection).credit.add(1, it.header.len))
     }
 
     /// Begins an operation, and sends its message with the payload.
@@ -218,7 +218,7 @@ impl<H: Host> Endpoint<H> {
             }
             return Err(error);
         }
-        if let Some(operation) = self.operations.get(id)
+        if let Some(operation) = self.operation(id)
             && let Retained::Exposed(exposed) = &operation.retained
         {
             host.rts_posted(exposed);

@@ -5,14 +5,13 @@
 //! in a separate message, which is sent when everything has been written: the data never arrives before the bytes of its
 //! write. An atomic is sent as a message.
 
+use super::Host;
 use super::operation::{Operation, OperationKind, Retained};
-use super::post::{SEND, copied};
-use super::{Endpoint, Host};
+use super::outbox::{Outbox, SEND, copied};
 use crate::commit::{self, RemoteRange};
 use crate::error::{Error, Result};
 use crate::header::{Atomic, Header, Kind, MAX_LEN};
 use crate::limits::INLINE_MAX;
-use crate::operation_id::Plain;
 use crate::sges::{Sges, part};
 use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 
@@ -80,21 +79,13 @@ pub struct AtomicCall {
     pub result: Option<Sges>,
 }
 
-impl<H: Host> Endpoint<H> {
-    /// The id for an operation that waits only for the device, if such an operation can be plain now. Otherwise
-    /// [`Self::transfer`] begins it.
-    #[inline]
-    pub fn plain_id(&self, what: Plain) -> Option<u64> {
-        let in_order = !self.is_ordered() || self.sends.is_empty();
-        what.number().filter(|_| in_order)
-    }
-
-    /// Begins a plain transfer, with its id from [`Self::plain_id`].
+impl<H: Host> Outbox<H> {
+    /// Begins a plain transfer, with its id from [`Outbox::plain_id`].
     ///
     /// # Errors
     /// An error of posting. Nothing was sent.
     #[inline]
-    pub fn transfer_plain(&mut self, host: &H, id: u64, it: &PlainTransfer) -> Result<()> {
+    pub(super) fn transfer_plain(&mut self, host: &H, id: u64, it: &PlainTransfer) -> Result<()> {
         let work = match it.reads {
             true => Work::Read { remote: it.remote },
             false => Work::Write {
@@ -119,14 +110,19 @@ impl<H: Host> Endpoint<H> {
     /// # Errors
     /// An error of posting, or [`Error::Again`] if there is no credit for the data. Nothing was sent.
     #[inline]
-    pub fn transfer(&mut self, host: &H, it: Transfer<'_>, attached: H::Operation) -> Result<()> {
+    pub(super) fn transfer(
+        &mut self,
+        host: &H,
+        it: Transfer<'_>,
+        attached: H::Operation,
+    ) -> Result<()> {
         let connection = it.connection;
         let posts = it.requests();
         let imm = it.data.filter(|_| it.remote.len() == 1);
         let imm = imm.and_then(|data| u32::try_from(data).ok());
         let len: u64 = it.remote.iter().map(|place| place.len).sum();
         // The data needs an entry in the peer's completion queue, so it spends credit.
-        if it.data.is_some() && !self.connections[connection].credit.spend(0) {
+        if it.data.is_some() && !self.connection(connection).credit.spend(0) {
             return Err(Error::Again);
         }
         let what = match (it.data, imm) {
@@ -198,7 +194,7 @@ impl<H: Host> Endpoint<H> {
             }
             return Err(error);
         }
-        if let Some(operation) = self.operations.get(id) {
+        if let Some(operation) = self.operation(id) {
             operation.fail(error);
             operation.left = posted;
             operation.awaits_answer = false;
@@ -229,7 +225,12 @@ impl<H: Host> Endpoint<H> {
     ///
     /// # Errors
     /// An error of posting; nothing was sent.
-    pub fn atomic(&mut self, host: &H, mut it: AtomicCall, attached: H::Operation) -> Result<()> {
+    pub(super) fn atomic(
+        &mut self,
+        host: &H,
+        mut it: AtomicCall,
+        attached: H::Operation,
+    ) -> Result<()> {
         let connection = it.connection;
         let what = match it.result {
             Some(result) => OperationKind::AtomicFetch { result },
@@ -253,7 +254,7 @@ impl<H: Host> Endpoint<H> {
                 len: bytes.len() as u32,
                 key: host.everything(),
             }];
-            if let Some(operation) = self.operations.get(id) {
+            if let Some(operation) = self.operation(id) {
                 operation.retained = Retained::Bytes(bytes);
             }
             self.post(host, connection, &SendRequest::new(id, SEND, &sges))

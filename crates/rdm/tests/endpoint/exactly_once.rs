@@ -149,7 +149,12 @@ impl Run {
                     node: None,
                 };
                 while world.is_alive(node)
-                    && world.nodes[node].ep.matching(tag.is_some()).unexpected() > 0
+                    && world.nodes[node]
+                        .ep
+                        .receives()
+                        .matching(tag.is_some())
+                        .unexpected()
+                        > 0
                 {
                     world.receive(node, from, ROOM);
                     self.receives.push(node);
@@ -202,10 +207,19 @@ impl Run {
             if !world.is_alive(node) {
                 continue;
             }
-            assert_eq!(it.ep.operations(), 0, "an operation is still in flight");
-            assert_eq!(it.ep.under_way(), 0, "a request is still in flight");
-            assert!(it.ep.is_at_rest(&it.host) && !it.ep.is_busy());
-            let kept = it.ep.matching(false).unexpected() + it.ep.matching(true).unexpected();
+            assert_eq!(
+                it.ep.outbox().operations(),
+                0,
+                "an operation is still in flight"
+            );
+            assert_eq!(
+                it.ep.outbox().under_way(),
+                0,
+                "a request is still in flight"
+            );
+            assert!(it.ep.is_at_rest(&it.host) && !it.ep.outbox().is_busy());
+            let kept = it.ep.receives().matching(false).unexpected()
+                + it.ep.receives().matching(true).unexpected();
             assert_eq!(kept, 0, "a message is still unexpected");
         }
     }

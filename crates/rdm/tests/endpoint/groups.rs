@@ -30,7 +30,7 @@ fn group(n: usize) -> World {
     world.settle();
     for node in 0..n {
         assert_eq!(world.told(node), [Told::Joined(GROUP, None)]);
-        assert!(!world.nodes[node].ep.is_joining(GROUP));
+        assert!(!world.nodes[node].ep.groups().unwrap().is_joining(GROUP));
     }
     world
 }
@@ -39,7 +39,7 @@ fn group(n: usize) -> World {
 fn start_sum(world: &mut World, node: usize, count: usize, result: &mut [u64]) {
     let call = Call {
         group: GROUP,
-        seat: world.nodes[node].ep.seat(GROUP).unwrap(),
+        seat: world.nodes[node].ep.groups().unwrap().seat(GROUP).unwrap(),
         kind: Kind::AllReduce,
         root: 0,
         block: 8 * count,
@@ -76,7 +76,7 @@ fn all_members_get_the_same_sum() {
             assert_eq!(world.told(node), [Told::Done(node, None)]);
             let bytes = gather(&[sge(result.as_ptr() as u64, 8 * count)]);
             assert_eq!(bytes, sum.to_ne_bytes().repeat(count));
-            assert_eq!(world.nodes[node].ep.operations(), 0);
+            assert_eq!(world.nodes[node].ep.outbox().operations(), 0);
         }
         assert_eq!(world.net.borrow().exposed(), 0);
     }
@@ -98,7 +98,10 @@ fn collective_operations_fail_when_a_member_exits() {
             "{told:?}"
         );
         let ep = &world.nodes[node].ep;
-        assert_eq!((ep.operations(), ep.collectives()), (0, 0));
+        assert_eq!(
+            (ep.outbox().operations(), ep.groups().unwrap().under_way()),
+            (0, 0)
+        );
     }
     drop(results);
 }
@@ -142,7 +145,7 @@ fn joining_a_group_completes_when_the_last_member_joins() {
         join(&mut world, node, 3);
     }
     world.settle();
-    assert!((0..2).all(|node| world.nodes[node].ep.is_joining(GROUP)));
+    assert!((0..2).all(|node| world.nodes[node].ep.groups().unwrap().is_joining(GROUP)));
     assert_eq!((world.told(0), world.told(1)), (vec![], vec![]));
     join(&mut world, 2, 3);
     world.settle();

@@ -6,7 +6,7 @@ use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_engine::{Completion, SendRequest, Sge, Status};
 use rkey_rdm::address::Destination;
 use rkey_rdm::atomic::Request;
-use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
+use rkey_rdm::endpoint::{Connection, Host, Note, Pool, ReceiveOutcome};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
 use rkey_rdm::operation_id::{Form, Plain};
@@ -24,7 +24,7 @@ pub(crate) enum Told {
         source: SocketAddr,
         /// The data of the message, which identifies it in tests.
         data: u64,
-        how: Arrived,
+        how: ReceiveOutcome,
     },
     /// A receive was canceled.
     Canceled(usize),
@@ -237,7 +237,7 @@ impl Host for SimHost {
             data: header.data,
         }
     }
-    fn received(&self, matched: Matched, how: Arrived) {
+    fn received(&self, matched: Matched, how: ReceiveOutcome) {
         let Matched {
             receive,
             source,

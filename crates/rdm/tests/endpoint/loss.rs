@@ -59,13 +59,13 @@ fn operations_fail_when_their_peer_exits() {
     let told = ids.map(|id| Told::Done(id, Some(Error::ConnectionReset)));
     assert_eq!(world.told(0), told);
     let ep = &world.nodes[0].ep;
-    assert_eq!((ep.operations(), ep.under_way()), (0, 0));
+    assert_eq!((ep.outbox().operations(), ep.outbox().under_way()), (0, 0));
     assert_eq!(
         ep.connections().count(),
         0,
         "the lost connection keeps its slot"
     );
-    assert_eq!(ep.peers().find(address(1)), None);
+    assert_eq!(ep.routes().peers().find(address(1)), None);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_peer_that_exceeds_its_credit_is_ignored() {
         [Told::Violation],
         "the violation is reported once"
     );
-    let kept = world.nodes[1].ep.matching(false).unexpected();
+    let kept = world.nodes[1].ep.receives().matching(false).unexpected();
     assert_eq!(kept, 4096, "as many messages as credit");
 }
 

@@ -2,7 +2,7 @@
 
 use crate::host::{Shared, Told};
 use crate::world::{From, How, World, address, content, pattern};
-use rkey_rdm::endpoint::{Arrived, Service};
+use rkey_rdm::endpoint::{ReceiveOutcome, Service};
 use rkey_rdm::error::Error;
 use rkey_rdm::limits::{DATAGRAMS_MAX, EAGER_MAX};
 
@@ -27,8 +27,8 @@ fn any() -> From {
     }
 }
 
-fn whole(len: usize) -> Arrived {
-    Arrived {
+fn whole(len: usize) -> ReceiveOutcome {
+    ReceiveOutcome {
         len,
         overflow: 0,
         error: None,
@@ -36,7 +36,7 @@ fn whole(len: usize) -> Arrived {
     }
 }
 
-fn received(receive: usize, from: usize, message: usize, how: Arrived) -> Told {
+fn received(receive: usize, from: usize, message: usize, how: ReceiveOutcome) -> Told {
     Told::Received {
         receive,
         source: address(from),
@@ -80,7 +80,7 @@ fn messages_to_a_peer_that_only_sends_use_a_separate_connection() {
     let there = world.send(0, 1, 8, tagged(0));
     world.settle();
     assert_eq!(world.told(1), [received(receive, 0, there, whole(8))]);
-    assert_eq!(world.nodes[1].ep.peers().find(address(0)), None);
+    assert_eq!(world.nodes[1].ep.routes().peers().find(address(0)), None);
     let receive = world.receive(0, any(), 8);
     let back = world.send(1, 0, 8, tagged(0));
     world.settle();
@@ -97,7 +97,7 @@ fn unexpected_messages_match_receives_in_order() {
     let mut world = two();
     let ids = [8, LONG, 16].map(|len| world.send(0, 1, len, tagged(1)));
     world.settle();
-    assert_eq!(world.nodes[1].ep.matching(true).unexpected(), 3);
+    assert_eq!(world.nodes[1].ep.receives().matching(true).unexpected(), 3);
     let receives = [0; 3].map(|_| world.receive(1, any(), LONG));
     world.settle();
     let matched = world.nodes[1].host.matched.take();
@@ -106,7 +106,7 @@ fn unexpected_messages_match_receives_in_order() {
     for (receive, (id, len)) in receives.into_iter().zip(ids.into_iter().zip([8, LONG, 16])) {
         assert_eq!(world.received(receive)[..len], content(id, len));
     }
-    assert_eq!(world.nodes[0].ep.operations(), 0);
+    assert_eq!(world.nodes[0].ep.outbox().operations(), 0);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_long_message_is_truncated_to_its_receive() {
         let receive = world.receive(1, any(), room);
         let id = world.send(0, 1, len, tagged(1));
         world.settle();
-        let how = Arrived {
+        let how = ReceiveOutcome {
             len: room,
             overflow: len - room,
             error: Some(Error::Truncated),
@@ -155,10 +155,10 @@ fn a_sender_without_credit_switches_to_rendezvous() {
         world.send(0, 1, 8, tagged(1));
     }
     world.settle();
-    let kept = world.nodes[1].ep.matching(true).unexpected();
+    let kept = world.nodes[1].ep.receives().matching(true).unexpected();
     assert_eq!(kept, count);
     assert!(
-        world.nodes[0].ep.operations() > 0,
+        world.nodes[0].ep.outbox().operations() > 0,
         "no send waits for a receive"
     );
     for _ in 0..count {
@@ -175,7 +175,7 @@ fn a_sender_without_credit_switches_to_rendezvous() {
     assert_eq!(told.len(), count);
     assert!(!told.contains(&Told::Violation));
     assert_eq!(world.told(0).len(), count);
-    assert_eq!(world.nodes[0].ep.operations(), 0);
+    assert_eq!(world.nodes[0].ep.outbox().operations(), 0);
 }
 
 #[test]
@@ -203,12 +203,12 @@ fn answers_that_do_not_fit_the_queue_pair_are_posted_later() {
     for _ in 0..count {
         world.receive(1, any(), LONG);
     }
-    assert!(world.nodes[1].ep.under_way() >= count);
+    assert!(world.nodes[1].ep.outbox().under_way() >= count);
     world.settle();
     assert_eq!(world.told(0).len(), count);
     assert_eq!(world.told(1).len(), count);
-    assert!(!world.nodes[1].ep.still_waits());
-    assert_eq!(world.nodes[1].ep.under_way(), 0);
+    assert!(!world.nodes[1].ep.outbox_mut().still_waits());
+    assert_eq!(world.nodes[1].ep.outbox().under_way(), 0);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn the_last_message_in_a_multi_receive_buffer_is_marked() {
     ep.receive(host, false, pattern(From::default()), receive);
     let sent = [50, 50, 50].map(|len| world.send(0, 1, len, How::default()));
     world.settle();
-    let last = |last| Arrived { last, ..whole(50) };
+    let last = |last| ReceiveOutcome { last, ..whole(50) };
     let told = [
         received(id, 0, sent[0], last(false)),
         received(id, 0, sent[1], last(false)),
@@ -235,8 +235,8 @@ fn a_canceled_receive_gets_no_message() {
     let mut world = two();
     let receive = world.receive(1, any(), 8);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
-    assert!(ep.cancel(host, |it| *it == receive));
-    assert!(!ep.cancel(host, |it| *it == receive));
+    assert!(ep.receives_mut().cancel(host, |it| *it == receive));
+    assert!(!ep.receives_mut().cancel(host, |it| *it == receive));
     world.send(0, 1, 8, tagged(1));
     world.settle();
     assert_eq!(world.told(1), [Told::Canceled(receive)]);
@@ -251,18 +251,18 @@ fn unexpected_messages_can_be_peeked_claimed_and_discarded() {
     world.told(0);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
     let pattern = pattern(any());
-    let (source, header) = ep.peek(true, &pattern).unwrap();
+    let (source, header) = ep.receives().peek(true, &pattern).unwrap();
     assert_eq!((source, header.data), (address(0), first as u64));
-    let found = ep.find(host, true, &pattern).unwrap();
-    ep.claim(9, found);
-    let found = ep.find(host, true, &pattern).unwrap();
+    let found = ep.receives_mut().find(host, true, &pattern).unwrap();
+    ep.claims().add(9, found);
+    let found = ep.receives_mut().find(host, true, &pattern).unwrap();
     assert_eq!(found.header().data, second as u64);
     ep.discard(host, &found);
-    assert!(ep.find(host, true, &pattern).is_none());
+    assert!(ep.receives_mut().find(host, true, &pattern).is_none());
     let (receive, it) = world.receive_of(8, false);
     let crate::world::Node { ep, host, .. } = &mut world.nodes[1];
-    assert!(ep.claimed(8).is_none());
-    let found = ep.claimed(9).unwrap();
+    assert!(ep.claims().take(8).is_none());
+    let found = ep.claims().take(9).unwrap();
     ep.receive_found(host, it, found);
     world.settle();
     assert_eq!(world.told(1), [received(receive, 0, first, whole(8))]);
@@ -334,7 +334,7 @@ fn a_slow_receiver_loses_datagrams() {
         world.send(0, 1, 8, How::default());
     }
     world.settle();
-    let kept = world.nodes[1].ep.matching(false).unexpected();
+    let kept = world.nodes[1].ep.receives().matching(false).unexpected();
     assert_eq!(kept, DATAGRAMS_MAX);
     assert!(!world.told(1).contains(&Told::Violation));
 }

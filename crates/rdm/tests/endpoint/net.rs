@@ -51,14 +51,14 @@ struct Qp {
 }
 
 /// A message or a completion at a node.
-pub(crate) struct Arrival {
+pub(crate) struct Completed {
     pub(crate) completion: Completion,
     pub(crate) bytes: Vec<u8>,
 }
 
 /// A node's part of the network.
 pub(crate) struct Device {
-    pub(crate) arrivals: VecDeque<Arrival>,
+    pub(crate) completed: VecDeque<Completed>,
     pub(crate) buffers: u32,
     pub(crate) alive: bool,
     /// How many of its queue pairs have lost a peer that exited.
@@ -68,7 +68,7 @@ pub(crate) struct Device {
 impl Default for Device {
     fn default() -> Self {
         Self {
-            arrivals: VecDeque::new(),
+            completed: VecDeque::new(),
             buffers: BUFFERS,
             alive: true,
             gone: 0,
@@ -216,8 +216,8 @@ impl Net {
     }
 
     fn arrive(&mut self, node: usize, completion: Completion, bytes: Vec<u8>) {
-        let arrival = Arrival { completion, bytes };
-        self.devices[node].arrivals.push_back(arrival);
+        let completed = Completed { completion, bytes };
+        self.devices[node].completed.push_back(completed);
     }
 
     fn region(&self, key: RKey, addr: u64, len: usize) -> Option<Sge> {

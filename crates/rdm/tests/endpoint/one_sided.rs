@@ -22,7 +22,7 @@ fn connected_by(service: Service) -> (World, usize) {
     let mut world = World::new(2, service);
     loop {
         let Node { ep, host, .. } = &mut world.nodes[0];
-        let peer = ep.peer_at(address(1));
+        let peer = ep.routes_mut().peer_at(address(1));
         match ep.connection_to(host, peer, || Some(0), || world.now) {
             Ok(connection) => return (world, connection),
             Err(error) => assert_eq!(error, Error::Again),
@@ -38,12 +38,12 @@ fn only_identified_callers_are_notified_that_they_may_retry() {
     for caller in [Some(0), None] {
         let mut world = World::new(2, Service::ReliableDatagram);
         let Node { ep, host, .. } = &mut world.nodes[0];
-        let peer = ep.peer_at(address(1));
+        let peer = ep.routes_mut().peer_at(address(1));
         let connection = ep.connection_to(host, peer, || caller, || world.now);
         assert_eq!(connection, Err(Error::Again));
         while world.act(0) {}
         let ep = &mut world.nodes[0].ep;
-        assert_eq!(ep.may_retry(0, world.now), caller.is_some());
+        assert_eq!(ep.routes_mut().may_retry(0, world.now), caller.is_some());
     }
 }
 
@@ -84,9 +84,9 @@ fn plain_transfers_copy_in_both_directions() {
             fence: true,
         };
         let Node { ep, host, .. } = &mut world.nodes[0];
-        let id = ep.plain_id(plain(9)).unwrap();
+        let id = ep.outbox().plain_id(plain(9)).unwrap();
         ep.transfer_plain(host, id, &it).unwrap();
-        assert_eq!(ep.under_way(), 1);
+        assert_eq!(ep.outbox().under_way(), 1);
         world.settle();
         assert_eq!(world.told(0), [Told::Done(9, None)]);
         let found = [&here, &there].map(|it| gather(&[sge(it.as_ptr() as u64, 8)]));
@@ -102,20 +102,26 @@ fn plain_transfers_copy_in_both_directions() {
 #[test]
 fn contexts_of_more_than_56_bits_are_not_plain() {
     let (world, _) = connected();
-    assert!(world.nodes[0].ep.plain_id(plain((1 << 56) - 1)).is_some());
-    assert_eq!(world.nodes[0].ep.plain_id(plain(1 << 56)), None);
+    assert!(
+        world.nodes[0]
+            .ep
+            .outbox()
+            .plain_id(plain((1 << 56) - 1))
+            .is_some()
+    );
+    assert_eq!(world.nodes[0].ep.outbox().plain_id(plain(1 << 56)), None);
 }
 
 #[test]
 fn no_operation_of_a_connected_endpoint_is_plain_while_an_earlier_one_waits() {
     let (mut world, _) = connected_by(Service::Connected);
-    assert!(world.nodes[0].ep.plain_id(plain(9)).is_some());
+    assert!(world.nodes[0].ep.outbox().plain_id(plain(9)).is_some());
     let confirm = How {
         confirm: true,
         ..How::default()
     };
     world.send(0, 1, 8, confirm);
-    assert_eq!(world.nodes[0].ep.plain_id(plain(9)), None);
+    assert_eq!(world.nodes[0].ep.outbox().plain_id(plain(9)), None);
     let untagged = From {
         node: None,
         tag: None,
@@ -123,7 +129,7 @@ fn no_operation_of_a_connected_endpoint_is_plain_while_an_earlier_one_waits() {
     };
     world.receive(1, untagged, 8);
     world.settle();
-    assert!(world.nodes[0].ep.plain_id(plain(9)).is_some());
+    assert!(world.nodes[0].ep.outbox().plain_id(plain(9)).is_some());
 }
 
 #[test]

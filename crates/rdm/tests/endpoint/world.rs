@@ -150,9 +150,9 @@ impl World {
         how: How,
     ) -> Result<usize> {
         let Node { ep, host, .. } = &mut self.nodes[from];
-        let peer = ep.peer_at(address(to));
+        let peer = ep.routes_mut().peer_at(address(to));
         let connection = ep.connection_to(host, peer, || Some(0), || self.now)?;
-        if !ep.has_room(connection, 1) {
+        if !ep.outbox().has_room(connection, 1) {
             return Err(Error::Again);
         }
         let id = self.sent;
@@ -250,7 +250,7 @@ impl World {
             if !device.alive {
                 continue;
             }
-            if !device.arrivals.is_empty() || device.gone != node.gone {
+            if !device.completed.is_empty() || device.gone != node.gone {
                 acts.push(Act::Look(index));
             }
             if !node.host.connecting.borrow().is_empty() {
@@ -290,7 +290,7 @@ impl World {
     fn run_directly(&mut self, qp: usize) {
         let message = self.net.borrow().next_message(qp);
         if let Some((node, to, bytes)) = message {
-            let idle = self.net.borrow().devices[node].arrivals.is_empty();
+            let idle = self.net.borrow().devices[node].completed.is_empty();
             let Node { ep, host, .. } = &mut self.nodes[node];
             let bytes = PeerBytes::from_slice(&bytes);
             let place = |sges: &[Sge], bytes: PeerBytes<'_>| {
@@ -316,11 +316,13 @@ impl World {
         }
         let (ours, theirs) = self.net.borrow_mut().pair(node, to);
         let add = |it: &mut Node, qp: usize, peer: usize| {
-            it.ep.add_connection(&it.host, qp, address(peer), ())
+            it.ep
+                .outbox_mut()
+                .add_connection(&it.host, qp, address(peer), ())
         };
         let index = add(&mut self.nodes[to], theirs, node);
         if self.nodes[node].only_sends {
-            self.nodes[to].ep.set_one_way(index);
+            self.nodes[to].ep.outbox_mut().set_one_way(index);
         }
         self.nodes[to].accepting.push(index);
         let index = add(&mut self.nodes[node], ours, to);
@@ -337,7 +339,7 @@ impl World {
         if due || gone != self.nodes[node].gone {
             self.nodes[node].gone = gone;
             let Node { ep, host, .. } = &mut self.nodes[node];
-            let over = ep.broken(host);
+            let over = ep.outbox().broken(host);
             if !over.is_empty() {
                 self.take(node, usize::MAX);
             }
@@ -350,8 +352,8 @@ impl World {
 
     fn take(&mut self, node: usize, most: usize) {
         for _ in 0..most {
-            let arrival = self.net.borrow_mut().devices[node].arrivals.pop_front();
-            let Some(it) = arrival else { return };
+            let first = self.net.borrow_mut().devices[node].completed.pop_front();
+            let Some(it) = first else { return };
             let Node { ep, host, .. } = &mut self.nodes[node];
             if it.completion.opcode.is_recv() {
                 ep.receive_completed(host, &it.completion, &it.bytes);

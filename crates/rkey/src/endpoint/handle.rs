@@ -275,7 +275,7 @@ impl Handle {
         let driver = self.inner.open()?;
         let mut state = driver.state.lock();
         let (rdm, host) = (&mut state.rdm, &driver.host);
-        let peer = rdm.peer_at(to.0);
+        let peer = rdm.routes_mut().peer_at(to.0);
         let connection = match rdm.connection_to(host, peer, || Some(()), time::now) {
             Ok(connection) => connection,
             Err(Code::Again) => return Ok(false),
@@ -286,7 +286,7 @@ impl Handle {
                 });
             }
         };
-        if !rdm.has_room(connection, 1) {
+        if !rdm.outbox().has_room(connection, 1) {
             return Ok(false);
         }
         match post(rdm, host, connection) {
@@ -332,7 +332,8 @@ impl Handle {
     pub(super) fn cancel(&self, slot: &Arc<Slot>) {
         if let Ok(driver) = self.inner.open() {
             let rdm = &mut driver.state.lock().rdm;
-            rdm.cancel(&driver.host, |receive| Arc::ptr_eq(&receive.0, slot));
+            rdm.receives_mut()
+                .cancel(&driver.host, |receive| Arc::ptr_eq(&receive.0, slot));
         }
     }
 

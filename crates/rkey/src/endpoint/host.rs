@@ -9,7 +9,7 @@ use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::{Front, queue_pair};
 use rkey_engine::{Completion, PostError, SendRequest, Sge, Status};
 use rkey_rdm::address::Destination;
-use rkey_rdm::endpoint::{Arrived, Connection, Host, Note, Pool};
+use rkey_rdm::endpoint::{Connection, Host, Note, Pool, ReceiveOutcome};
 use rkey_rdm::error::{Error, Failure, Result};
 use rkey_rdm::header::{Atomic, Header};
 use rkey_rdm::operation_id::Plain;
@@ -182,7 +182,7 @@ impl Host for EndpointHost {
         }
     }
 
-    fn received(&self, matched: Matched, how: Arrived) {
+    fn received(&self, matched: Matched, how: ReceiveOutcome) {
         matched.slot.receive(matched.from, matched.tag, &how);
     }
 

@@ -4,7 +4,7 @@ use super::address::Address;
 use super::message::Message;
 use crate::owned::Lent;
 use parking_lot::Mutex;
-use rkey_rdm::endpoint::Arrived;
+use rkey_rdm::endpoint::ReceiveOutcome;
 use rkey_rdm::error::{Error, Failure};
 
 /// What an operation has in flight, and its result.
@@ -79,7 +79,7 @@ impl Slot {
     }
 
     /// Ends a receive: a message has arrived in the buffer, or failed to.
-    pub(super) fn receive(&self, from: Address, tag: u64, how: &Arrived) {
+    pub(super) fn receive(&self, from: Address, tag: u64, how: &ReceiveOutcome) {
         self.end(|buffer| {
             let room = buffer.len();
             match how.error {

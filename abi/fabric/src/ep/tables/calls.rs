@@ -53,7 +53,7 @@ pub(super) fn single(buf: *const c_void, len: usize) -> [iovec; 1] {
 
 /// The arguments of a send besides its buffers.
 #[derive(Clone, Copy)]
-pub(super) struct Envelope {
+pub(super) struct SendArgs {
     to: u64,
     tag: Option<u64>,
     data: Option<u64>,
@@ -62,7 +62,7 @@ pub(super) struct Envelope {
     flags: Option<u64>,
 }
 
-impl Envelope {
+impl SendArgs {
     pub(super) fn new(to: u64, tag: Option<u64>, context: *mut c_void) -> Self {
         Self {
             to,
@@ -101,7 +101,7 @@ impl Envelope {
     }
 }
 
-impl Envelope {
+impl SendArgs {
     /// The message to send; `usual` are the flags if the call passed none.
     pub(super) fn message<'a>(
         &self,
@@ -147,7 +147,7 @@ pub(super) unsafe fn send_one(
     buf: *const c_void,
     len: usize,
     desc: *mut c_void,
-    it: Envelope,
+    it: SendArgs,
 ) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     unsafe { send(ep, &single(buf, len), Descriptors::One(desc), it) }
@@ -162,7 +162,7 @@ pub(super) unsafe fn send_list(
     iov: *const iovec,
     desc: *mut *mut c_void,
     count: usize,
-    it: Envelope,
+    it: SendArgs,
 ) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     unsafe { send(ep, list(iov, count)?, descriptors(desc, count)?, it) }
@@ -170,13 +170,13 @@ pub(super) unsafe fn send_list(
 
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
-unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelope) -> Result<()> {
+unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: SendArgs) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     let object = unsafe { find::<EpObject, _>(ep)? };
     let ep = &object.inner;
     if it.flags() & FI_TRIGGER != 0 {
         let flags = Some(it.flags() & !FI_TRIGGER);
-        let what = DeferredCall::Send(Buffers::copy(iov, desc), Envelope { flags, ..it });
+        let what = DeferredCall::Send(Buffers::copy(iov, desc), SendArgs { flags, ..it });
         // SAFETY: with this flag the context is a trigger, as the program promises.
         return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
     }
@@ -185,7 +185,7 @@ unsafe fn send(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Envelop
 
 /// The arguments of a receive besides its buffers.
 #[derive(Clone, Copy)]
-pub(super) struct Filter {
+pub(super) struct ReceiveArgs {
     from: u64,
     /// The tag and its ignore mask.
     tag: Option<(u64, u64)>,
@@ -194,7 +194,7 @@ pub(super) struct Filter {
     flags: Option<u64>,
 }
 
-impl Filter {
+impl ReceiveArgs {
     pub(super) fn new(from: u64, tag: Option<(u64, u64)>, context: *mut c_void) -> Self {
         Self {
             from,
@@ -263,7 +263,7 @@ pub(super) unsafe fn receive_one(
     buf: *mut c_void,
     len: usize,
     desc: *mut c_void,
-    it: Filter,
+    it: ReceiveArgs,
 ) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     unsafe { receive(ep, &single(buf, len), Descriptors::One(desc), it) }
@@ -278,7 +278,7 @@ pub(super) unsafe fn receive_list(
     iov: *const iovec,
     desc: *mut *mut c_void,
     count: usize,
-    it: Filter,
+    it: ReceiveArgs,
 ) -> Result<()> {
     // SAFETY: guaranteed by the caller.
     unsafe { receive(ep, list(iov, count)?, descriptors(desc, count)?, it) }
@@ -286,14 +286,19 @@ pub(super) unsafe fn receive_list(
 
 /// # Safety
 /// See [`crate::object`] for the rules of handles.
-unsafe fn receive(ep: *mut FidEp, iov: &[iovec], desc: Descriptors<'_>, it: Filter) -> Result<()> {
+unsafe fn receive(
+    ep: *mut FidEp,
+    iov: &[iovec],
+    desc: Descriptors<'_>,
+    it: ReceiveArgs,
+) -> Result<()> {
     let triggered = it.flags() & FI_TRIGGER != 0;
     // SAFETY: guaranteed by the caller.
     if let Ok(object) = unsafe { find::<EpObject, _>(ep) } {
         let ep = &object.inner;
         if triggered {
             let flags = Some(it.flags() & !FI_TRIGGER);
-            let what = DeferredCall::Receive(Buffers::copy(iov, desc), Filter { flags, ..it });
+            let what = DeferredCall::Receive(Buffers::copy(iov, desc), ReceiveArgs { flags, ..it });
             // SAFETY: with this flag the context is a trigger, as the program promises.
             return unsafe { work::trigger(&ep.domain, it.context, Job::triggered(ep, what)?) };
         }

@@ -5,7 +5,7 @@
 // UNSAFETY: reads the program's structures.
 
 use super::atomic::of_message;
-use super::calls::{Envelope, Filter, descriptors};
+use super::calls::{ReceiveArgs, SendArgs, descriptors};
 use super::{msg, rma};
 use crate::cq::Entry;
 use crate::ep::atomic::AtomicArgs;
@@ -57,8 +57,8 @@ impl<T: Copy> Buffers<T> {
 
 /// An operation and all its arguments.
 pub(super) enum DeferredCall {
-    Send(Buffers<iovec>, Envelope),
-    Receive(Buffers<iovec>, Filter),
+    Send(Buffers<iovec>, SendArgs),
+    Receive(Buffers<iovec>, ReceiveArgs),
     Rma {
         buffers: Buffers<iovec>,
         remote: Vec<RmaIov>,
@@ -120,10 +120,10 @@ impl Job {
                     let buffers = Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?;
                     let (peer, context) = (msg.addr, msg.context);
                     let what = if work.op_type == FI_OP_SEND {
-                        let it = Envelope::new(peer, None, context);
+                        let it = SendArgs::new(peer, None, context);
                         DeferredCall::Send(buffers, it.with_flags(flags, msg.data)?)
                     } else {
-                        let it = Filter::new(peer, None, context);
+                        let it = ReceiveArgs::new(peer, None, context);
                         DeferredCall::Receive(buffers, it.with_flags(flags, msg::RECV_FLAGS)?)
                     };
                     (ep, what)
@@ -134,10 +134,10 @@ impl Job {
                     let buffers = Buffers::read(msg.msg_iov, msg.desc, msg.iov_count)?;
                     let (peer, context) = (msg.addr, msg.context);
                     let what = if work.op_type == FI_OP_TSEND {
-                        let it = Envelope::new(peer, Some(msg.tag), context);
+                        let it = SendArgs::new(peer, Some(msg.tag), context);
                         DeferredCall::Send(buffers, it.with_flags(flags, msg.data)?)
                     } else {
-                        let it = Filter::new(peer, Some((msg.tag, msg.ignore)), context);
+                        let it = ReceiveArgs::new(peer, Some((msg.tag, msg.ignore)), context);
                         DeferredCall::Receive(buffers, it.with_flags(flags, FI_COMPLETION)?)
                     };
                     (ep, what)

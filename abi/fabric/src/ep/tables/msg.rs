@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::calls::{Envelope, Filter, receive_list, receive_one, send_list, send_one};
+use super::calls::{ReceiveArgs, SendArgs, receive_list, receive_one, send_list, send_one};
 use crate::object::{input, transfer_status};
 use crate::sys::*;
 use libc::iovec;
@@ -33,7 +33,7 @@ unsafe extern "C" fn send(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Envelope::new(to, None, context);
+    let it = SendArgs::new(to, None, context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
@@ -47,7 +47,7 @@ unsafe extern "C" fn sendv(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Envelope::new(to, None, context);
+    let it = SendArgs::new(to, None, context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
@@ -57,7 +57,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
-        let it = Envelope::new(msg.addr, None, msg.context).with_flags(flags, msg.data)?;
+        let it = SendArgs::new(msg.addr, None, msg.context).with_flags(flags, msg.data)?;
         // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
@@ -65,7 +65,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
 
 /// `fi_inject`.
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64) -> isize {
-    let it = Envelope::inject(to, None);
+    let it = SendArgs::inject(to, None);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
@@ -80,7 +80,7 @@ unsafe extern "C" fn senddata(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Envelope::new(to, None, context).with_data(data);
+    let it = SendArgs::new(to, None, context).with_data(data);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
@@ -93,7 +93,7 @@ unsafe extern "C" fn injectdata(
     data: u64,
     to: u64,
 ) -> isize {
-    let it = Envelope::inject(to, None).with_data(data);
+    let it = SendArgs::inject(to, None).with_data(data);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
@@ -107,7 +107,7 @@ unsafe extern "C" fn recv(
     from: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Filter::new(from, None, context);
+    let it = ReceiveArgs::new(from, None, context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
@@ -121,7 +121,7 @@ unsafe extern "C" fn recvv(
     from: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Filter::new(from, None, context);
+    let it = ReceiveArgs::new(from, None, context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
@@ -131,7 +131,7 @@ unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
-        let it = Filter::new(msg.addr, None, msg.context).with_flags(flags, RECV_FLAGS)?;
+        let it = ReceiveArgs::new(msg.addr, None, msg.context).with_flags(flags, RECV_FLAGS)?;
         // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })

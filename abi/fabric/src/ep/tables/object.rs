@@ -301,7 +301,8 @@ unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
         // SAFETY: `find` validates the handle.
         let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
         let rdm = &live.state.lock().rdm;
-        let posted = rdm.matching(false).posted() + rdm.matching(true).posted();
+        let posted =
+            rdm.receives().matching(false).posted() + rdm.receives().matching(true).posted();
         Ok(crate::info::offer::RX_SIZE.saturating_sub(posted))
     })
 }
@@ -311,7 +312,7 @@ unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
     crate::object::count(|| {
         // SAFETY: `find` validates the handle.
         let live = unsafe { find::<EpObject, _>(ep)? }.inner.live()?;
-        let under_way = live.state.lock().rdm.under_way();
+        let under_way = live.state.lock().rdm.outbox().under_way();
         Ok(crate::info::offer::TX_SIZE.saturating_sub(under_way))
     })
 }

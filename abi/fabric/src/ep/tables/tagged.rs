@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that read lists of the program.
 
-use super::calls::{Envelope, Filter, receive_list, receive_one, send_list, send_one};
+use super::calls::{ReceiveArgs, SendArgs, receive_list, receive_one, send_list, send_one};
 use crate::object::{input, transfer_status};
 use crate::sys::*;
 use libc::iovec;
@@ -34,7 +34,7 @@ unsafe extern "C" fn send(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Envelope::new(to, Some(tag), context);
+    let it = SendArgs::new(to, Some(tag), context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
@@ -49,7 +49,7 @@ unsafe extern "C" fn sendv(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Envelope::new(to, Some(tag), context);
+    let it = SendArgs::new(to, Some(tag), context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_list(ep, iov, desc, count, it) })
 }
@@ -59,7 +59,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) 
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
-        let it = Envelope::new(msg.addr, Some(msg.tag), msg.context).with_flags(flags, msg.data)?;
+        let it = SendArgs::new(msg.addr, Some(msg.tag), msg.context).with_flags(flags, msg.data)?;
         // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { send_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }
     })
@@ -73,7 +73,7 @@ unsafe extern "C" fn inject(
     to: u64,
     tag: u64,
 ) -> isize {
-    let it = Envelope::inject(to, Some(tag));
+    let it = SendArgs::inject(to, Some(tag));
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
@@ -89,7 +89,7 @@ unsafe extern "C" fn senddata(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Envelope::new(to, Some(tag), context).with_data(data);
+    let it = SendArgs::new(to, Some(tag), context).with_data(data);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, desc, it) })
 }
@@ -103,7 +103,7 @@ unsafe extern "C" fn injectdata(
     to: u64,
     tag: u64,
 ) -> isize {
-    let it = Envelope::inject(to, Some(tag)).with_data(data);
+    let it = SendArgs::inject(to, Some(tag)).with_data(data);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { send_one(ep, buf, len, std::ptr::null_mut(), it) })
 }
@@ -119,7 +119,7 @@ unsafe extern "C" fn recv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Filter::new(from, Some((tag, ignore)), context);
+    let it = ReceiveArgs::new(from, Some((tag, ignore)), context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_one(ep, buf, len, desc, it) })
 }
@@ -135,7 +135,7 @@ unsafe extern "C" fn recvv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    let it = Filter::new(from, Some((tag, ignore)), context);
+    let it = ReceiveArgs::new(from, Some((tag, ignore)), context);
     // SAFETY: the caller guarantees valid arguments.
     transfer_status(|| unsafe { receive_list(ep, iov, desc, count, it) })
 }
@@ -145,7 +145,7 @@ unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) 
     transfer_status(|| {
         // SAFETY: the caller guarantees that the message is null or valid.
         let msg = unsafe { input(msg)? };
-        let it = Filter::new(msg.addr, Some((msg.tag, msg.ignore)), msg.context)
+        let it = ReceiveArgs::new(msg.addr, Some((msg.tag, msg.ignore)), msg.context)
             .with_flags(flags, RECV_FLAGS)?;
         // SAFETY: the caller guarantees that the handle and the lists are valid.
         unsafe { receive_list(ep, msg.msg_iov, msg.desc, msg.iov_count, it) }

@@ -1,10 +1,13 @@
 //! Sending and receiving chunks of collective operations.
 
+use super::super::flow::EXCEEDED;
 use super::super::operation::{Operation, OperationKind, Retained};
 use super::super::send::{Outgoing, Own};
-use super::super::{Endpoint, Host, Note};
+use super::super::{Host, Note};
+use super::carrier::Carrier;
+use super::group::leave;
 use super::run::{Finished, Run};
-use super::zeroed;
+use super::{Groups, zeroed};
 use crate::collective::early_chunks::{Body, Chunk, Key};
 use crate::collective::names::Name;
 use crate::collective::plan::{Receive, Send};
@@ -26,11 +29,10 @@ pub(super) fn named(header: &Header) -> (Name, u32) {
     (name, header.data as u32)
 }
 
-impl<H: Host> Endpoint<H> {
+impl<H: Host> Groups<H> {
     /// The address of a member that is still in the group.
-    fn member(&mut self, host: &H, group: u64, rank: usize) -> Result<SocketAddr> {
-        let it = self.collective.as_mut();
-        let group = it.and_then(|it| it.group(group)).ok_or(Error::Shutdown)?;
+    fn member(&self, host: &H, group: u64, rank: usize) -> Result<SocketAddr> {
+        let group = self.group(group).ok_or(Error::Shutdown)?;
         let member = &group.members[rank];
         if member.left {
             host.note(Note::MemberGone(member.address));
@@ -39,32 +41,24 @@ impl<H: Host> Endpoint<H> {
         Ok(member.address)
     }
 
-    /// The connection to a member; [`Error::Again`] until there is one.
-    fn way_to_member(&mut self, host: &H, address: SocketAddr, now: Instant) -> Result<usize> {
-        let peer = self.peers.at(address);
-        self.route_to(host, peer, now)
-    }
-
     /// Sends a chunk to a member.
     pub(super) fn send_chunk(
         &mut self,
-        host: &H,
+        carrier: &mut Carrier<'_, H>,
         run: &Run<H::Operation>,
         send: &Send,
         now: Instant,
     ) -> Result<()> {
-        let address = self.member(host, run.group, send.to)?;
-        let connection = match self.way_to_member(host, address, now) {
+        let address = self.member(carrier.host, run.group, send.to)?;
+        let connection = match carrier.connection_to(address, now) {
             // The member's process may merely be stopped: keep trying.
             Err(Error::TimedOut) => return Err(Error::Again),
-            way => way?,
+            connection => connection?,
         };
-        if !self.has_room(connection, 1) {
+        if !carrier.outbox.has_room(connection, 1) {
             return Err(Error::Again);
         }
-        let it = self.collective.as_mut();
-        let group = it.and_then(|it| it.group(run.group));
-        let name = group.ok_or(Error::Shutdown)?.name;
+        let name = self.group(run.group).ok_or(Error::Shutdown)?.name;
         let bytes = &run.work[run.bytes(&send.blocks)];
         let header = Header {
             confirm: true,
@@ -87,18 +81,23 @@ impl<H: Host> Endpoint<H> {
                 inject: true,
                 plain: None,
             };
-            return self.send_with_payload(host, &it, &Own(bytes), operation);
+            let (host, body) = (carrier.host, Own(bytes));
+            return carrier
+                .outbox
+                .send_with_payload(host, &it, &body, operation);
         }
         let mut copy = zeroed(bytes.len())?.into_boxed_slice();
         copy.copy_from_slice(bytes);
-        let exposed = host.expose(copy)?;
-        self.rendezvous(host, header, Some(exposed), operation)
+        let exposed = Some(carrier.host.expose(copy)?);
+        carrier
+            .outbox
+            .rendezvous(carrier.host, header, exposed, operation)
     }
 
     /// Takes the chunk that a run waits for; returns its bytes if they have arrived.
     pub(super) fn take_chunk(
         &mut self,
-        host: &H,
+        carrier: &mut Carrier<'_, H>,
         run: &mut Run<H::Operation>,
         receive: &Receive,
         now: Instant,
@@ -109,18 +108,15 @@ impl<H: Host> Endpoint<H> {
         if run.fetching {
             return Ok(None);
         }
-        let Some(it) = &mut self.collective else {
-            return Err(Error::Shutdown);
-        };
-        let group = it.group(run.group).ok_or(Error::Shutdown)?;
+        let group = self.group(run.group).ok_or(Error::Shutdown)?;
         let key = Key {
             from: group.members[receive.from].address,
             group: group.name,
             seq: run.seq,
         };
-        let Some(chunk) = it.early.look(&key) else {
-            let address = self.member(host, run.group, receive.from)?;
-            return match self.way_to_member(host, address, now) {
+        let Some(chunk) = self.early.look(&key) else {
+            let address = self.member(carrier.host, run.group, receive.from)?;
+            return match carrier.connection_to(address, now) {
                 Ok(_) | Err(Error::Again | Error::TimedOut) => Ok(None),
                 Err(error) => Err(error),
             };
@@ -132,24 +128,23 @@ impl<H: Host> Endpoint<H> {
             Body::Left(_) => (0, false),
         };
         if chunk.signature != run.signature || len != wanted {
-            host.note(Note::OtherCall(receive.from));
+            carrier.host.note(Note::OtherCall(receive.from));
             return Err(Error::Invalid);
         }
         let connection = chunk.connection;
-        if there && !self.has_room(connection, 1) {
+        if there && !carrier.outbox.has_room(connection, 1) {
             return Ok(None);
         }
-        let it = self.collective.as_mut();
-        let Some(chunk) = it.and_then(|it| it.early.take(&key)) else {
+        let Some(chunk) = self.early.take(&key) else {
             return Ok(None);
         };
         match chunk.body {
             Body::Here(bytes) => {
-                self.answer_chunk(host, connection, chunk.id);
+                answer_chunk(carrier, connection, chunk.id);
                 Ok(Some(bytes.into_boxed_slice()))
             }
             Body::There { key, .. } => {
-                self.fetch_chunk(host, run, &chunk, key, wanted)?;
+                fetch_chunk(carrier, run, &chunk, key, wanted)?;
                 run.fetching = true;
                 Ok(None)
             }
@@ -157,111 +152,69 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Starts to read a chunk from its sender's memory.
-    fn fetch_chunk(
-        &mut self,
-        host: &H,
-        run: &Run<H::Operation>,
-        chunk: &Chunk,
-        key: u32,
-        len: usize,
-    ) -> Result<()> {
-        let bytes = zeroed(len)?.into_boxed_slice();
-        let sges = [Sge {
-            addr: bytes.as_ptr() as u64,
-            len: len as u32,
-            key: host.everything(),
-        }];
-        let what = OperationKind::Chunk {
-            run: run.number,
-            taken: Some(chunk.id),
-        };
-        let id = self.begin(Operation {
-            retained: Retained::Bytes(bytes),
-            ..Operation::new(chunk.connection, what, None)
-        });
-        let remote = Target {
-            addr: 0,
-            key: RKey::Device(DeviceKey(key)),
-        };
-        let request = SendRequest::new(id, Work::Read { remote }, &sges);
-        self.post(host, chunk.connection, &request)
-            .inspect_err(|_| drop(self.forget(id)))
-    }
-
-    /// Acknowledges a member's chunk.
-    fn answer_chunk(&mut self, host: &H, connection: usize, id: u64) {
-        if !self.connections[connection].state().is_lost() {
-            let fin = Header {
-                id,
-                ..Header::new(Kind::Fin)
-            };
-            self.send_control(host, connection, &fin, &[]);
-        }
-    }
-
     /// Handles the end of a chunk: our chunk was answered, or the read of a peer's chunk has ended.
     #[cold]
-    pub(in crate::endpoint) fn chunk_over(&mut self, host: &H, operation: Operation<H>) {
+    pub(super) fn chunk_over(&mut self, carrier: &mut Carrier<'_, H>, operation: Operation<H>) {
         let OperationKind::Chunk { run, taken } = operation.what else {
             return;
         };
         if let Some(id) = taken {
-            self.answer_chunk(host, operation.connection, id);
+            answer_chunk(carrier, operation.connection, id);
         }
         let fetched = match operation.retained {
             Retained::Bytes(bytes) if taken.is_some() => Some(bytes),
             _ => None,
         };
-        if let Some(it) = &mut self.collective {
-            it.finished.push(Finished {
-                run,
-                fetched,
-                error: operation.failure.map(|failure| failure.error),
-            });
+        self.finished.push(Finished {
+            run,
+            fetched,
+            error: operation.failure.map(|failure| failure.error),
+        });
+    }
+
+    /// Stops waiting for answers to the chunks of a run.
+    pub(super) fn give_up_chunks(&mut self, carrier: &mut Carrier<'_, H>, run: u64) {
+        for id in carrier.outbox.chunks_of(run) {
+            if let Some(operation) = carrier.give_up(id) {
+                self.chunk_over(carrier, operation);
+            }
         }
     }
 
     /// Handles a chunk, or the message that a member has left a group.
     #[cold]
-    pub(in crate::endpoint) fn chunk_arrived(
+    pub(super) fn chunk_arrived(
         &mut self,
-        host: &H,
+        carrier: &mut Carrier<'_, H>,
         connection: usize,
         header: &Header,
         payload: &[u8],
     ) {
-        if !host.has_collectives() {
-            let why = "the peer sent a collective message, which this endpoint does not support";
-            return self.cut_off(host, connection, why);
-        }
-        if self.connections[connection].state().is_lost() {
-            return;
-        }
-        let from = self.connections[connection].peer;
+        let from = carrier.connections()[connection].peer;
         let (signature, body) = match header.kind {
             Kind::Chunk { signature } => (signature, Body::Here(payload.to_vec())),
             Kind::ChunkRts { signature, key } => {
                 let len = header.len;
                 (signature, Body::There { key, len })
             }
-            _ => return self.heard_leave(host, connection, header),
+            _ => return self.heard_leave(carrier, connection, header),
         };
         let (name, seq) = named(header);
-        let it = self.collective.get_or_insert_default();
-        let was = it.was(name);
-        match it.named(name) {
+        let was = self.was(name);
+        match self.named(name) {
             Some(group) => match (group.rank_of(from), group.broken) {
                 (None, _) => {
                     let why = "the peer sent to a collective group of which it is not a member";
-                    return self.cut_off(host, connection, why);
+                    return carrier.violated(connection, why);
                 }
                 (Some(_), Some(error)) => {
-                    return self.refuse_chunk(host, connection, name, error);
+                    return carrier.tell(connection, &leave(name, Some(error)));
                 }
                 (Some(_), None) => {}
             },
-            None if was => return self.refuse_chunk(host, connection, name, Error::Shutdown),
+            None if was => {
+                return carrier.tell(connection, &leave(name, Some(Error::Shutdown)));
+            }
             None => {}
         }
         let key = Key {
@@ -275,39 +228,69 @@ impl<H: Host> Endpoint<H> {
             signature,
             body,
         };
-        self.keep_chunk(host, key, chunk);
+        self.keep_chunk(carrier, key, chunk);
     }
 
     /// Keeps a chunk until a run needs it.
-    pub(super) fn keep_chunk(&mut self, host: &H, key: Key, chunk: Chunk) {
+    pub(super) fn keep_chunk(&mut self, carrier: &mut Carrier<'_, H>, key: Key, chunk: Chunk) {
         let connection = chunk.connection;
-        let it = self.collective.get_or_insert_default();
-        if !it.early.keep(key, chunk) {
-            self.exceeded(host, connection);
+        if !self.early.keep(key, chunk) {
+            carrier.violated(connection, EXCEEDED);
         }
     }
 
     /// Sends the queued messages to members that have a connection, keeps the messages to members whose connection is
     /// being made, and drops the rest. A member that waits for our chunk has a connection; the others find out that we have
     /// left from the answer to their own chunk.
-    pub(super) fn tell_members(&mut self, host: &H) {
-        let telling = match &mut self.collective {
-            Some(it) if !it.telling.is_empty() => std::mem::take(&mut it.telling),
-            _ => return,
-        };
-        for (address, header) in telling {
-            let Some(peer) = self.peers.find(address) else {
-                continue;
-            };
-            match self.peers[peer].route {
-                Route::Open(connection) => self.send_control(host, connection, &header, &[]),
-                Route::Connecting => {
-                    if let Some(it) = &mut self.collective {
-                        it.telling.push((address, header));
-                    }
-                }
+    pub(super) fn tell_members(&mut self, carrier: &mut Carrier<'_, H>) {
+        for (address, header) in std::mem::take(&mut self.telling) {
+            match carrier.route_of(address) {
+                Route::Open(connection) => carrier.tell(connection, &header),
+                Route::Connecting => self.telling.push((address, header)),
                 Route::None => {}
             }
         }
     }
+}
+
+/// Starts to read a chunk from its sender's memory.
+fn fetch_chunk<H: Host>(
+    carrier: &mut Carrier<'_, H>,
+    run: &Run<H::Operation>,
+    chunk: &Chunk,
+    key: u32,
+    len: usize,
+) -> Result<()> {
+    let (host, outbox) = (carrier.host, &mut *carrier.outbox);
+    let bytes = zeroed(len)?.into_boxed_slice();
+    let sges = [Sge {
+        addr: bytes.as_ptr() as u64,
+        len: len as u32,
+        key: host.everything(),
+    }];
+    let what = OperationKind::Chunk {
+        run: run.number,
+        taken: Some(chunk.id),
+    };
+    let id = outbox.begin(Operation {
+        retained: Retained::Bytes(bytes),
+        ..Operation::new(chunk.connection, what, None)
+    });
+    let remote = Target {
+        addr: 0,
+        key: RKey::Device(DeviceKey(key)),
+    };
+    let request = SendRequest::new(id, Work::Read { remote }, &sges);
+    outbox
+        .post(host, chunk.connection, &request)
+        .inspect_err(|_| drop(outbox.forget(id)))
+}
+
+/// Acknowledges a member's chunk.
+fn answer_chunk<H: Host>(carrier: &mut Carrier<'_, H>, connection: usize, id: u64) {
+    let fin = Header {
+        id,
+        ..Header::new(Kind::Fin)
+    };
+    carrier.tell(connection, &fin);
 }

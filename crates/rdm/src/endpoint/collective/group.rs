@@ -1,6 +1,8 @@
 //! Groups: joining, leaving and ending.
 
-use super::super::{Endpoint, Host, Note};
+use super::super::{Host, Note};
+use super::Groups;
+use super::carrier::Carrier;
 use super::chunks::named;
 use super::run::{End, Run};
 use crate::collective::early_chunks::{Body, Chunk, Key, LEFT};
@@ -83,7 +85,7 @@ impl<G> Group<G> {
 }
 
 /// The message that notifies a member that we have left (no error), or that the group failed.
-fn leave(name: Name, error: Option<Error>) -> Header {
+pub(super) fn leave(name: Name, error: Option<Error>) -> Header {
     let error = error.map_or(0, |error| u64::from(error.number()));
     Header {
         tag: name.members,
@@ -92,33 +94,12 @@ fn leave(name: Name, error: Option<Error>) -> Header {
     }
 }
 
-impl<H: Host> Endpoint<H> {
-    /// How many members a group has, and our rank.
-    #[must_use]
-    pub fn seat(&mut self, group: u64) -> Option<(usize, usize)> {
-        let group = self.collective.as_mut()?.group(group)?;
-        Some((group.members.len(), group.rank))
-    }
-
-    /// Whether all members of a group have joined.
-    #[must_use]
-    pub fn has_joined(&mut self, group: u64) -> bool {
-        let it = self.collective.as_mut();
-        it.and_then(|it| it.group(group))
-            .is_some_and(|it| it.joined)
-    }
-
-    /// The rank of a member of a group.
-    #[must_use]
-    pub fn rank_of(&mut self, group: u64, address: SocketAddr) -> Option<usize> {
-        self.collective.as_mut()?.group(group)?.rank_of(address)
-    }
-
+impl<H: Host> Groups<H> {
     /// Joins a group, and starts a barrier that completes when the other members have joined too. With `by_itself`
     /// there is no barrier, and the group counts as joined at once: the program must ensure that the others join.
-    pub fn join(
+    pub(super) fn join(
         &mut self,
-        host: &H,
+        carrier: &mut Carrier<'_, H>,
         members: Members,
         address: u64,
         attached: H::Group,
@@ -128,8 +109,7 @@ impl<H: Host> Endpoint<H> {
         let Members { addresses, rank } = members;
         let hash = names::members(addresses.iter().copied());
         let n = addresses.len();
-        let it = self.collective.get_or_insert_default();
-        let instance = it.instances.entry(hash).or_default();
+        let instance = self.instances.entry(hash).or_default();
         let name = Name {
             members: hash,
             instance: *instance,
@@ -144,84 +124,60 @@ impl<H: Host> Endpoint<H> {
                 group: name,
                 seq: LEFT,
             };
-            while let Some(chunk) = it.early.take(&key) {
+            while let Some(chunk) = self.early.take(&key) {
                 if let Body::Left(error) = chunk.body {
                     member.left = true;
                     early = early.or(Error::reported(error.into()));
                 }
             }
         }
-        it.groups.push(group);
+        self.groups.push(group);
         if by_itself {
-            self.joined(host, address, Ok(()));
+            self.joined(carrier.host, address, Ok(()));
         }
         if let Some(error) = early {
-            self.break_up(host, address, error);
+            self.break_up(carrier.host, address, error);
         }
         if by_itself {
             return;
         }
         let plan = Plan::new(Kind::Barrier, n, rank, 0);
-        let it = self.collective.get_or_insert_default();
-        it.add(Run::new(address, plan, End::Join));
-        self.carry_on(host, now);
-    }
-
-    /// Whether a group is still being joined, or could not be joined and has members that must still be notified.
-    #[must_use]
-    pub fn is_joining(&mut self, address: u64) -> bool {
-        let Some(it) = &mut self.collective else {
-            return false;
-        };
-        let told = it.telling.is_empty();
-        it.group(address)
-            .is_some_and(|group| !group.joined && (group.broken.is_none() || !told))
+        self.add(Run::new(address, plan, End::Join));
+        self.carry_on(carrier, now);
     }
 
     /// Reports that all members have joined, or why the group cannot be joined.
     pub(super) fn joined(&mut self, host: &H, address: u64, result: Result<()>) {
-        let it = self.collective.as_mut();
-        if let Some(group) = it.and_then(|it| it.group(address)) {
+        if let Some(group) = self.group_mut(address) {
             group.joined |= result.is_ok();
             host.joined(&group.attached, result);
         }
     }
 
     /// Leaves a group. Its operations in flight end.
-    pub fn leave(&mut self, host: &H, address: u64, now: Instant) {
-        let Some(it) = &mut self.collective else {
-            return;
-        };
-        if it.runs.iter().any(|run| run.group == address) {
-            self.break_up(host, address, Error::Canceled);
-            self.carry_on(host, now);
+    pub(super) fn leave(&mut self, carrier: &mut Carrier<'_, H>, address: u64, now: Instant) {
+        if self.runs.iter().any(|run| run.group == address) {
+            self.break_up(carrier.host, address, Error::Canceled);
+            self.carry_on(carrier, now);
         }
-        let Some(it) = &mut self.collective else {
+        let Some(index) = self.groups.iter().position(|it| it.address == address) else {
             return;
         };
-        let Some(index) = it.groups.iter().position(|it| it.address == address) else {
-            return;
-        };
-        let group = it.groups.remove(index);
-        it.early.forget_group(group.name);
+        let group = self.groups.remove(index);
+        self.early.forget_group(group.name);
         if group.broken.is_some() {
             return;
         }
         for member in group.others() {
-            if let Some(peer) = self.peers.find(member.address)
-                && let Route::Open(connection) = self.peers[peer].route
-            {
-                self.send_control(host, connection, &leave(group.name, None), &[]);
+            if let Route::Open(connection) = carrier.route_of(member.address) {
+                carrier.tell(connection, &leave(group.name, None));
             }
         }
     }
 
     /// Ends a group after a failure; notifies all members, once.
     pub(super) fn break_up(&mut self, host: &H, address: u64, error: Error) {
-        let Some(it) = &mut self.collective else {
-            return;
-        };
-        let mut groups = it.groups.iter_mut();
+        let mut groups = self.groups.iter_mut();
         let group = groups.find(|group| group.address == address && group.broken.is_none());
         let Some(group) = group else {
             return;
@@ -231,16 +187,20 @@ impl<H: Host> Endpoint<H> {
         host.note(Note::GroupBroken { members, error });
         let header = leave(group.name, Some(error));
         let others = group.others().map(|member| (member.address, header));
-        it.telling.extend(others);
+        self.telling.extend(others);
     }
 
     /// Handles the message that a member has left a group or failed in it.
-    pub(super) fn heard_leave(&mut self, host: &H, connection: usize, header: &Header) {
-        let from = self.connections[connection].peer;
+    pub(super) fn heard_leave(
+        &mut self,
+        carrier: &mut Carrier<'_, H>,
+        connection: usize,
+        header: &Header,
+    ) {
+        let from = carrier.connections()[connection].peer;
         let (name, error) = named(header);
-        let it = self.collective.get_or_insert_default();
-        let was = it.was(name);
-        let Some(group) = it.named(name) else {
+        let was = self.was(name);
+        let Some(group) = self.named(name) else {
             if was {
                 return;
             }
@@ -255,7 +215,7 @@ impl<H: Host> Endpoint<H> {
                 signature: 0,
                 body: Body::Left(error),
             };
-            return self.keep_chunk(host, key, chunk);
+            return self.keep_chunk(carrier, key, chunk);
         };
         let Some(rank) = group.rank_of(from) else {
             return;
@@ -263,14 +223,112 @@ impl<H: Host> Endpoint<H> {
         let address = group.address;
         match Error::reported(error.into()) {
             None => group.members[rank].left = true,
-            Some(error) => self.break_up(host, address, error),
+            Some(error) => self.break_up(carrier.host, address, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::flow::EXCEEDED;
+    use super::super::super::test_host::{TestHost, address, outbox};
+    use super::*;
+    use crate::routes::Routes;
+
+    const GROUP: u64 = 40;
+
+    /// Calls new groups, in which we have joined a group with the peers at these ports; returns them, and why peers lose
+    /// their connections.
+    fn joined(
+        host: &TestHost,
+        ports: &[u16],
+        call: impl FnOnce(&mut Groups<TestHost>, &mut Carrier<'_, TestHost>),
+    ) -> (Groups<TestHost>, Vec<(usize, &'static str)>) {
+        let (mut outbox, mut routes) = (outbox(host), Routes::default());
+        routes.accepted(address(1).into(), 0);
+        let mut carrier = Carrier::new(host, &mut outbox, &mut routes);
+        let mut groups = Groups::default();
+        let ports = [9].iter().chain(ports);
+        let members = Members {
+            addresses: ports.map(|&port| address(port)).collect(),
+            rank: 0,
+        };
+        groups.join(&mut carrier, members, GROUP, 5, true, Instant::now());
+        call(&mut groups, &mut carrier);
+        (groups, carrier.into_violations())
+    }
+
+    /// A header of the group's messages.
+    fn of_group(groups: &Groups<TestHost>, kind: HeaderKind, low: u32) -> Header {
+        let name = groups.groups[0].name;
+        Header {
+            tag: name.members,
+            data: u64::from(name.instance) << 32 | u64::from(low),
+            ..Header::new(kind)
         }
     }
 
-    /// Answers a chunk of an ended group.
-    pub(super) fn refuse_chunk(&mut self, host: &H, connection: usize, name: Name, error: Error) {
-        if !self.connections[connection].state().is_lost() {
-            self.send_control(host, connection, &leave(name, Some(error)), &[]);
+    const CHUNK: HeaderKind = HeaderKind::Chunk { signature: 1 };
+
+    #[test]
+    fn the_members_of_a_failed_group_are_told_once() {
+        let host = TestHost::default();
+        let (groups, _) = joined(&host, &[1, 2], |groups, carrier| {
+            assert!(groups.has_joined(GROUP) && groups.seat(GROUP) == Some((3, 0)));
+            assert_eq!(groups.rank_of(GROUP, address(2)), Some(2));
+            host.take();
+            for _ in 0..2 {
+                groups.break_up(&host, GROUP, Error::Remote);
+                groups.tell_members(carrier);
+            }
+            assert_eq!(host.take().len(), 1, "only one member has a connection");
+        });
+        assert!(groups.is_idle() && groups.under_way() == 0);
+        assert!(!groups.is_joining(GROUP), "the group was joined");
+    }
+
+    #[test]
+    fn a_chunk_of_an_ended_group_is_answered() {
+        let host = TestHost::default();
+        let (_, violations) = joined(&host, &[1], |groups, carrier| {
+            let chunk = of_group(groups, CHUNK, 1);
+            groups.chunk_arrived(carrier, 0, &chunk, &[]);
+            groups.leave(carrier, GROUP, Instant::now());
+            assert_eq!(groups.seat(GROUP), None);
+            host.take();
+            groups.chunk_arrived(carrier, 0, &chunk, &[]);
+            assert_eq!(host.take().len(), 1, "the sender waits for us");
+        });
+        assert!(violations.is_empty());
+    }
+
+    #[test]
+    fn only_members_may_send_to_a_group_and_only_so_much() {
+        let host = TestHost::default();
+        let (_, violations) = joined(&host, &[2], |groups, carrier| {
+            let chunk = of_group(groups, CHUNK, 1);
+            groups.chunk_arrived(carrier, 0, &chunk, &[]);
+        });
+        assert_eq!(violations.len(), 1, "the peer at port 1 is no member");
+        let (_, violations) = joined(&host, &[1], |groups, carrier| {
+            for seq in 1..=4097 {
+                let chunk = of_group(groups, CHUNK, seq);
+                groups.chunk_arrived(carrier, 0, &chunk, &[]);
+            }
+        });
+        assert_eq!(violations, [(0, EXCEEDED)]);
+    }
+
+    #[test]
+    fn a_member_that_leaves_without_an_error_ends_no_group() {
+        let host = TestHost::default();
+        for (error, broken) in [(0, None), (125, Some(Error::Canceled))] {
+            let (groups, _) = joined(&host, &[1], |groups, carrier| {
+                let leave = of_group(groups, HeaderKind::Leave, error);
+                groups.heard_leave(carrier, 0, &leave);
+            });
+            assert_eq!(groups.groups[0].broken, broken);
+            assert_eq!(groups.groups[0].members[1].left, error == 0);
         }
     }
 }

@@ -11,12 +11,16 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
+//! | `calls` | what the rest of the endpoint calls |
+//! | `carrier` | what carries the messages of groups |
 //! | `group` | joining and leaving |
 //! | `run` | operations in flight |
 //! | `chunks` | sending and receiving chunks |
 //!
 //! Plans, names and waiting chunks are in [`crate::collective`].
 
+mod calls;
+mod carrier;
 mod chunks;
 mod group;
 mod run;
@@ -25,6 +29,7 @@ pub use group::Members;
 pub use run::{Call, Loaded};
 
 use super::Host;
+use crate::collective::RUNS_MAX;
 use crate::collective::early_chunks::EarlyChunks;
 use crate::collective::names::Name;
 use crate::error::{Error, Result};
@@ -49,16 +54,13 @@ fn zeroed(len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An endpoint's groups and collective operations.
-pub(super) type Collective<H> = Groups<<H as Host>::Group, <H as Host>::Operation>;
-
-/// Like [`Collective`], with the host's data for a group and for an operation as type parameters.
-pub(super) struct Groups<G, O> {
-    groups: Vec<Group<G>>,
+/// The groups of an endpoint, and their operations in flight.
+pub struct Groups<H: Host> {
+    groups: Vec<Group<H::Group>>,
     /// How many groups were joined with the same members, by the hash of the members.
     instances: HashMap<u64, u32>,
     early: EarlyChunks,
-    runs: Vec<Run<O>>,
+    runs: Vec<Run<H::Operation>>,
     /// Chunks that have been answered or read, for the runs that wait for them.
     finished: Vec<Finished>,
     /// Messages to members that have no connection yet.
@@ -69,7 +71,7 @@ pub(super) struct Groups<G, O> {
     look: Option<Instant>,
 }
 
-impl<G, O> Default for Groups<G, O> {
+impl<H: Host> Default for Groups<H> {
     fn default() -> Self {
         Self {
             groups: Vec::new(),
@@ -84,16 +86,50 @@ impl<G, O> Default for Groups<G, O> {
     }
 }
 
-impl<G, O> Groups<G, O> {
+impl<H: Host> Groups<H> {
+    /// How many members a group has, and our rank.
+    #[must_use]
+    pub fn seat(&self, group: u64) -> Option<(usize, usize)> {
+        let group = self.group(group)?;
+        Some((group.members.len(), group.rank))
+    }
+
+    /// Whether all members of a group have joined.
+    #[must_use]
+    pub fn has_joined(&self, group: u64) -> bool {
+        self.group(group).is_some_and(|group| group.joined)
+    }
+
+    /// Whether a group is still being joined, or could not be joined and has members that must still be notified.
+    #[must_use]
+    pub fn is_joining(&self, group: u64) -> bool {
+        let told = self.telling.is_empty();
+        self.group(group)
+            .is_some_and(|group| !group.joined && (group.broken.is_none() || !told))
+    }
+
+    /// The rank of a member of a group.
+    #[must_use]
+    pub fn rank_of(&self, group: u64, address: SocketAddr) -> Option<usize> {
+        self.group(group)?.rank_of(address)
+    }
+
+    /// How many operations are not complete.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether no more operations can begin now.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.runs.len() >= RUNS_MAX
+    }
+
     /// Whether the collective operations have no work to do.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.finished.is_empty() && self.telling.is_empty()
-    }
-
-    /// How many operations are not complete.
-    pub(super) fn under_way(&self) -> usize {
-        self.runs.len()
     }
 
     /// Handles a lost connection. If the connection was in use, its peer counts as having left all groups, because messages
@@ -109,13 +145,17 @@ impl<G, O> Groups<G, O> {
         }
     }
 
-    fn group(&mut self, address: u64) -> Option<&mut Group<G>> {
+    fn group(&self, address: u64) -> Option<&Group<H::Group>> {
+        self.groups.iter().find(|group| group.address == address)
+    }
+
+    fn group_mut(&mut self, address: u64) -> Option<&mut Group<H::Group>> {
         self.groups
             .iter_mut()
             .find(|group| group.address == address)
     }
 
-    fn named(&mut self, name: Name) -> Option<&mut Group<G>> {
+    fn named(&mut self, name: Name) -> Option<&mut Group<H::Group>> {
         self.groups.iter_mut().find(|group| group.name == name)
     }
 
@@ -128,6 +168,7 @@ impl<G, O> Groups<G, O> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_host::TestHost;
     use super::*;
     use crate::collective::early_chunks::{Body, Chunk, Key};
 
@@ -140,9 +181,9 @@ mod tests {
             instance: 0,
         };
         for (brought, was_up) in [(false, false), (true, false), (false, true)] {
-            let mut it = Groups::<(), ()>::default();
+            let mut it = Groups::<TestHost>::default();
             it.groups
-                .push(Group::new(1, name, vec![ours, theirs], 0, ()));
+                .push(Group::new(1, name, vec![ours, theirs], 0, 9));
             let key = Key {
                 from: theirs,
                 group: name,

@@ -1,14 +1,14 @@
 //! Operations in flight: each follows its plan, round by round, whenever the endpoint makes progress.
 
-use super::super::operation::OperationKind;
-use super::super::{Endpoint, Host};
+use super::super::Host;
+use super::carrier::Carrier;
 use super::{Groups, reserved, zeroed};
 use crate::atomic::{DataType, Op, apply};
+use crate::collective::WINDOW;
 use crate::collective::early_chunks::LEFT;
 use crate::collective::kind::Kind;
 use crate::collective::names::signature;
 use crate::collective::plan::{How, Plan, Receive};
-use crate::collective::{RUNS_MAX, WINDOW};
 use crate::error::{Error, Failure, Result};
 use rkey_core::LocalUse;
 use rkey_engine::Sge;
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Call {
     /// The program's number for the group.
     pub group: u64,
-    /// How many members the group has, and our rank ([`Endpoint::seat`]).
+    /// How many members the group has, and our rank ([`Groups::seat`]).
     pub seat: (usize, usize),
     /// The operation.
     pub kind: Kind,
@@ -188,20 +188,12 @@ impl<O> Run<O> {
     }
 }
 
-impl<G, O> Groups<G, O> {
+impl<H: Host> Groups<H> {
     /// Adds an operation and numbers it.
-    pub(super) fn add(&mut self, mut run: Run<O>) {
+    pub(super) fn add(&mut self, mut run: Run<H::Operation>) {
         self.started += 1;
         run.number = self.started;
         self.runs.push(run);
-    }
-}
-
-impl<H: Host> Endpoint<H> {
-    /// Whether no more collective operations can begin now.
-    #[must_use]
-    pub fn has_all_collectives(&self) -> bool {
-        self.collectives() >= RUNS_MAX
     }
 
     /// Begins a collective operation.
@@ -209,13 +201,7 @@ impl<H: Host> Endpoint<H> {
     /// # Errors
     /// [`Error::Invalid`]: unknown group; [`Error::NotConnected`]: not all members have joined; or why the group has
     /// ended.
-    pub fn collective(
-        &mut self,
-        host: &H,
-        it: Loaded,
-        attached: H::Operation,
-        now: Instant,
-    ) -> Result<()> {
+    pub(super) fn begin(&mut self, it: Loaded, attached: H::Operation) -> Result<()> {
         let Loaded {
             call: it,
             plan,
@@ -232,8 +218,7 @@ impl<H: Host> Endpoint<H> {
             work,
             ..Run::new(it.group, plan, end)
         };
-        let known = self.collective.as_mut().ok_or(Error::Invalid)?;
-        let group = known.group(it.group).ok_or(Error::Invalid)?;
+        let group = self.group_mut(it.group).ok_or(Error::Invalid)?;
         if let Some(error) = group.broken {
             return Err(error);
         }
@@ -245,20 +230,16 @@ impl<H: Host> Endpoint<H> {
             LEFT => 1,
             next => next,
         };
-        known.add(run);
-        self.carry_on(host, now);
+        self.add(run);
         Ok(())
     }
 
     /// Advances all operations as far as possible.
     #[cold]
-    pub(in crate::endpoint) fn carry_on(&mut self, host: &H, now: Instant) {
+    pub(super) fn carry_on(&mut self, carrier: &mut Carrier<'_, H>, now: Instant) {
         loop {
-            let Some(it) = &mut self.collective else {
-                return;
-            };
-            let mut runs = std::mem::take(&mut it.runs);
-            for finished in std::mem::take(&mut it.finished) {
+            let mut runs = std::mem::take(&mut self.runs);
+            for finished in std::mem::take(&mut self.finished) {
                 let run = runs.iter_mut().find(|run| run.number == finished.run);
                 if let Some(run) = run {
                     run.hear(finished);
@@ -267,57 +248,54 @@ impl<H: Host> Endpoint<H> {
             let mut waiting = Vec::with_capacity(runs.len());
             let mut ended = false;
             for mut run in runs {
-                match self.follow(host, &mut run, now) {
+                match self.follow(carrier, &mut run, now) {
                     Ok(false) => waiting.push(run),
-                    Ok(true) => self.conclude(host, run, None),
+                    Ok(true) => self.conclude(carrier, run, None),
                     Err(error) => {
                         ended = true;
-                        self.break_up(host, run.group, error);
-                        self.conclude(host, run, Some(error));
+                        self.break_up(carrier.host, run.group, error);
+                        self.conclude(carrier, run, Some(error));
                     }
                 }
             }
-            let Some(it) = &mut self.collective else {
-                return;
-            };
-            it.runs.append(&mut waiting);
+            self.runs.append(&mut waiting);
             // If one operation of a group fails, they all end.
-            if !ended && it.finished.is_empty() {
+            if !ended && self.finished.is_empty() {
                 break;
             }
         }
-        self.tell_members(host);
+        self.tell_members(carrier);
     }
 
     /// Whether it is time to check for peers that ended without a message; if so, schedules the next check.
-    pub(in crate::endpoint) fn is_look_due(&mut self, now: Instant) -> bool {
-        let Some(it) = &mut self.collective else {
-            return false;
-        };
-        let due = it.look.is_none_or(|at| now >= at);
+    pub(super) fn is_look_due(&mut self, now: Instant) -> bool {
+        let due = self.look.is_none_or(|at| now >= at);
         if due {
-            it.look = Some(now + LOOK);
+            self.look = Some(now + LOOK);
         }
         due
     }
 
     /// Advances an operation along its plan; returns whether it is complete.
-    fn follow(&mut self, host: &H, run: &mut Run<H::Operation>, now: Instant) -> Result<bool> {
-        let it = self.collective.as_mut();
-        let group = it.and_then(|it| it.group(run.group));
-        let broken = group.ok_or(Error::Shutdown)?.broken;
+    fn follow(
+        &mut self,
+        carrier: &mut Carrier<'_, H>,
+        run: &mut Run<H::Operation>,
+        now: Instant,
+    ) -> Result<bool> {
+        let broken = self.group(run.group).ok_or(Error::Shutdown)?.broken;
         if let Some(error) = broken.or(run.error) {
             return Err(error);
         }
         let plan = std::mem::take(&mut run.plan);
-        let followed = self.follow_plan(host, run, &plan, now);
+        let followed = self.follow_plan(carrier, run, &plan, now);
         run.plan = plan;
         followed
     }
 
     fn follow_plan(
         &mut self,
-        host: &H,
+        carrier: &mut Carrier<'_, H>,
         run: &mut Run<H::Operation>,
         plan: &Plan,
         now: Instant,
@@ -327,7 +305,7 @@ impl<H: Host> Endpoint<H> {
                 if run.open >= WINDOW {
                     return Ok(false);
                 }
-                match self.send_chunk(host, run, send, now) {
+                match self.send_chunk(carrier, run, send, now) {
                     Ok(()) => {}
                     Err(Error::Again) => return Ok(false),
                     Err(error) => return Err(error),
@@ -337,7 +315,7 @@ impl<H: Host> Endpoint<H> {
             }
             // Received data may overwrite blocks that are still to be sent, so it must wait for the sends.
             if let Some(receive) = &round.receive {
-                match self.take_chunk(host, run, receive, now)? {
+                match self.take_chunk(carrier, run, receive, now)? {
                     Some(bytes) => run.put(receive, bytes)?,
                     None => return Ok(false),
                 }
@@ -349,10 +327,16 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Ends an operation.
-    fn conclude(&mut self, host: &H, run: Run<H::Operation>, error: Option<Error>) {
+    fn conclude(
+        &mut self,
+        carrier: &mut Carrier<'_, H>,
+        run: Run<H::Operation>,
+        error: Option<Error>,
+    ) {
         if error.is_some() {
-            self.give_up_chunks(host, run.number);
+            self.give_up_chunks(carrier, run.number);
         }
+        let host = carrier.host;
         let result = match error {
             Some(error) => Err(error),
             None => run.result(),
@@ -366,21 +350,6 @@ impl<H: Host> Endpoint<H> {
                 let stored = result.and_then(|it| host.store(&sges, &it, LocalUse::Recv));
                 let failure = stored.err().map(|error| Box::new(Failure::from(error)));
                 host.completed(attached, failure);
-            }
-        }
-    }
-
-    /// Stops waiting for answers to the chunks of a run.
-    fn give_up_chunks(&mut self, host: &H, run: u64) {
-        let of_run = self
-            .operations
-            .all(|it| matches!(it.what, OperationKind::Chunk { run: of, .. } if of == run));
-        for id in of_run {
-            if let Some(operation) = self.operations.get(id)
-                && operation.awaits_answer
-            {
-                operation.awaits_answer = false;
-                self.fail_with(host, id, Error::Canceled);
             }
         }
     }
