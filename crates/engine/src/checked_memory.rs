@@ -143,7 +143,7 @@ impl<M: Memory> CheckedMemory<M> {
     }
 
     /// Fills `into` with the bytes of `sges` from byte `offset` on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gather(
         &self,
         domain: DomainId,

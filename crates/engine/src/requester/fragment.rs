@@ -354,7 +354,7 @@ fn put(mut into: OwnBytes<'_>, bytes: &[u8]) {
 
 /// Copies a prefix to the slot of a fragment that begins at `offset` of its message; returns the rest of the slot, and
 /// its offset in the memory that follows the prefix.
-#[inline]
+#[inline(always)]
 pub(crate) fn put_prefix<'a>(
     prefix: &[u8],
     offset: u64,

@@ -116,8 +116,8 @@ impl<H: Host> Endpoint<H> {
         match next {
             Next::Wait => {}
             Next::Send(connection, header) => self.send_data(host, connection, &header, id),
-            Next::End(operation) => {
-                if let Some(operation) = self.outbox.release(host, operation) {
+            Next::End => {
+                if let Some(operation) = self.outbox.release(host, id) {
                     self.operation_over(host, operation);
                 }
             }

@@ -112,33 +112,42 @@ impl<H: Host> Endpoint<H> {
             return;
         };
         let waiting = self.outbox.connection(connection).request_completed();
-        let failed = completion.status != Status::Success;
-        if completion.id != UNTRACKED {
-            let id = match Plain::of(completion.id) {
-                Some(plain) if !failed => {
-                    host.completed_plain(plain);
-                    None
-                }
-                Some(plain) => {
-                    let attached = Some(H::of_plain(plain));
-                    let operation = Operation::new(connection, OperationKind::Transmit, attached);
-                    Some(self.outbox.add(operation))
-                }
-                None => Some(completion.id),
-            };
-            if let Some(id) = id {
-                if failed {
-                    self.fail(host, completion, connection, id);
-                }
-                let next = self.outbox.part_done(id);
-                self.carry_out(host, id, next);
-            }
-        }
-        if failed {
-            self.check(host, connection);
+        match Plain::of(completion.id) {
+            Some(plain) if completion.status == Status::Success => host.completed_plain(plain),
+            plain => self.tracked_completed(host, completion, connection, plain),
         }
         if waiting {
             self.catch_up(host, connection);
+        }
+    }
+
+    /// Handles the completion of a request that failed or whose operation is more than its id.
+    #[inline(never)]
+    fn tracked_completed(
+        &mut self,
+        host: &H,
+        completion: &Completion,
+        connection: usize,
+        plain: Option<Plain>,
+    ) {
+        let id = match plain {
+            Some(plain) => {
+                let attached = Some(H::of_plain(plain));
+                let operation = Operation::new(connection, OperationKind::Transmit, attached);
+                self.outbox.add(operation)
+            }
+            None => completion.id,
+        };
+        let failed = completion.status != Status::Success;
+        if id != UNTRACKED {
+            if failed {
+                self.fail(host, completion, connection, id);
+            }
+            let next = self.outbox.part_done(id);
+            self.carry_out(host, id, next);
+        }
+        if failed {
+            self.check(host, connection);
         }
     }
 

@@ -147,7 +147,7 @@ impl<H: Host> Outbox<H> {
     }
 
     /// Posts a header and the memory after it.
-    #[inline]
+    #[inline(always)]
     fn post_after_header(&mut self, host: &H, it: &Outgoing, sges: &[Sge], id: u64) -> Result<()> {
         let request = SendRequest::new(id, SEND, sges);
         if let Some(prefix) = &it.header.encode_message() {

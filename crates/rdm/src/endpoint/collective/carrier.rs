@@ -65,7 +65,7 @@ impl<'a, H: Host> Carrier<'a, H> {
     /// Stops waiting for the answer of an operation; returns the operation if it has ended.
     pub(super) fn give_up(&mut self, id: u64) -> Option<Operation<H>> {
         match self.outbox.fail_unanswered(id, Error::Canceled) {
-            Next::End(operation) => self.outbox.release(self.host, operation),
+            Next::End => self.outbox.release(self.host, id),
             _ => None,
         }
     }

@@ -26,8 +26,8 @@ pub(super) enum Next<H: Host> {
     Wait,
     /// All bytes are written: this message must be sent over this connection.
     Send(usize, Header),
-    /// The operation has ended.
-    End(Operation<H>),
+    /// The operation has ended: [`InFlight::release`] takes it.
+    End,
     /// The operation has ended, and no peer has ever been able to access its memory.
     Over(Operation<H>),
 }
@@ -115,10 +115,7 @@ impl<H: Host> InFlight<H> {
             operation.left = 1;
             return Next::Send(operation.connection, header);
         }
-        match self.by_number.take(id) {
-            Some(operation) => Next::End(operation),
-            None => Next::Wait,
-        }
+        Next::End
     }
 
     /// Fails an operation, if it exists, and stops waiting for the one part that will not arrive.
@@ -178,15 +175,18 @@ impl<H: Host> InFlight<H> {
         })
     }
 
-    /// Returns an ended operation if no peer can access its memory, and keeps it otherwise. `qp` is that of its connection.
+    /// Takes an ended operation, and returns it if no peer can access its memory; keeps it otherwise. `qp` is that of its
+    /// connection.
     #[inline]
     pub(super) fn release(
         &mut self,
         host: &H,
-        mut operation: Operation<H>,
+        id: u64,
         qp: Option<&H::Qp>,
     ) -> Option<Operation<H>> {
-        if is_free(host, &mut operation, qp) {
+        let is_free = is_free(host, self.by_number.get(id)?, qp);
+        let operation = self.by_number.take(id)?;
+        if is_free {
             return Some(operation);
         }
         self.draining.push(operation, qp.cloned());

@@ -244,11 +244,12 @@ impl<H: Host> Outbox<H> {
         self.operations.chunks_of(run)
     }
 
-    /// Returns an ended operation if no peer can access its memory. Otherwise, [`Self::take_released`] returns it later.
+    /// Takes an ended operation if no peer can access its memory. Otherwise, [`Self::take_released`] returns it later.
     #[inline]
-    pub(super) fn release(&mut self, host: &H, operation: Operation<H>) -> Option<Operation<H>> {
-        let qp = self.connections[operation.connection].qp.as_ref();
-        self.operations.release(host, operation, qp)
+    pub(super) fn release(&mut self, host: &H, id: u64) -> Option<Operation<H>> {
+        let connection = self.operations.get(id)?.connection;
+        let qp = self.connections[connection].qp.as_ref();
+        self.operations.release(host, id, qp)
     }
 
     /// Whether peers may still access the memory of ended operations.
