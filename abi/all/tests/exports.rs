@@ -28,8 +28,8 @@ const UNVERSIONED: &[&str] = &[
     "statx",
 ];
 
-/// The symbols that other libraries look up in a provider. They have a version of their own: without one, they would replace the
-/// symbols of the same names of other providers in a process that preloads the library.
+/// The symbols that other libraries look up in a provider. They have a version of their own. Without it, they would interpose on
+/// other providers' symbols of the same name in a process that preloads the library.
 const PLUGINS: &[&str] = &[
     "dapl_extensions@@RKEY_1",
     "dat_provider_fini@@RKEY_1",

@@ -95,14 +95,18 @@ pub(crate) fn is_wanted(hint: Option<&CStr>) -> bool {
     if !allowed(&filter) {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| tracing::warn!(
-            "FI_PROVIDER={filter} excludes every provider: this libfabric.so.1 has only rkey, and no layers; add rkey to the list"
+            "FI_PROVIDER={filter} excludes rkey, the only provider in this libfabric.so.1, which has no layers; {}",
+            match filter.trim_start().starts_with('^') {
+                true => "remove rkey from the list",
+                false => "add rkey to the list",
+            }
         ));
         return false;
     }
     let hint = hint.map(CStr::to_string_lossy).unwrap_or_default();
     if !is_meant(&hint) {
         tracing::info!(
-            "no match: the program requests the provider {hint}, but this libfabric.so.1 has only rkey, and no layers"
+            "no match: the provider name in the program's hints is {hint:?}, but this libfabric.so.1 has only rkey, and no layers"
         );
         return false;
     }

@@ -38,8 +38,8 @@ pub enum Timing {
     /// Before every change takes effect, with a [`Change`] that lasts until the change is complete. A registrar that
     /// pins can use the cache.
     Around,
-    /// At another time, or not for every change. A registrar that pins can use the cache only if the options accept
-    /// that.
+    /// At some other time, or not for every change. A registrar that pins can use the cache only if
+    /// [`Options::accept_partial`](crate::Options::accept_partial) is set.
     Loose,
 }
 
