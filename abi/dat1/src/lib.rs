@@ -1,4 +1,4 @@
-//! `libdat.so.1`: the calling convention of uDAPL 1.1 and 1.2, which the manual page of `dat_rmr_bind` describes.
+//! `libdat.so.1`: the ABI of uDAPL 1.1 and 1.2, which the manual page of `dat_rmr_bind` describes.
 //!
 //! Distributions no longer ship this library. It has no objects of its own: every call goes to the function table of our
 //! provider for DAT 2.0, whose address is the first word of each handle. The library translates what differs between the

@@ -1,5 +1,5 @@
-//! The results as a plot: time of one operation over its size, both on logarithmic scales, one panel for each
-//! kind of operation, one line for us and for each peer. Registration is plotted over the number of live
+//! The results as a plot: the time of one operation against its size, both on logarithmic scales, with one panel for each kind of
+//! operation, one line for rkey, and one for each library that is compared. Registration is plotted against the number of live
 //! regions.
 
 use super::result::{Measurement, Subject};
@@ -66,7 +66,7 @@ const STROKES: [Stroke; 6] = [
     },
 ];
 
-const EXPLANATION: &str = "Time of one operation over its size, logarithmic: the median, and a bar from the best to the worst repetition.";
+const EXPLANATION: &str = "Time of one operation against its size, logarithmic: the median, and a bar from the best to the worst repetition.";
 
 /// A figure in a panel.
 #[derive(Debug, Clone, Copy)]

@@ -28,7 +28,8 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-/// The size of the address space on x86-64 in bytes, with or without the last pages.
+/// The possible lengths, in bytes, of a region that covers the whole address space of x86-64: 2^47, or up to 64 KiB less if the
+/// last pages are left out.
 const ADDRESS_SPACE: std::ops::RangeInclusive<u64> = (1 << 47) - (1 << 16)..=1 << 47;
 
 /// Runs `rkey ls`.

@@ -109,8 +109,9 @@ impl Endpoint {
         self.0.send(to, None, message.into())
     }
 
-    /// Registers a buffer for [`Endpoint::read`] and [`Endpoint::write`]: as our local memory, or with a key for peers. The
-    /// endpoint has its own protection domain, so only its peers reach the region, without a `Connection`.
+    /// Registers a buffer for [`Endpoint::read`] and [`Endpoint::write`], either as the local side of a transfer
+    /// or, with a key, for access by peers. The region is in the endpoint's own protection domain: only peers of this endpoint can
+    /// access it, and they need no `Connection`.
     ///
     /// # Errors
     /// Same as [`Domain::register`].

@@ -176,7 +176,7 @@ impl Serializer for Writer<'_> {
     }
 }
 
-/// Values with parts. Names of parts are not part of the shape: serde accepts aliases for them.
+/// Implements serde's traits for compound values. Field names do not affect the shape, because serde accepts aliases for them.
 macro_rules! parts {
     ($($trait:ident::$method:ident($($name:ty)?);)*) => {
         $(impl ser::$trait for Writer<'_> {

@@ -93,9 +93,22 @@ pub enum Response {
     AtomicAcknowledge(Aeth, AtomicAckEth),
 }
 
+/// The valid lengths of a payload.
+struct Lengths(usize, usize);
+
+impl std::fmt::Display for Lengths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(least, most) = self;
+        match least == most {
+            true => write!(f, "{most}"),
+            false => write!(f, "{least} to {most}"),
+        }
+    }
+}
+
 /// A packet's payload has an invalid length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the payload is {length} B long, but this packet requires {least} to {most} B")]
+#[error("the payload is {length} B long, but must be {} B long in this packet", Lengths(*least, *most))]
 pub struct WrongLength {
     /// The length of the payload, in bytes.
     pub length: usize,

@@ -306,6 +306,6 @@ fn payload_lengths_must_fit_the_position_in_the_message() {
     let error = request(Request::SendLast(Tail::None)).check_length(0, Mtu::Bytes256);
     assert_eq!(
         error.unwrap_err().to_string(),
-        "the payload is 0 B long, but this packet requires 1 to 256 B"
+        "the payload is 0 B long, but must be 1 to 256 B long in this packet"
     );
 }
