@@ -557,7 +557,8 @@ fn ls_and_explain_name_devices_of_other_versions() {
     let pid = std::process::id().to_string();
     let is_named = |output: &Output| {
         let text = text(&output.stderr);
-        text.contains("link protocol 2 there, 3 here") && text.contains(&format!("PID {pid} ("))
+        text.contains("it uses link protocol 2, and this process uses 3")
+            && text.contains(&format!("PID {pid} ("))
     };
     for words in [&["ls"][..], &["explain"], &["ls", "--json"]] {
         assert!(run_until(words, is_named).status.success(), "{words:?}");

@@ -70,7 +70,10 @@ fn a_device_of_another_version_is_listed_as_such() {
     };
     assert_eq!((found.uid, found.version), (uid(), 2));
     let text = found.to_string();
-    assert!(text.contains("link protocol 2 there, 3 here"), "{text}");
+    assert!(
+        text.contains("it uses link protocol 2, and this process uses 3"),
+        "{text}"
+    );
     assert!(
         text.contains(&format!("PID {}", std::process::id())),
         "{text}"

@@ -159,6 +159,10 @@ impl EngineThread {
         if woken.ticked {
             let moved = polls != std::mem::replace(&mut self.last_polls, polls);
             if moved {
+                // A program that polls seldom also reads the clock seldom.
+                if self.driver().is_due(now) {
+                    self.driver().try_drive(now);
+                }
                 self.driver().give_way(None);
             }
             return !moved;

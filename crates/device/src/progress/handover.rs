@@ -88,8 +88,15 @@ impl EngineDriver {
     }
 
     /// Leaves the engine to a program that polls. The engine thread checks again `after` this many nanoseconds (`None`: one
-    /// tick).
+    /// tick, or by the engine's deadline if the device reaches other hosts).
     pub(super) fn give_way(&self, after: Option<u64>) {
+        // Packets to other hosts that wait for their time must not wait for a program that polls seldom.
+        let deadline = || {
+            self.transmitter
+                .as_ref()
+                .and_then(|_| self.schedule.time_to_deadline())
+        };
+        let after = after.or_else(deadline);
         self.schedule.give_way(&self.engine.lock(), after);
     }
 

@@ -20,6 +20,9 @@ use super::poll_set::PollSet;
 use super::timer::Timer;
 use crate::error::DeviceError;
 
+/// The shortest time, in nanoseconds, after which the engine thread checks a deadline while the program drives.
+const SHORTEST_WAIT: u64 = 500_000;
+
 /// Who drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -130,6 +133,12 @@ impl Schedule {
         self.set_asleep(false);
         let now = self.refresh_clock();
         self.timer.fire_by(now + self.tick);
+    }
+
+    /// The time until the engine's deadline in nanoseconds, if that is earlier than the next tick.
+    pub(super) fn time_to_deadline(&self) -> Option<u64> {
+        let time = self.deadline()?.saturating_sub(self.refresh_clock());
+        (time < self.tick).then_some(time.max(SHORTEST_WAIT))
     }
 
     /// The engine thread gives way to a program that polls, and checks again `after` this many nanoseconds (`None`: one tick).

@@ -22,6 +22,8 @@ pub(crate) struct Wire {
     pub(super) sent: u32,
     /// When the running timer expires.
     pub(super) timer: Option<u64>,
+    /// When an earlier timer than the running one was set last: when the latter expires. It need not be set again.
+    pub(super) later: Option<u64>,
     /// When the queue pair's first packet arrived.
     pub(super) since: Option<u64>,
     pub(super) arriving: Arriving,
@@ -40,6 +42,7 @@ impl Wire {
             has_turn: false,
             sent: 0,
             timer: None,
+            later: None,
             since: None,
             arriving: Arriving::default(),
         }

@@ -48,6 +48,7 @@ pub(crate) fn on_time<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     let now = x.now;
     if let Some(wire) = qp.wire.as_deref_mut() {
         wire.timer = wire.timer.filter(|timer| *timer > now);
+        wire.later = wire.later.filter(|timer| *timer > now);
         if let Machine::Connection(connection) = &mut wire.machine {
             connection.advance(now);
         }
@@ -68,8 +69,14 @@ fn set_timer<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     if let Some(deadline) = wire.next_deadline().map(|time| time.max(x.now + 1))
         && wire.timer.is_none_or(|timer| deadline < timer)
     {
+        if wire.later == Some(deadline) {
+            // Its timer was set before that of an earlier deadline, which has run.
+            wire.later = None;
+        } else {
+            wire.later = wire.timer.or(wire.later);
+            x.timers.at(deadline, (qp.id.index, qp.life));
+        }
         wire.timer = Some(deadline);
-        x.timers.at(deadline, (qp.id.index, qp.life));
     }
 }
 

@@ -132,7 +132,7 @@ fn guesses_over_one_connection_are_slowed_down() {
     let told = attack.warnings();
     assert!(
         told[0].to_string().starts_with(
-            "PID 42 (user 1) has tried 65 keys that were never issued; its requests are paused"
+            "PID 42 (user 1) has tried 65 keys that were never issued; after its last guess, its requests are paused"
         ),
         "{}",
         told[0]

@@ -186,6 +186,7 @@ pub(super) const LOSSY: &[Case] = &[
     verbs("ibv_rc_pingpong", "DEVICE -g GID -m 1024 -n 300 -s 8192"),
     verbs("ib_write_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
     verbs("ib_read_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
+    verbs("ib_read_bw", "DEVICE -F -x GID -m 1024 -n 10 -s 262144"),
     verbs("ib_send_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
     verbs("ib_atomic_bw", "DEVICE -F -x GID -m 1024 -n 200"),
 ];

@@ -278,6 +278,7 @@ impl Responder {
         to: &mut PacketBuffer,
     ) -> Option<usize> {
         if self.replies.begins_with_long(self.mtu) {
+            self.pace.advance(step.now);
             if !self.pace.may_send() {
                 return None;
             }

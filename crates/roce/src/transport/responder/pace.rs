@@ -18,7 +18,7 @@ const BURST_FIRST: u32 = 64;
 /// A burst of this size is no longer a limit.
 const BURST_MAX: u32 = 512;
 /// A burst grows by one packet after so many bursts without loss.
-const BURSTS_TO_GROW: u32 = 64;
+const BURSTS_TO_GROW: u32 = 8;
 
 /// The pace of one queue pair's responses to long reads.
 #[derive(Debug, Default)]
@@ -36,11 +36,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Records that the peer has requested again, from `start` on, the long read that begins at `first`: the packet at `start`
-    /// was lost.
+    /// Records that the peer has requested again, from `start` on, the long read that begins at `first`. If it has taken packets
+    /// since the last time, it has lost the packet at `start`. Otherwise the request may be a duplicate, or early.
     pub(super) fn requested_again(&mut self, first: Sequence, start: Sequence) {
         let before = self.last.filter(|(read, _)| *read == first);
         let taken = start.since(before.map_or(first, |(_, start)| start));
+        if taken == 0 {
+            return;
+        }
         self.last = Some((first, start));
         let burst = match self.burst {
             // The peer had room for what it has taken.
@@ -116,7 +119,15 @@ mod tests {
         let first = Sequence::first(Psn::new(100));
         let mut pace = Pace::default();
         let mut now = 0;
-        for (start, expected) in [(100, 50), (150, 25), (150, 12), (160, 8), (160, 8)] {
+        for (start, expected) in [
+            (100, 50),
+            (150, 25),
+            (150, 25),
+            (120, 25),
+            (160, 12),
+            (170, 8),
+            (190, 8),
+        ] {
             pace.requested_again(first, first.plus(start));
             assert_eq!(burst(&mut pace, now), expected);
             assert_eq!(pace.resumes_at(), Some(now + PERIOD));
@@ -134,8 +145,10 @@ mod tests {
         let first = Sequence::first(Psn::new(0));
         let mut pace = Pace::default();
         pace.requested_again(first, first);
+        assert_eq!(burst(&mut pace, 0), 10_000, "nothing was lost");
+        pace.requested_again(first, first.plus(1));
         let mut last = 0;
-        for period in 0..u64::from(BURST_MAX * BURSTS_TO_GROW) {
+        for period in 1..u64::from(BURST_MAX * BURSTS_TO_GROW) {
             let now = burst(&mut pace, period * PERIOD);
             assert!(
                 now == 10_000 || now - last <= 1 || last == 0,
