@@ -26,7 +26,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link))
             && cut_through(&self.x, link_state, qp, request)
         {
-            if !qp.req.watched {
+            if !qp.req.timeout_runs {
                 start_timeout(&mut self.x, qp);
             }
             if !request.flags.contains(SendFlags::MORE) {
@@ -43,7 +43,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     fn post_queued(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
         enqueue(qp, request)?;
-        if !qp.req.watched {
+        if !qp.req.timeout_runs {
             start_timeout(&mut self.x, qp);
         }
         if qp.state == QpState::Rts
@@ -159,7 +159,7 @@ fn start_timeout<M>(x: &mut Context<M>, qp: &mut Qp) {
     }
     let patience = qp.patience();
     if patience > 0 {
-        qp.req.watched = true;
+        qp.req.timeout_runs = true;
         qp.req.seen = None;
         x.timers.watch_silence(qp.id, patience);
     }

@@ -23,7 +23,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             };
             if awaits_nothing(qp) {
                 qp.req.seen = None;
-                qp.req.watched = scan.is_first;
+                qp.req.timeout_runs = scan.is_first;
                 return scan.is_first;
             }
             let link = qp.out.and_then(|id| self.links.get_mut(id));

@@ -67,14 +67,14 @@ impl Credit {
 
 /// A peer's use of its credit here.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Window {
+pub struct CreditUse {
     /// Messages and bytes that the program has not taken.
     held: (u32, u32),
     /// Messages and bytes that the program has taken, but whose credit has not been returned.
     returnable: (u32, u32),
 }
 
-impl Window {
+impl CreditUse {
     /// Whether the peer has credit for a message of this length.
     #[inline]
     #[must_use]
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn credit_is_used_up_and_returned() {
-        let (mut credit, mut window) = (Credit::default(), Window::default());
+        let (mut credit, mut window) = (Credit::default(), CreditUse::default());
         let mut sent = 0;
         while credit.spend(8192) {
             assert!(window.charge(8192));
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn credit_for_empty_messages_is_returned_in_halves() {
-        let (mut credit, mut window) = (Credit::default(), Window::default());
+        let (mut credit, mut window) = (Credit::default(), CreditUse::default());
         let mut told = 0;
         for _ in 0..10 * MESSAGES {
             assert!(credit.spend(0) && window.charge(0));

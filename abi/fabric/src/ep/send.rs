@@ -12,7 +12,7 @@ use crate::mr::buffers::Held;
 use libc::iovec;
 use rkey_device::base::{Copier, VaRange};
 use rkey_device::core::{Access, Addressing, LocalUse, Region, RegionSpec};
-use rkey_rdm::endpoint::{Body, Outgoing};
+use rkey_rdm::endpoint::{Outgoing, PayloadSource};
 use rkey_rdm::error::Result as RdmResult;
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::operation_id::{Form, Plain};
@@ -199,7 +199,7 @@ struct Bytes<'a> {
     sges: Sges,
 }
 
-impl Body<EpHost> for Bytes<'_> {
+impl PayloadSource<EpHost> for Bytes<'_> {
     #[inline]
     fn sges(&self) -> &[Sge] {
         &self.sges

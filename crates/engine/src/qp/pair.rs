@@ -78,7 +78,7 @@ pub(crate) struct Requester {
     /// The next delay for a peer that is not ready.
     pub(crate) not_ready_delay: u64,
     /// Whether the queue pair is in the list of those that have a timeout running.
-    pub(crate) watched: bool,
+    pub(crate) timeout_runs: bool,
     /// The link's progress count, and when it was last seen to change (in the timers' time).
     pub(crate) seen: Option<(u64, u64)>,
     /// What is known about a peer that has been silent for too long.
@@ -102,7 +102,7 @@ impl Requester {
             rnr_left: 0,
             not_ready_for: None,
             not_ready_delay: 0,
-            watched: false,
+            timeout_runs: false,
             seen: None,
             silence: Silence::NONE,
         }
@@ -216,7 +216,7 @@ impl Qp {
 
     /// Resets the queue pair to its initial state, except for its identity.
     pub(crate) fn reset(&mut self, life: u32) {
-        let (blocked, watched) = (self.req.blocked, self.req.watched);
+        let (blocked, timeout_runs) = (self.req.blocked, self.req.timeout_runs);
         let receives = self.rq.limit();
         let stride = self.config.max_recv_sge;
         self.config = self.created();
@@ -230,7 +230,7 @@ impl Qp {
         self.rq = RecvQueue::new(receives, if self.config.srq.is_some() { 0 } else { stride });
         self.req = Requester {
             blocked,
-            watched,
+            timeout_runs,
             acked: self.sq.tail,
             ..Requester::new()
         };

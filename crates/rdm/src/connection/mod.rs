@@ -9,7 +9,7 @@ pub(crate) use table::NumberHasher;
 
 use crate::address::Destination;
 use crate::backlog::Backlog;
-use crate::credit::{Credit, Window};
+use crate::credit::{Credit, CreditUse};
 use crate::limits::{RESERVE, SENDS};
 use core::net::SocketAddr;
 
@@ -30,7 +30,7 @@ pub struct Connection<Q, I> {
     /// Our credit: how much we may send.
     pub credit: Credit,
     /// The peer's use of its credit.
-    pub window: Window,
+    pub window: CreditUse,
     /// How many posted requests have not completed.
     pub outstanding: u32,
     /// Answers and reads of payloads that wait for room.
@@ -64,7 +64,7 @@ impl<Q, I> Connection<Q, I> {
             pending: 0,
             rendezvous: 0,
             credit: Credit::default(),
-            window: Window::default(),
+            window: CreditUse::default(),
             outstanding: 0,
             backlog: Backlog::default(),
             device_keys: false,

@@ -90,14 +90,14 @@ impl<H: Host> Endpoint<H> {
         let mut header_bytes = [0; header::LEN];
         bytes.slice(0, header::LEN)?.get(0, &mut header_bytes);
         let header = Header::of_message(&header_bytes, payload.len())?;
-        let (limited, ordered) = (self.outbox.is_limited(), self.outbox.is_ordered());
+        let (needs_credit, ordered) = (self.outbox.needs_credit(), self.outbox.is_ordered());
         let it = &self.connections()[connection];
         if !it.state().hears() {
             return None;
         }
         // The inbox can neither post an answer nor end the connection of a peer that exceeds its credit.
         let mut window = it.window;
-        if header.confirm || limited && !window.charge(header.len) {
+        if header.confirm || needs_credit && !window.charge(header.len) {
             return None;
         }
         let source = it.peer;
@@ -116,7 +116,7 @@ impl<H: Host> Endpoint<H> {
                     self.delivery.complete(host, landing, Some(error));
                 }
             }
-            if limited {
+            if needs_credit {
                 window.release(header.len);
                 self.outbox.connection(connection).window = window;
                 // The credit is returned when the device can be used again.
@@ -125,10 +125,10 @@ impl<H: Host> Endpoint<H> {
             return Some(());
         }
         let landing = self.receives.match_receive(host, &source, &header);
-        if landing.is_none() && !limited && self.receives.is_full(header.tagged) {
+        if landing.is_none() && !needs_credit && self.receives.is_full(header.tagged) {
             return None;
         }
-        if limited {
+        if needs_credit {
             self.outbox.connection(connection).window = window;
         }
         let Some(landing) = landing else {
@@ -139,7 +139,7 @@ impl<H: Host> Endpoint<H> {
             .copy_with(host, landing, payload.len(), |sges, fits| {
                 copy_to_receive(sges, payload.slice(0, fits).unwrap_or(payload))
             });
-        if limited {
+        if needs_credit {
             let window = &mut self.outbox.connection(connection).window;
             window.release(header.len);
             let due = window.is_due();

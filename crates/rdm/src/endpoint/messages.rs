@@ -64,12 +64,12 @@ impl<H: Host> Endpoint<H> {
             Kind::Rts { key } => Some(key),
             _ => None,
         };
-        let limited = self.outbox.is_limited() && key.is_none();
+        let needs_credit = self.outbox.needs_credit() && key.is_none();
         if key.is_some() && self.connections()[connection].rendezvous >= RENDEZVOUS_MAX {
             return self.exceeded(host, connection);
         }
         let it = self.outbox.connection(connection);
-        if limited && !it.window.charge(header.len) {
+        if needs_credit && !it.window.charge(header.len) {
             return self.exceeded(host, connection);
         }
         let source = it.peer;
@@ -85,11 +85,11 @@ impl<H: Host> Endpoint<H> {
             (Some(landing), None) => {
                 self.delivery.copy(host, landing, payload);
                 self.confirm(host, connection, &header);
-                if limited {
+                if needs_credit {
                     self.message_taken(host, connection, header.len);
                 }
             }
-            (None, _) if !self.outbox.is_limited() && self.receives.is_full(header.tagged) => {
+            (None, _) if !self.outbox.needs_credit() && self.receives.is_full(header.tagged) => {
                 // `match_shared_receive` has counted the message as unexpected, but it is dropped.
                 host.shared(|pool| pool.forget(1));
             }

@@ -57,7 +57,7 @@ pub use outbox::{Outbox, Remains};
 pub use peek::{Claims, Found};
 pub use receive::Receive;
 pub use receives::Receives;
-pub use send::{Body, Outgoing};
+pub use send::{Outgoing, PayloadSource};
 pub use shared::Pool;
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
@@ -86,7 +86,7 @@ pub enum Service {
 impl Service {
     /// Whether senders need credit.
     #[inline]
-    fn is_limited(self) -> bool {
+    fn needs_credit(self) -> bool {
         self != Self::Datagram
     }
 
@@ -204,7 +204,7 @@ impl<H: Host> Endpoint<H> {
         &mut self,
         host: &H,
         it: &Outgoing,
-        body: &impl Body<H>,
+        body: &impl PayloadSource<H>,
         attached: impl FnOnce() -> H::Operation,
     ) -> Result<()> {
         self.outbox.send(host, it, body, attached)

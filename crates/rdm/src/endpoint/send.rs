@@ -26,7 +26,7 @@ pub struct Outgoing {
 }
 
 /// The bytes of a message in the program's memory.
-pub trait Body<H: Host> {
+pub trait PayloadSource<H: Host> {
     /// The memory from which the bytes are sent. Not used if the bytes are copied.
     fn sges(&self) -> &[Sge];
     /// Copies the bytes.
@@ -44,7 +44,7 @@ pub trait Body<H: Host> {
 /// The endpoint's own bytes, which are copied.
 pub(super) struct Own<'a>(pub(super) &'a [u8]);
 
-impl<H: Host> Body<H> for Own<'_> {
+impl<H: Host> PayloadSource<H> for Own<'_> {
     fn sges(&self) -> &[Sge] {
         &[]
     }
@@ -69,13 +69,13 @@ impl<H: Host> Outbox<H> {
         &mut self,
         host: &H,
         it: &Outgoing,
-        body: &impl Body<H>,
+        body: &impl PayloadSource<H>,
         attached: impl FnOnce() -> H::Operation,
     ) -> Result<()> {
         let len = it.header.len as usize;
-        let limited = self.is_limited();
+        let needs_credit = self.needs_credit();
         let credit = &mut self.connection(it.connection).credit;
-        let eager = len <= EAGER_MAX && (!limited || credit.spend(it.header.len));
+        let eager = len <= EAGER_MAX && (!needs_credit || credit.spend(it.header.len));
         if !eager {
             let operation =
                 Operation::new(it.connection, OperationKind::Transmit, Some(attached()));
@@ -100,7 +100,7 @@ impl<H: Host> Outbox<H> {
         &mut self,
         host: &H,
         it: &Outgoing,
-        body: &impl Body<H>,
+        body: &impl PayloadSource<H>,
         mut operation: Operation<H>,
     ) -> Result<()> {
         let (len, mut it) = (it.header.len as usize, *it);
@@ -137,7 +137,7 @@ impl<H: Host> Outbox<H> {
         &mut self,
         host: &H,
         it: &Outgoing,
-        body: &impl Body<H>,
+        body: &impl PayloadSource<H>,
         id: u64,
     ) -> Result<()> {
         match it.inject {
@@ -161,7 +161,13 @@ impl<H: Host> Outbox<H> {
     }
 
     /// Posts a short message that is copied now.
-    fn post_copied(&mut self, host: &H, it: &Outgoing, body: &impl Body<H>, id: u64) -> Result<()> {
+    fn post_copied(
+        &mut self,
+        host: &H,
+        it: &Outgoing,
+        body: &impl PayloadSource<H>,
+        id: u64,
+    ) -> Result<()> {
         let mut header_bytes = [0; MAX_LEN];
         let header_len = it.header.encode(&mut header_bytes);
         let len = header_len + it.header.len as usize;
@@ -176,7 +182,7 @@ impl<H: Host> Outbox<H> {
         &mut self,
         host: &H,
         it: &Outgoing,
-        body: &impl Body<H>,
+        body: &impl PayloadSource<H>,
         operation: Operation<H>,
     ) -> Result<()> {
         let exposed = match (it.header.len, it.inject) {

@@ -4,7 +4,7 @@ use super::host::EndpointHost;
 use super::slot::Slot;
 use crate::owned::{Exposed, Lent, LocalMemory};
 use rkey_engine::Sge;
-use rkey_rdm::endpoint::Body;
+use rkey_rdm::endpoint::PayloadSource;
 use rkey_rdm::error::Error as Code;
 use rkey_rdm::sges::Sges;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-impl Body<EndpointHost> for Bytes<'_> {
+impl PayloadSource<EndpointHost> for Bytes<'_> {
     fn sges(&self) -> &[Sge] {
         &self.sges
     }

@@ -152,8 +152,8 @@ impl<H: Host> Outbox<H> {
 
     /// Whether senders need credit.
     #[inline]
-    pub(super) fn is_limited(&self) -> bool {
-        self.service.is_limited()
+    pub(super) fn needs_credit(&self) -> bool {
+        self.service.needs_credit()
     }
 
     /// Whether completions are reported in the order of the operations.

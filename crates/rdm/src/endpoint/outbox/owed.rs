@@ -60,12 +60,12 @@ impl<H: Host> Outbox<H> {
         message: &Unexpected,
     ) -> Answer {
         let connection = message.connection();
-        let limited = self.is_limited();
+        let needs_credit = self.needs_credit();
         let it = &mut self.connections[connection];
         it.pending -= 1;
         match message {
             Unexpected::Rts { .. } => it.rendezvous -= 1,
-            Unexpected::Eager { header, .. } if limited => {
+            Unexpected::Eager { header, .. } if needs_credit => {
                 return self.message_taken(host, connection, header.len);
             }
             Unexpected::Eager { .. } => {}
