@@ -1,11 +1,13 @@
-//! Checks and reads arguments that are addresses; the error names the argument by its number.
+//! Checks and reads arguments: addresses, counts, timeouts; an error names the argument by its number.
 
 #![allow(unsafe_code)]
 // UNSAFETY: turns addresses that C passes into references.
 
 use crate::fail::{Fail, Result};
-use crate::sys::Count;
+use crate::sys::{Count, TIMEOUT_INFINITE, Timeout};
+use rkey_device::time;
 use rkey_kit::argument;
+use std::time::{Duration, Instant};
 
 /// Reads a structure that a program passes.
 ///
@@ -94,4 +96,13 @@ pub fn mask(number: u32, mask: u64, all: u64) -> Result {
 /// `DAT_INVALID_PARAMETER`.
 pub fn count(number: u32, count: Count) -> Result<u32> {
     u32::try_from(count).map_err(|_| Fail::argument(number))
+}
+
+/// The deadline for a DAT timeout (microseconds); `None`: never.
+#[must_use]
+pub fn deadline(timeout: Timeout) -> Option<Instant> {
+    match timeout {
+        TIMEOUT_INFINITE => None,
+        micros => Some(time::now() + Duration::from_micros(micros.into())),
+    }
 }

@@ -1,22 +1,17 @@
 //! CNOs (consumer notification objects): several EVDs wake one waiting thread, or call one agent.
 
 #![allow(unsafe_code)]
-// UNSAFETY: C functions; calls the program's agent.
+// UNSAFETY: calls the program's agent.
 
-use crate::argument;
-use crate::fail::{Fail, Result, call};
+use crate::argument::deadline;
+use crate::fail::{Fail, Result};
 use crate::ia::Ia;
 use crate::job::Job;
-use crate::object::{find, insert, remove};
-use crate::sys::consts::*;
-use crate::sys::{
-    CnoHandle, CnoParam, CnoProxy, EvdHandle, IaHandle, OsWaitProxyAgent, Return, Timeout,
-};
+use crate::sys::{EvdHandle, OsWaitProxyAgent, Timeout};
 use parking_lot::{Condvar, Mutex};
 use rkey_device::time;
 use rkey_kit::object::Users;
 use std::collections::VecDeque;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
@@ -61,6 +56,49 @@ crate::kind!(
 );
 
 impl Cno {
+    /// A CNO that no EVD has triggered.
+    #[must_use]
+    pub fn new(ia: &Arc<Ia>, handle: usize, agent: OsWaitProxyAgent) -> Self {
+        Self {
+            ia: Arc::clone(ia),
+            handle,
+            state: Mutex::new(State {
+                agent: Agent(agent),
+                evds: VecDeque::new(),
+                waiters: 0,
+                emptied: 0,
+                freed: false,
+                queued: Vec::new(),
+                calling: None,
+            }),
+            triggered: Condvar::new(),
+            agent_returned: Condvar::new(),
+            users: Users::default(),
+        }
+    }
+
+    /// The agent.
+    #[must_use]
+    pub fn agent(&self) -> OsWaitProxyAgent {
+        self.state.lock().agent.0
+    }
+
+    /// Replaces the agent.
+    pub fn set_agent(self: &Arc<Self>, agent: OsWaitProxyAgent) {
+        let mut state = self.state.lock();
+        state.agent = Agent(agent);
+        // The new agent is called for EVDs that no waiting thread has taken yet.
+        for evd in state.evds.clone() {
+            self.queue_call(&mut state, evd);
+        }
+    }
+
+    /// Whether a thread waits for it.
+    #[must_use]
+    pub fn has_waiters(&self) -> bool {
+        self.state.lock().waiters > 0
+    }
+
     /// The IA that the object belongs to.
     #[must_use]
     pub fn ia(&self) -> &Arc<Ia> {
@@ -142,8 +180,8 @@ impl Cno {
     ///
     /// # Errors
     /// `DAT_TIMEOUT_EXPIRED`.
-    fn wait(&self, timeout: Timeout) -> Result<usize> {
-        let deadline = crate::evd::deadline(timeout);
+    pub(crate) fn wait(&self, timeout: Timeout) -> Result<usize> {
+        let deadline = deadline(timeout);
         let mut state = self.state.lock();
         let emptied = state.emptied;
         state.waiters += 1;
@@ -177,132 +215,4 @@ impl Cno {
         self.abort_waits();
         self.wait_for_agent(None);
     }
-}
-
-/// `dat_cno_create`.
-///
-/// # Safety
-/// The arguments must be valid as described in the manual page.
-pub unsafe extern "C" fn create(
-    ia: IaHandle,
-    agent: OsWaitProxyAgent,
-    cno: *mut CnoHandle,
-) -> Return {
-    call("dat_cno_create", || {
-        // SAFETY: `find` validates the handle.
-        let ia = unsafe { find::<Ia>(ia)? };
-        argument::room(3, cno)?;
-        let handle = insert::<Cno>(ia.table, |handle| {
-            Ok(Arc::new(Cno {
-                ia: Arc::clone(ia),
-                handle,
-                state: Mutex::new(State {
-                    agent: Agent(agent),
-                    evds: VecDeque::new(),
-                    waiters: 0,
-                    emptied: 0,
-                    freed: false,
-                    queued: Vec::new(),
-                    calling: None,
-                }),
-                triggered: Condvar::new(),
-                agent_returned: Condvar::new(),
-                users: Users::default(),
-            }))
-        })?;
-        // SAFETY: room for a handle.
-        unsafe { argument::store(3, cno, handle) }
-    })
-}
-
-/// `dat_cno_modify_agent`.
-///
-/// # Safety
-/// The arguments must be valid as described in the manual page.
-pub unsafe extern "C" fn modify_agent(cno: CnoHandle, agent: OsWaitProxyAgent) -> Return {
-    call("dat_cno_modify_agent", || {
-        // SAFETY: `find` validates the handle.
-        let cno = Arc::clone(unsafe { find::<Cno>(cno)? });
-        {
-            let mut state = cno.state.lock();
-            state.agent = Agent(agent);
-            // The new agent is called for EVDs that no waiting thread has taken yet.
-            for evd in state.evds.clone() {
-                cno.queue_call(&mut state, evd);
-            }
-        }
-        cno.wait_for_agent(None);
-        Ok(())
-    })
-}
-
-/// `dat_cno_query`.
-///
-/// # Safety
-/// The arguments must be valid as described in the manual page.
-pub unsafe extern "C" fn query(
-    cno: CnoHandle,
-    mask: dat_cno_param_mask,
-    param: *mut CnoParam,
-) -> Return {
-    call("dat_cno_query", || {
-        // SAFETY: `find` validates the handle.
-        let cno = unsafe { find::<Cno>(cno)? };
-        // The header's value for "all" is the bit after the others.
-        argument::mask(
-            2,
-            mask.into(),
-            u64::from(CNO_FIELD_ALL | (CNO_FIELD_ALL - 1)),
-        )?;
-        let agent = cno.state.lock().agent.0;
-        let (proxy_type, proxy) = match agent.proxy_agent_func {
-            Some(_) => (PROXY_TYPE_AGENT, CnoProxy { agent }),
-            None => {
-                let mut proxy = CnoProxy { agent };
-                proxy.none = null_mut();
-                (PROXY_TYPE_NONE, proxy)
-            }
-        };
-        let value = CnoParam {
-            ia_handle: cno.ia.number(),
-            proxy_type,
-            proxy,
-        };
-        // SAFETY: the caller promises that there is room.
-        unsafe { argument::store(3, param, value) }
-    })
-}
-
-/// `dat_cno_wait`.
-///
-/// # Safety
-/// The arguments must be valid as described in the manual page.
-pub unsafe extern "C" fn wait(cno: CnoHandle, timeout: Timeout, evd: *mut EvdHandle) -> Return {
-    call("dat_cno_wait", || {
-        // SAFETY: `find` validates the handle.
-        let cno = Arc::clone(unsafe { find::<Cno>(cno)? });
-        argument::room(3, evd)?;
-        // SAFETY: room for a handle.
-        unsafe { argument::store(3, evd, null_mut()) }?;
-        let found = cno.wait(timeout)?;
-        // SAFETY: as above.
-        unsafe { argument::store(3, evd, found as EvdHandle) }
-    })
-}
-
-/// `dat_cno_free`.
-///
-/// # Safety
-/// The arguments must be valid as described in the manual page.
-pub unsafe extern "C" fn free(cno: CnoHandle) -> Return {
-    call("dat_cno_free", || {
-        // SAFETY: `find` validates the handle.
-        let object = Arc::clone(unsafe { find::<Cno>(cno)? });
-        if !object.users.is_empty() || object.state.lock().waiters > 0 {
-            return Err(Fail::state(INVALID_STATE_CNO_IN_USE));
-        }
-        // SAFETY: the last use of the handle.
-        unsafe { remove::<Cno>(cno as usize)? }.close();
-        Ok(())
-    })
 }

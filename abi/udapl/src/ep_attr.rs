@@ -1,7 +1,7 @@
 //! The attributes of an EP, and their limits.
 
 use crate::fail::{Fail, Result};
-use crate::ia::{MAX_DTOS, MAX_IOV, MAX_MESSAGE, MAX_READS};
+use crate::limits::{MAX_DTOS, MAX_IOV, MAX_MESSAGE, MAX_READS};
 use crate::sys::consts::*;
 use crate::sys::{EpAttr, SegLength};
 use std::ptr::null_mut;

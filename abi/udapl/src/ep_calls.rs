@@ -469,13 +469,6 @@ pub unsafe extern "C" fn reset(ep: EpHandle) -> Return {
     })
 }
 
-/// Frees an EP that was made for a PSP's request, which is now refused.
-pub fn discard(ep: &Arc<Ep>) {
-    ep.close();
-    // SAFETY: the program knows the EP only through the request, and does not use it after refusing the request.
-    drop(unsafe { remove::<Ep>(ep.handle) });
-}
-
 /// `dat_ep_free`.
 ///
 /// # Safety

@@ -14,16 +14,15 @@ use crate::event::Queued;
 use crate::fail::{Fail, Result};
 use crate::ia::Ia;
 use crate::sys::consts::*;
-use crate::sys::{TIMEOUT_INFINITE, Timeout};
 use parking_lot::Mutex;
+use rkey_device::Cq;
 use rkey_device::describe::lock_until;
-use rkey_device::{Cq, time};
 use rkey_kit::object::Users;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How many completions to take at a time.
 pub(crate) const BATCH: usize = 16;
@@ -312,14 +311,5 @@ impl State {
     /// The CNO, if events trigger it.
     pub(crate) fn active_cno(&self) -> Option<&Arc<Cno>> {
         self.cno.as_ref().filter(|_| self.enabled)
-    }
-}
-
-/// The deadline for a DAT timeout (microseconds); `None`: never.
-#[must_use]
-pub fn deadline(timeout: Timeout) -> Option<Instant> {
-    match timeout {
-        TIMEOUT_INFINITE => None,
-        micros => Some(time::now() + Duration::from_micros(micros.into())),
     }
 }

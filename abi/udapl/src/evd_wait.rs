@@ -1,6 +1,7 @@
 //! How a thread waits for the events of an EVD.
 
-use crate::evd::{Evd, deadline};
+use crate::argument::deadline;
+use crate::evd::Evd;
 use crate::evd_take::Broken;
 use crate::fail::{Fail, Result};
 use crate::sys::consts::*;

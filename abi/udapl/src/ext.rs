@@ -9,8 +9,8 @@ use crate::ep::Ep;
 use crate::fail::{Fail, Result, call};
 use crate::ia::Ia;
 use crate::object::find;
-use crate::post::{Options, Segments, segments, target};
-use crate::requests::RequestKind;
+use crate::post::{Segments, segments, target};
+use crate::requests::{Options, RequestKind};
 use crate::sys::consts::*;
 use crate::sys::{
     ExtendedOp, Handle, IaAttr, IaHandle, IbAddrHandle, LmrTriplet, ProviderAttr, Return,

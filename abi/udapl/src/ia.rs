@@ -4,7 +4,6 @@
 // UNSAFETY: returns addresses inside the object to programs.
 
 use crate::address::{Visible, of_parameters};
-use crate::describe::describe;
 use crate::ep::Ep;
 use crate::evd::{Demand, Evd};
 use crate::event::{asynchronous, notifying};
@@ -18,6 +17,7 @@ use crate::sys::{Handle, IbAddrHandle};
 use crate::worker::Worker;
 use parking_lot::{Mutex, RwLock};
 use rkey_device::core::Api;
+use rkey_device::describe::Objects;
 use rkey_device::engine::{Completion, CqId, QpId, SrqId};
 use rkey_device::{
     AsyncEvent, Channel, Config, Connecting, Cq, Description, Device, DeviceError, Listener, Qp,
@@ -26,19 +26,13 @@ use rkey_device::{
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
-/// The maximum length of an EVD that a program may request.
-pub const MAX_EVD_QLEN: u32 = 1 << 20;
-/// The maximum number of requests, or receives, of an EP or SRQ.
-pub const MAX_DTOS: u32 = 16_384;
-/// The maximum number of segments of a DTO.
-pub const MAX_IOV: u32 = 32;
-/// How many RDMA reads an EP can have outstanding in each direction.
-pub const MAX_READS: u32 = 16;
-/// The longest message, and the longest RDMA read or write.
-pub const MAX_MESSAGE: u32 = 1 << 31;
 /// How many completions without an EVD can wait to be dropped.
 const SINK_DEPTH: u32 = 65_536;
+
+/// Adds the objects of an IA to an inspection, until a time.
+pub type Describe = fn(&Weak<Ia>, Instant, &mut Objects);
 
 /// An open IA.
 pub struct Ia {
@@ -79,11 +73,17 @@ crate::kind!(
 );
 
 impl Ia {
-    /// Opens a device with the address that a line of dat.conf names, and starts its worker.
+    /// Opens a device with the address that a line of dat.conf names, and starts its worker. Inspections of the device call
+    /// `describe`.
     ///
     /// # Errors
     /// `DAT_INSUFFICIENT_RESOURCES`, `DAT_INTERNAL_ERROR`.
-    pub fn open(table: Table, handle: usize, parameters: &str) -> Result<Arc<Self>> {
+    pub fn open(
+        table: Table,
+        handle: usize,
+        parameters: &str,
+        describe: Describe,
+    ) -> Result<Arc<Self>> {
         let mut config = Config::from_env().map_err(|error| {
             tracing::error!("{error}");
             Fail::INTERNAL

@@ -4,7 +4,8 @@
 // UNSAFETY: the structures contain addresses of constants.
 
 use crate::hello::MAX_PRIVATE_DATA;
-use crate::ia::*;
+use crate::ia::Ia;
+use crate::limits::*;
 use crate::sys::consts::*;
 use crate::sys::{IaAttr, NamedAttr, ProviderAttr, VALUE_UNKNOWN};
 use rkey_device::core::Limits;

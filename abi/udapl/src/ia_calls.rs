@@ -6,6 +6,8 @@
 use crate::argument;
 use crate::cno::Cno;
 use crate::cr::Cr;
+use crate::describe::describe;
+use crate::entries;
 use crate::ep::Ep;
 use crate::ep_state::Step;
 use crate::evd::Evd;
@@ -14,11 +16,9 @@ use crate::ia::Ia;
 use crate::ia_attr;
 use crate::lmr::Lmr;
 use crate::object::{Held, Kind, Table, any, context_of, find, insert, remove, sweep};
-use crate::provider;
-use crate::psp::Psp;
 use crate::pz::Pz;
 use crate::rmr::Rmr;
-use crate::rsp::Rsp;
+use crate::service::{Psp, Rsp};
 use crate::srq::Srq;
 use crate::sys::consts::*;
 use crate::sys::{
@@ -43,10 +43,10 @@ pub unsafe fn make(name: NamePtr) -> Result<(IaHandle, Arc<Ia>)> {
     }
     // SAFETY: a C string, as the caller promises.
     let name = unsafe { CStr::from_ptr(name) };
-    let entry = provider::find(name).ok_or(Fail::new(PROVIDER_NOT_FOUND, NO_SUBTYPE))?;
+    let entry = entries::find(name).ok_or(Fail::new(PROVIDER_NOT_FOUND, NO_SUBTYPE))?;
     let mut made = None;
     let handle = insert::<Ia>(Table(entry.table()), |handle| {
-        let ia = Ia::open(Table(entry.table()), handle, &entry.parameters())?;
+        let ia = Ia::open(Table(entry.table()), handle, &entry.parameters(), describe)?;
         made = Some(Arc::clone(&ia));
         Ok(ia)
     })?;

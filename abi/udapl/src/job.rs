@@ -1,8 +1,8 @@
 //! The jobs of an IA's worker: each advances as far as possible at every step, until it is finished.
 
+use crate::argument::deadline;
 use crate::cno::Cno;
 use crate::ep::Ep;
-use crate::evd::deadline;
 use crate::hello::Hello;
 use crate::sys::Timeout;
 use crate::sys::consts::*;

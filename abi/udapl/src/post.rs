@@ -7,9 +7,9 @@ use crate::argument;
 use crate::ep::Ep;
 use crate::event::bits;
 use crate::fail::{Fail, Result, call};
-use crate::ia::MAX_IOV;
+use crate::limits::MAX_IOV;
 use crate::object::find;
-use crate::requests::RequestKind;
+use crate::requests::{Options, RequestKind};
 use crate::sys::consts::*;
 use crate::sys::{DtoCookie, EpHandle, LmrTriplet, Return, RmrTriplet};
 use rkey_device::core::{Key, LKey, RKey};
@@ -25,15 +25,6 @@ const FLAGS: dat_completion_flags = COMPLETION_SUPPRESS_FLAG
     | COMPLETION_UNSIGNALLED_FLAG
     | COMPLETION_BARRIER_FENCE_FLAG
     | COMPLETION_EVD_THRESHOLD_FLAG;
-
-/// The options of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// The device's flags.
-    pub flags: SendFlags,
-    /// Whether the completion notifies.
-    pub notify: bool,
-}
 
 impl Options {
     /// Converts the completion flags of a request; `number` is the argument's number.

@@ -3,68 +3,25 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and a table of them that lives as long as the process.
 
+use crate::entries::{Entry, find};
 use crate::fail::{Fail, Result, call};
 use crate::sys::*;
 use crate::{
-    cno, cr, ep_calls, evd_calls, ext, ia_calls, lmr, post, psp, pz, registry, rmr, rsp, srq,
+    cno_calls, cr_calls, ep_calls, evd_calls, ext, ia_calls, lmr_calls, post, psp, pz_calls,
+    registry, rmr_calls, rsp, srq_calls,
 };
-use parking_lot::Mutex;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
-
-/// The provider of one IA name. It lives as long as the process, because handles point to its table.
-pub struct Entry {
-    name: CString,
-    parameters: Mutex<String>,
-    table: Provider,
-}
-
-// SAFETY: the table is never written after its creation.
-unsafe impl Send for Entry {}
-// SAFETY: as above.
-unsafe impl Sync for Entry {}
-
-static ENTRIES: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
-
-impl Entry {
-    /// The function table.
-    #[must_use]
-    pub fn table(&'static self) -> &'static Provider {
-        &self.table
-    }
-
-    /// The 7th field of its line in dat.conf.
-    #[must_use]
-    pub fn parameters(&self) -> String {
-        self.parameters.lock().clone()
-    }
-}
-
-/// The provider of an IA name.
-#[must_use]
-pub fn find(name: &CStr) -> Option<&'static Entry> {
-    let entries = ENTRIES.lock();
-    entries
-        .iter()
-        .copied()
-        .find(|it| it.name.as_c_str() == name)
-}
 
 /// The provider of an IA name, which is created if there is none. A provider that exists gets the new parameters, too.
 pub fn entry(name: &CStr, parameters: String) -> &'static Entry {
     if let Some(entry) = find(name) {
-        *entry.parameters.lock() = parameters;
+        entry.set_parameters(parameters);
         return entry;
     }
     let name = name.to_owned();
     let table = table(name.as_ptr());
-    let entry = Box::leak(Box::new(Entry {
-        name,
-        parameters: Mutex::new(parameters),
-        table,
-    }));
-    ENTRIES.lock().push(entry);
-    entry
+    Entry::add(name, parameters, table)
 }
 
 /// `dat_provider_init`: libdat2 calls it when the first IA of a name is opened.
@@ -162,15 +119,15 @@ fn table(device_name: *const c_char) -> Provider {
         set_consumer_context_func: Some(ia_calls::set_context),
         get_consumer_context_func: Some(ia_calls::get_context),
         get_handle_type_func: Some(ia_calls::get_type),
-        cno_create_func: Some(cno::create),
-        cno_modify_agent_func: Some(cno::modify_agent),
-        cno_query_func: Some(cno::query),
-        cno_free_func: Some(cno::free),
-        cno_wait_func: Some(cno::wait),
-        cr_query_func: Some(cr::query),
-        cr_accept_func: Some(cr::accept),
-        cr_reject_func: Some(cr::reject),
-        cr_handoff_func: Some(cr::handoff),
+        cno_create_func: Some(cno_calls::create),
+        cno_modify_agent_func: Some(cno_calls::modify_agent),
+        cno_query_func: Some(cno_calls::query),
+        cno_free_func: Some(cno_calls::free),
+        cno_wait_func: Some(cno_calls::wait),
+        cr_query_func: Some(cr_calls::query),
+        cr_accept_func: Some(cr_calls::accept),
+        cr_reject_func: Some(cr_calls::reject),
+        cr_handoff_func: Some(cr_calls::handoff),
         evd_create_func: Some(evd_calls::create),
         evd_query_func: Some(evd_calls::query),
         evd_modify_cno_func: Some(evd_calls::modify_cno),
@@ -193,37 +150,37 @@ fn table(device_name: *const c_char) -> Provider {
         ep_post_rdma_write_func: Some(post::rdma_write),
         ep_get_status_func: Some(ep_calls::get_status),
         ep_free_func: Some(ep_calls::free),
-        lmr_create_func: Some(lmr::create),
-        lmr_query_func: Some(lmr::query),
-        lmr_free_func: Some(lmr::free),
-        rmr_create_func: Some(rmr::create),
-        rmr_query_func: Some(rmr::query),
-        rmr_bind_func: Some(rmr::bind),
-        rmr_free_func: Some(rmr::free),
+        lmr_create_func: Some(lmr_calls::create),
+        lmr_query_func: Some(lmr_calls::query),
+        lmr_free_func: Some(lmr_calls::free),
+        rmr_create_func: Some(rmr_calls::create),
+        rmr_query_func: Some(rmr_calls::query),
+        rmr_bind_func: Some(rmr_calls::bind),
+        rmr_free_func: Some(rmr_calls::free),
         psp_create_func: Some(psp::create),
         psp_query_func: Some(psp::query),
         psp_free_func: Some(psp::free),
         rsp_create_func: Some(rsp::create),
         rsp_query_func: Some(rsp::query),
         rsp_free_func: Some(rsp::free),
-        pz_create_func: Some(pz::create),
-        pz_query_func: Some(pz::query),
-        pz_free_func: Some(pz::free),
+        pz_create_func: Some(pz_calls::create),
+        pz_query_func: Some(pz_calls::query),
+        pz_free_func: Some(pz_calls::free),
         psp_create_any_func: Some(psp::create_any),
         ep_reset_func: Some(ep_calls::reset),
         evd_set_unwaitable_func: Some(evd_calls::set_unwaitable),
         evd_clear_unwaitable_func: Some(evd_calls::clear_unwaitable),
-        lmr_sync_rdma_read_func: Some(lmr::sync_rdma_read),
-        lmr_sync_rdma_write_func: Some(lmr::sync_rdma_write),
+        lmr_sync_rdma_read_func: Some(lmr_calls::sync_rdma_read),
+        lmr_sync_rdma_write_func: Some(lmr_calls::sync_rdma_write),
         ep_create_with_srq_func: Some(ep_calls::create_with_srq),
         ep_recv_query_func: Some(ep_calls::recv_query),
         ep_set_watermark_func: Some(ep_calls::set_watermark),
-        srq_create_func: Some(srq::create),
-        srq_free_func: Some(srq::free),
-        srq_post_recv_func: Some(srq::post_recv),
-        srq_query_func: Some(srq::query),
-        srq_resize_func: Some(srq::resize),
-        srq_set_lw_func: Some(srq::set_low_watermark),
+        srq_create_func: Some(srq_calls::create),
+        srq_free_func: Some(srq_calls::free),
+        srq_post_recv_func: Some(srq_calls::post_recv),
+        srq_query_func: Some(srq_calls::query),
+        srq_resize_func: Some(srq_calls::resize),
+        srq_set_lw_func: Some(srq_calls::set_low_watermark),
         csp_create_func: Some(absent::csp_create),
         csp_query_func: Some(absent::csp_query),
         csp_free_func: Some(absent::csp_free),

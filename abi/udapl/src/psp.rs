@@ -8,21 +8,10 @@ use crate::evd::Evd;
 use crate::fail::{Fail, Result, call};
 use crate::ia::Ia;
 use crate::object::{find, insert, remove};
-use crate::service::{Service, Target};
+use crate::service::{Psp, Service, Target};
 use crate::sys::consts::*;
 use crate::sys::{ConnQual, EvdHandle, IaHandle, PspHandle, PspParam, Return};
 use std::sync::Arc;
-
-/// A public service point.
-pub struct Psp(pub Arc<Service>);
-
-crate::kind!(
-    Psp,
-    HANDLE_TYPE_PSP,
-    INVALID_HANDLE_PSP,
-    RESOURCE_MEMORY,
-    1 << 16
-);
 
 /// An EVD for connection requests; it may belong to another open IA.
 ///

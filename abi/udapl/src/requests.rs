@@ -6,6 +6,7 @@
 //! to be complete when a later one is.
 
 use crate::rmr::{Binding, Rmr};
+use rkey_device::engine::SendFlags;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -41,6 +42,15 @@ pub struct Posted {
     pub notify: bool,
     /// The kind of the request.
     pub what: RequestKind,
+}
+
+/// The options of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The device's flags.
+    pub flags: SendFlags,
+    /// Whether the completion notifies.
+    pub notify: bool,
 }
 
 /// The requests of one queue, in order.

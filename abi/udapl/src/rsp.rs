@@ -10,43 +10,10 @@ use crate::fail::{Fail, call};
 use crate::ia::Ia;
 use crate::object::{find, insert, remove};
 use crate::psp::request_evd;
-use crate::service::{Service, Target};
+use crate::service::{Rsp, Service, Target};
 use crate::sys::consts::*;
 use crate::sys::{ConnQual, EpHandle, EvdHandle, IaHandle, Return, RspHandle, RspParam};
 use std::sync::Arc;
-
-/// A reserved service point.
-pub struct Rsp {
-    service: Arc<Service>,
-    ep: Arc<Ep>,
-}
-
-crate::kind!(
-    Rsp,
-    HANDLE_TYPE_RSP,
-    INVALID_HANDLE_RSP,
-    RESOURCE_MEMORY,
-    1 << 16
-);
-
-impl Rsp {
-    /// The IA that the object belongs to.
-    #[must_use]
-    pub fn ia(&self) -> &Arc<Ia> {
-        self.service.ia()
-    }
-
-    /// The service point that listens for the RSP.
-    #[must_use]
-    pub fn service(&self) -> &Service {
-        &self.service
-    }
-
-    /// Closes the RSP.
-    pub fn close(&self) {
-        self.service.close();
-    }
-}
 
 /// `dat_rsp_create`.
 ///

@@ -1,10 +1,9 @@
 //! PSPs and RSPs (public and reserved service points): peers request connections from them.
 
 use crate::address::of_qualifier;
-use crate::cr::Cr;
+use crate::cr::{Cr, discard};
 use crate::datagram::request_event;
 use crate::ep::{Ep, Parts};
-use crate::ep_calls::discard;
 use crate::ep_state::{State, Step};
 use crate::evd::Evd;
 use crate::event::{notifying, request};
@@ -330,5 +329,49 @@ impl Service {
             self.ia.worker().ring();
             time::sleep(Duration::from_micros(50));
         }
+    }
+}
+
+/// A public service point.
+pub struct Psp(pub Arc<Service>);
+
+crate::kind!(
+    Psp,
+    HANDLE_TYPE_PSP,
+    INVALID_HANDLE_PSP,
+    RESOURCE_MEMORY,
+    1 << 16
+);
+
+/// A reserved service point.
+pub struct Rsp {
+    pub(crate) service: Arc<Service>,
+    pub(crate) ep: Arc<Ep>,
+}
+
+crate::kind!(
+    Rsp,
+    HANDLE_TYPE_RSP,
+    INVALID_HANDLE_RSP,
+    RESOURCE_MEMORY,
+    1 << 16
+);
+
+impl Rsp {
+    /// The IA that the object belongs to.
+    #[must_use]
+    pub fn ia(&self) -> &Arc<Ia> {
+        self.service.ia()
+    }
+
+    /// The service point that listens for the RSP.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Closes the RSP.
+    pub fn close(&self) {
+        self.service.close();
     }
 }

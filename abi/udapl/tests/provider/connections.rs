@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use daplrkey::object::find;
-use daplrkey::psp::Psp;
+use daplrkey::service::Psp;
 use daplrkey::sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
