@@ -1,7 +1,8 @@
 //! Completion queues, for programs that post operations and poll for their results themselves.
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::domain::Domain;
+use crate::error::{Error, Result};
 use rkey_core::Denial;
 use rkey_engine::{Completion, Status};
 use std::time::Duration;
@@ -77,11 +78,63 @@ impl CompletionQueue {
         if completion.status.is_success() {
             return Ok(());
         }
-        Err(crate::flight::Cause::of(self, completion).to_error())
+        Err(Cause::of(self, completion).to_error())
     }
 }
 
-pub(crate) fn in_words(status: Status) -> &'static str {
+/// Why an operation failed, in a form that can be reported more than once.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    Denied(Box<Denial>),
+    Refused(&'static str, Status),
+    PeerGone(&'static str),
+    NotReceiving,
+    Flushed,
+    Other(Status),
+}
+
+impl Cause {
+    pub(crate) fn of(queue: &CompletionQueue, completion: &Completion) -> Self {
+        let denial = || queue.denial(completion);
+        match completion.status {
+            Status::RetryExceeded => Self::PeerGone("it did not answer in time"),
+            Status::RnrRetryExceeded => Self::NotReceiving,
+            Status::Flushed => Self::Flushed,
+            status @ (Status::RemoteAccess
+            | Status::RemoteInvalidRequest
+            | Status::RemoteOperation) => {
+                denial().map_or(Self::Refused("peer", status), Self::Denied)
+            }
+            status @ (Status::LocalProtection | Status::LocalAccess | Status::WindowBind) => {
+                denial().map_or(Self::Refused("local device", status), Self::Denied)
+            }
+            status => Self::Other(status),
+        }
+    }
+
+    pub(crate) fn to_error(&self) -> Error {
+        match self {
+            Self::Denied(denial) => Error::Denied(denial.clone()),
+            Self::Refused(side, status) => Error::Refused {
+                side,
+                status: in_words(*status).into(),
+            },
+            Self::PeerGone(how) => Error::PeerGone { how: (*how).into() },
+            Self::NotReceiving => Error::NotReceiving,
+            Self::Flushed => Error::PeerGone {
+                how:
+                    "the connection broke: the peer exited, closed it, or was refused an access here"
+                        .into(),
+            },
+            Self::Other(status) => Error::Object(format!(
+                "the operation failed: {}",
+                in_words(*status)
+            )),
+        }
+    }
+}
+
+fn in_words(status: Status) -> &'static str {
     match status {
         Status::Success => "success",
         Status::LocalLength => "the message is longer than the receive",
@@ -98,5 +151,15 @@ pub(crate) fn in_words(status: Status) -> &'static str {
         Status::RnrRetryExceeded => "the peer had no receive posted in time",
         Status::RemoteAborted => "the sender abandoned the message",
         Status::Fatal => "the queue pair or its completion queue is broken",
+    }
+}
+
+impl Domain {
+    /// Creates a completion queue for `depth` completions, for programs that post and poll themselves.
+    ///
+    /// # Errors
+    /// The limit of completion queues or of their depth is reached.
+    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue> {
+        CompletionQueue::create(self.device(), depth)
     }
 }

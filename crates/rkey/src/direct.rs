@@ -129,6 +129,16 @@ impl DirectMemory {
     }
 }
 
+impl QueuePair {
+    /// Maps memory of the connected peer, as [`Connection::map`](crate::Connection::map) does.
+    ///
+    /// # Errors
+    /// Same as [`Connection::map`](crate::Connection::map).
+    pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
+        DirectMemory::open(self, key, key.access(), self.domain.device().timeout())
+    }
+}
+
 impl From<DirectError> for Error {
     #[cold]
     fn from(error: DirectError) -> Self {

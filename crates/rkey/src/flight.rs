@@ -3,12 +3,11 @@
 //! A queue pair completes each of its queues in posting order, so one number describes the progress of a
 //! queue. After the first failure, everything posted later is flushed.
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Cause, CompletionQueue};
 use crate::error::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
-use rkey_core::Denial;
 use rkey_device::time;
-use rkey_engine::{Completion, Status};
+use rkey_engine::Completion;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -37,58 +36,6 @@ struct Failure {
     cause: Cause,
     /// Whether the failure has been reported to the program.
     told: bool,
-}
-
-/// Why an operation failed, in a form that can be reported more than once.
-#[derive(Clone, Debug)]
-pub(crate) enum Cause {
-    Denied(Box<Denial>),
-    Refused(&'static str, Status),
-    PeerGone(&'static str),
-    NotReceiving,
-    Flushed,
-    Other(Status),
-}
-
-impl Cause {
-    pub(crate) fn of(queue: &CompletionQueue, completion: &Completion) -> Self {
-        let denial = || queue.denial(completion);
-        match completion.status {
-            Status::RetryExceeded => Self::PeerGone("it did not answer in time"),
-            Status::RnrRetryExceeded => Self::NotReceiving,
-            Status::Flushed => Self::Flushed,
-            status @ (Status::RemoteAccess
-            | Status::RemoteInvalidRequest
-            | Status::RemoteOperation) => {
-                denial().map_or(Self::Refused("peer", status), Self::Denied)
-            }
-            status @ (Status::LocalProtection | Status::LocalAccess | Status::WindowBind) => {
-                denial().map_or(Self::Refused("local device", status), Self::Denied)
-            }
-            status => Self::Other(status),
-        }
-    }
-
-    pub(crate) fn to_error(&self) -> Error {
-        match self {
-            Self::Denied(denial) => Error::Denied(denial.clone()),
-            Self::Refused(side, status) => Error::Refused {
-                side,
-                status: crate::completion::in_words(*status).into(),
-            },
-            Self::PeerGone(how) => Error::PeerGone { how: (*how).into() },
-            Self::NotReceiving => Error::NotReceiving,
-            Self::Flushed => Error::PeerGone {
-                how:
-                    "the connection broke: the peer exited, closed it, or was refused an access here"
-                        .into(),
-            },
-            Self::Other(status) => Error::Object(format!(
-                "the operation failed: {}",
-                crate::completion::in_words(*status)
-            )),
-        }
-    }
 }
 
 impl Flight {

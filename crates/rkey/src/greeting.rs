@@ -6,6 +6,7 @@
 
 use crate::completion::CompletionQueue;
 use crate::connection::{Connection, PeerInfo};
+use crate::device::{Device, resolve};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::flight::Flight;
@@ -16,7 +17,7 @@ use crate::results::ResultPlaces;
 use rkey_core::Access;
 use rkey_device::{Accepting, Incoming};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// The version of the greeting.
@@ -42,7 +43,7 @@ struct Parts {
 }
 
 /// Connects to a peer that listens.
-pub(crate) fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection> {
+fn connect(domain: &Domain, address: SocketAddr) -> Result<Connection> {
     let parts = Parts::new(domain)?;
     let qps = [parts.data.raw(), parts.control.raw()];
     let (device, timeout) = (domain.device().raw(), domain.device().timeout());
@@ -156,6 +157,27 @@ fn peer_limit(greeting: &[u8]) -> Result<usize> {
         )));
     }
     Ok(hello.max_message as usize)
+}
+
+impl Device {
+    /// Connects to a listening peer on this host or, with a wire (`RKEY_WIRE`), on another one. Waits for it up to the device's
+    /// timeout.
+    ///
+    /// # Errors
+    /// No peer listens there, its host cannot be reached, the peer refused, or it uses another protocol.
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
+        self.domain()?.connect(address)
+    }
+}
+
+impl Domain {
+    /// Like [`Device::connect`], for a connection of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Device::connect`].
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Connection> {
+        connect(self, resolve(address)?)
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod address;
 mod cached;
 pub mod cm;
 mod completion;
@@ -98,6 +99,7 @@ mod flight;
 mod greeting;
 mod key;
 mod listener;
+mod manager;
 mod memory;
 mod message;
 mod one_sided;

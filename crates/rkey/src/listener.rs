@@ -1,12 +1,13 @@
 //! Waiting for peers.
 
 use crate::connection::Connection;
+use crate::device::{Device, resolve};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::greeting::{self, Answered};
 use parking_lot::Mutex;
 use rkey_device::{DeviceError, Incoming, time};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// The maximum number of peers that have been accepted and have not confirmed. For a further one, the oldest is dropped.
@@ -133,5 +134,30 @@ impl std::fmt::Debug for Listener {
         f.debug_struct("Listener")
             .field("address", &self.address())
             .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Listens for peers at an address of this host, such as `"127.0.0.1:7471"`. Port 0 selects a free port
+    /// ([`Listener::address`] returns it).
+    ///
+    /// Without a wire (`RKEY_WIRE`, off by default) no network socket is opened: the address is a rendezvous point for this
+    /// user's programs on this host. With a wire, programs on other hosts can connect, too, if the address is one of the wire's
+    /// or a wildcard such as `0.0.0.0`: they find the port over TCP.
+    ///
+    /// # Errors
+    /// The address is in use, does not belong to this host, or is not an address.
+    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
+        self.domain()?.listen(address)
+    }
+}
+
+impl Domain {
+    /// Like [`Device::listen`], for connections of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Device::listen`].
+    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener> {
+        Listener::bind(self, resolve(address)?)
     }
 }

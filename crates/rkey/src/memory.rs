@@ -282,6 +282,29 @@ impl MemoryRegion {
     }
 }
 
+impl Window {
+    /// Binds the window to a part of a region with some of its remote rights, and returns the key. The key of an
+    /// earlier bind is refused from now on.
+    ///
+    /// Type 2 windows belong to a queue pair and are bound by [`QueuePair::post_bind`](crate::QueuePair::post_bind).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, belongs to another domain or device, or
+    /// the window is of type 2.
+    pub fn bind(
+        &self,
+        region: &MemoryRegion,
+        range: impl RangeBounds<u64>,
+        access: Access,
+    ) -> Result<RemoteKey> {
+        region.check_device(self.domain())?;
+        region.check_grant(access)?;
+        let (offset, len) = resolve("region", region.len(), &range)?;
+        let start = region.base().wrapping_add(offset);
+        self.bind_to(region.registered().id(), start, len, access)
+    }
+}
+
 /// Offset and length of a range within `available` bytes. Empty ranges are never in range.
 pub(crate) fn resolve(
     what: &'static str,

@@ -7,10 +7,10 @@
 //! endian), the length of its type's description (1 byte), the description, and the value in postcard's format. The
 //! receiver accepts it only if it has the shape of the requested type.
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Cause, CompletionQueue};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
-use crate::flight::{Cause, Flight};
+use crate::flight::Flight;
 use crate::queue_pair::QueuePair;
 use crate::region::Region;
 use crate::shape::{self, Shape};

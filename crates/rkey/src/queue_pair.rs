@@ -4,10 +4,8 @@
 //! key up, with address and length, before each copy. An operation whose region has been deregistered in the meantime
 //! fails; it cannot access memory that is not registered.
 
-use crate::direct::DirectMemory;
 use crate::domain::Domain;
 use crate::error::Result;
-use crate::key::RemoteKey;
 use rkey_device::link::NodeId;
 use rkey_engine::{QpAttributes, QpState};
 use serde::{Deserialize, Serialize};
@@ -83,14 +81,6 @@ impl QueuePair {
             msn: peer.first_message,
         };
         Ok(self.raw.connect(peer.node, address)?)
-    }
-
-    /// Maps memory of the connected peer, as [`Connection::map`](crate::Connection::map) does.
-    ///
-    /// # Errors
-    /// Same as [`Connection::map`](crate::Connection::map).
-    pub fn map(&self, key: &RemoteKey) -> Result<DirectMemory> {
-        DirectMemory::open(self, key, key.access(), self.domain.device().timeout())
     }
 
     /// The state that the queue pair is in.

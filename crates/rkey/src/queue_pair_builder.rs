@@ -81,3 +81,11 @@ impl QueuePairBuilder {
         Ok(QueuePair::new(raw, self.domain))
     }
 }
+
+impl Domain {
+    /// Returns a builder for a queue pair whose completions go to `queue`, for programs that post and poll themselves.
+    #[must_use]
+    pub fn queue_pair(&self, queue: &CompletionQueue) -> QueuePairBuilder {
+        QueuePairBuilder::new(self, queue)
+    }
+}

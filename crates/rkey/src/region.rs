@@ -98,3 +98,32 @@ impl<B: PrivateBuffer> std::fmt::Debug for Published<B> {
         self.owned.memory().fmt(f)
     }
 }
+
+impl Domain {
+    /// Registers a buffer: from now on, peers of this domain's connections that get a key may use the buffer as `access` allows,
+    /// until the region is deregistered or dropped.
+    ///
+    /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them at
+    /// any moment; [`Region::deregister`] returns the buffer. `access` is an [`Access`](crate::Access) or, for all
+    /// other options, [`RegionOptions`].
+    ///
+    /// # Errors
+    /// [`Error::Rights`](crate::Error::Rights) if the rights contradict each other, or an error of the device if the buffer is empty or a limit
+    /// is reached. The buffer is then dropped.
+    pub fn register<B: Buffer>(
+        &self,
+        buffer: B,
+        access: impl Into<RegionOptions>,
+    ) -> Result<Region<B>> {
+        Region::register(self, buffer, &access.into())
+    }
+
+    /// Registers a buffer that peers may read and that cannot change while it is registered. Its bytes remain
+    /// readable as a `&[u8]`.
+    ///
+    /// # Errors
+    /// Same as [`Domain::register`].
+    pub fn publish<B: PrivateBuffer>(&self, buffer: B) -> Result<Published<B>> {
+        Published::register(self, buffer)
+    }
+}

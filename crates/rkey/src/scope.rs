@@ -156,3 +156,31 @@ impl std::fmt::Debug for ScopedRegion<'_, '_> {
         self.memory.fmt(f)
     }
 }
+
+impl Domain {
+    /// Registers memory that is only borrowed, for as long as `work` runs.
+    ///
+    /// Every region made in the scope is deregistered before `scope` returns, even when `work` panics or the program forgets
+    /// a region (`std::mem::forget`): the scope itself keeps the list, as [`std::thread::scope`] does with its threads.
+    ///
+    /// ```
+    /// # use rkey::{Access, Device};
+    /// # fn main() -> rkey::Result<()> {
+    /// let domain = Device::open()?.domain()?;
+    /// let mut bytes = [0u8; 64];
+    /// let key = domain.scope(|scope| {
+    ///     let region = scope.register(&mut bytes, Access::REMOTE_READ)?;
+    ///     region.write(0, b"hello")?;
+    ///     region.key(..)
+    /// })?;
+    /// assert_eq!(&bytes[..5], b"hello"); // ours again; the key is refused from now on
+    /// # let _ = key; Ok(()) }
+    /// ```
+    ///
+    /// # Aborts
+    /// If a region cannot be deregistered (because the device is broken), the process aborts: returning would let the
+    /// device write into memory that is no longer ours.
+    pub fn scope<'env, T>(&self, work: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> T) -> T {
+        run_scope(self, work)
+    }
+}

@@ -47,3 +47,31 @@ impl SharedMemory {
         self.raw.kind(0)
     }
 }
+
+impl Device {
+    /// Allocates memory that peers on this host can map ([`Connection::map`](crate::Connection::map)) once it is registered and they have a key. The
+    /// memory is page-aligned, zeroed, and freed when dropped.
+    ///
+    /// Its length is rounded up to whole pages. A hostile peer that has mapped a part of it could read all of it, and
+    /// write to all of it if it was mapped for writing: allocate separately what peers must not share.
+    ///
+    /// The first peer that maps it fixes permanently whether peers can map it for writing ([`Connection::map`](crate::Connection::map) with a key
+    /// that allows it) or only for reading ([`Connection::map_for_reading`](crate::Connection::map_for_reading)). After that, the other kind of mapping is refused,
+    /// except that a peer that has mapped it for writing can also map it for reading. [`Device::allocate_for_reading`] fixes it
+    /// at once.
+    ///
+    /// # Errors
+    /// The length is 0, or there is not enough memory.
+    pub fn allocate(&self, bytes: usize) -> Result<SharedMemory> {
+        SharedMemory::allocate(self, bytes, true)
+    }
+
+    /// Like [`Device::allocate`], but peers can map it for reading only. They can still write to it through the device,
+    /// with a key that grants it.
+    ///
+    /// # Errors
+    /// Same as [`Device::allocate`].
+    pub fn allocate_for_reading(&self, bytes: usize) -> Result<SharedMemory> {
+        SharedMemory::allocate(self, bytes, false)
+    }
+}

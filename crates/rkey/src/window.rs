@@ -3,11 +3,11 @@
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::key::RemoteKey;
-use crate::memory::{MemoryRegion, resolve};
-use rkey_core::{Access, BindRegion, BindRequest, Key, RKey, Rules, WindowId, WindowKind};
+use rkey_core::{
+    Access, BindRegion, BindRequest, Key, RKey, RegionId, Rules, WindowId, WindowKind,
+};
 use rkey_device::ReservedKey;
 use rkey_device::base::VaRange;
-use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Two rules apply to binding: the region must allow windows (all regions of this crate do), and a window that peers
@@ -41,26 +41,20 @@ impl Window {
         })
     }
 
-    /// Binds the window to a part of a region with some of its remote rights, and returns the key. The key of an
-    /// earlier bind is refused from now on.
-    ///
-    /// Type 2 windows belong to a queue pair and are bound by [`QueuePair::post_bind`](crate::QueuePair::post_bind).
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::Rights`] if the region lacks the rights, belongs to another domain or device, or
-    /// the window is of type 2.
-    pub fn bind(
+    /// Binds the window to a range that the caller has checked, and returns the key.
+    pub(crate) fn bind_to(
         &self,
-        region: &MemoryRegion,
-        range: impl RangeBounds<u64>,
+        region: RegionId,
+        start: u64,
+        len: u64,
         access: Access,
     ) -> Result<RemoteKey> {
-        region.check_device(&self.domain)?;
-        region.check_grant(access)?;
-        let (offset, len) = resolve("region", region.len(), &range)?;
-        let start = region.base().wrapping_add(offset);
-        let key = self.request(region_name(region), start, len, access)?;
+        let key = self.request(BindRegion::Id(region), start, len, access)?;
         RemoteKey::from_rkey(start, len, RKey::Device(key), access)
+    }
+
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.domain
     }
 
     /// Revokes the key of the window. When this returns, every access with it is refused, and none is in progress.
@@ -146,11 +140,6 @@ impl Window {
     }
 }
 
-/// How a bind names a local region.
-fn region_name(region: &MemoryRegion) -> BindRegion {
-    BindRegion::Id(region.registered().id())
-}
-
 impl Drop for Window {
     fn drop(&mut self) {
         // Fails only in a forked child or on a broken device; nothing can be done about either.
@@ -164,5 +153,24 @@ impl std::fmt::Debug for Window {
             .field("id", &self.id)
             .field("kind", &self.kind)
             .finish_non_exhaustive()
+    }
+}
+
+impl Domain {
+    /// Creates an unbound window: a second, narrower key for a part of a region, which can be revoked without affecting the
+    /// region. [`MemoryRegion::key`](crate::MemoryRegion::key) is simpler if that is all you need.
+    ///
+    /// # Errors
+    /// The limit of windows is reached.
+    pub fn window(&self) -> Result<Window> {
+        Window::create(self, WindowKind::Type1)
+    }
+
+    /// Creates a window of the given type, for programs that bind and invalidate through a queue pair.
+    ///
+    /// # Errors
+    /// Same as [`Domain::window`].
+    pub fn window_of(&self, kind: WindowKind) -> Result<Window> {
+        Window::create(self, kind)
     }
 }

@@ -1,9 +1,9 @@
 //! Messages of plain bytes: buffers that the peer's sends fill, and buffers for our own.
 
-use crate::completion::CompletionQueue;
+use crate::completion::{Cause, CompletionQueue};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
-use crate::flight::{Cause, Flight};
+use crate::flight::Flight;
 use crate::queue_pair::QueuePair;
 use crate::region::Region;
 use parking_lot::Mutex;

@@ -1,8 +1,8 @@
 //! The host of an endpoint's state machine in this crate: the device, and the slots of the program's operations.
 
-use super::address::Address;
 use super::inner::Inner;
 use super::slot::Slot;
+use crate::address::Address;
 use crate::owned::{Exposed, LocalMemory};
 use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_device::{DeviceError, Qp, denials};

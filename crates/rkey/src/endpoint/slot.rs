@@ -1,7 +1,7 @@
 //! The result of one operation: filled by the endpoint, awaited by the program.
 
-use super::address::Address;
 use super::message::Message;
+use crate::address::Address;
 use crate::owned::Lent;
 use parking_lot::Mutex;
 use rkey_rdm::endpoint::ReceiveOutcome;
