@@ -1,9 +1,9 @@
 //! One connection of a device's connection manager.
 
-use super::hub::End;
-use crate::device::Device;
+use crate::device::handle::Device;
+use crate::device::hub::End;
+use crate::device::manager::Manager;
 use crate::error::{Error, Result};
-use crate::manager::Manager;
 use rkey_cm::ConnectionId;
 use rkey_cm::manager::Error as CmError;
 use rkey_device::cm::Why;
@@ -88,7 +88,7 @@ impl Link {
         let known = why.ok().flatten();
         let (why, private_data) = match end {
             End::Refused(data) => (
-                known.unwrap_or(Why::Program(super::hub::REFUSED.0)),
+                known.unwrap_or(Why::Program(crate::device::hub::REFUSED.0)),
                 data.as_bytes().to_vec(),
             ),
             End::NoAnswer => (Why::NoAnswer, Vec::new()),

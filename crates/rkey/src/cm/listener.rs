@@ -3,10 +3,10 @@
 use super::link::Link;
 use super::request::Request;
 use super::setup::DYNAMIC;
-use crate::device::{Device, resolve};
-use crate::domain::Domain;
+use crate::device::domain::Domain;
+use crate::device::handle::{Device, resolve};
+use crate::device::manager::{Manager, io};
 use crate::error::{Error, Result};
-use crate::manager::{Manager, io};
 use rkey_cm::ListenerId;
 use rkey_cm::address::{PortSpace, ServiceId};
 use rkey_cm::manager::{ConnectRequest, Error as CmError, Kind, ListenOn};
@@ -108,7 +108,7 @@ impl Listener {
 
 /// Listens at an address. `None`: the port belongs to another listener.
 fn listen(
-    parts: &mut rkey_device::cm::Parts<'_, super::hub::Hub>,
+    parts: &mut rkey_device::cm::Parts<'_, crate::device::hub::Hub>,
     address: SocketAddr,
 ) -> Result<Option<ListenerId>> {
     let service = ServiceId::new(PortSpace::Tcp, address.port());

@@ -48,7 +48,6 @@
 //! the receiver gets the whole field, padded with zeros, as with `librdmacm`.
 
 mod connection;
-pub(crate) mod hub;
 mod inbox;
 mod link;
 mod listener;

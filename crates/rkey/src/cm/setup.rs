@@ -4,15 +4,15 @@ use super::connection::Connection;
 use super::inbox::Inbox;
 use super::link::{Link, gone};
 use super::route::Route;
-use crate::completion::CompletionQueue;
-use crate::device::{Device, resolve};
-use crate::domain::Domain;
+use crate::device::domain::Domain;
+use crate::device::handle::{Device, resolve};
+use crate::device::manager::Manager;
 use crate::error::{Error, Result};
-use crate::flight::Flight;
-use crate::manager::Manager;
-use crate::one_sided::OneSided;
-use crate::queue_pair::{INLINE, QueuePair};
-use crate::results::ResultPlaces;
+use crate::queues::completion::CompletionQueue;
+use crate::queues::flight::Flight;
+use crate::queues::one_sided::OneSided;
+use crate::queues::queue_pair::{INLINE, QueuePair};
+use crate::queues::results::ResultPlaces;
 use rkey_cm::address::PortSpace;
 use rkey_cm::manager::{self, Accept, ConnectRequest, PathOptions};
 use rkey_cm::wire::{Ece, Rep, Req, Transport};
@@ -117,7 +117,7 @@ impl Parts {
 }
 
 fn random_number() -> Result<u32> {
-    random().map_err(crate::manager::io("drawing a random number"))
+    random().map_err(crate::device::manager::io("drawing a random number"))
 }
 
 /// Connects to an address at which a program listens.

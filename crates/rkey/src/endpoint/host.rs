@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use super::slot::Slot;
 use crate::address::Address;
-use crate::owned::{Exposed, LocalMemory};
+use crate::memory::owned::{Exposed, LocalMemory};
 use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::{Front, queue_pair};

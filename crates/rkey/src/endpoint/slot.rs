@@ -2,7 +2,7 @@
 
 use super::message::Message;
 use crate::address::Address;
-use crate::owned::Lent;
+use crate::memory::owned::Lent;
 use parking_lot::Mutex;
 use rkey_rdm::endpoint::ReceiveOutcome;
 use rkey_rdm::error::{Error, Failure};
