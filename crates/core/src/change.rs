@@ -4,11 +4,11 @@
 //! [`Protection::change_region`] keeps the keys, as verbs drivers do: every check refuses the region until the earlier
 //! grants are dropped; then the changed region becomes live.
 
+use crate::drained::{Awaited, SectionDrained};
 use crate::entry::{Entry, flag};
 use crate::geometry::Geometry;
 use crate::grant::Deregistering;
 use crate::registration::{Filling, allowed};
-use crate::section::drained::{Awaited, SectionDrained};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
 use crate::{Access, Change, CoreError, MemoryKind, Region, RegionId};

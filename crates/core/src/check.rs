@@ -13,7 +13,8 @@
 
 use crate::denial::{NamedKey, Request};
 use crate::entry::{Entry, flag};
-use crate::grant::{Grant, Granted, KeptBy};
+use crate::grant::{Grant, KeptBy};
+use crate::granted::Granted;
 use crate::refusal::{has_right, refuse_entry, slot_reason};
 use crate::state::RegionEvent;
 use crate::sync::Ordering;
@@ -338,7 +339,7 @@ pub(crate) fn check_plain_region(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::key::GENERATIONS;
+    use crate::id::GENERATIONS;
     use crate::{Limits, RegionSpec, Secrets};
     use std::cell::Cell;
 

@@ -14,13 +14,13 @@
 //! [`drain_section`](crate::SectionLock::drain_section).
 
 use crate::RegionId;
+use crate::drained::{Awaited, SectionDrained};
 use crate::entry::Entry;
-use crate::section::drained::{Awaited, SectionDrained};
+use crate::granted::Granted;
 use crate::table::Protection;
 use rkey_base::foreign::{Copier, Span};
 use rkey_base::range::VaRange;
 use rkey_base::slab::{Pin, Retired};
-use std::sync::Arc;
 
 /// Permission to access some bytes of registered memory, until it is dropped.
 ///
@@ -44,28 +44,6 @@ pub(crate) enum KeptBy<'a> {
         region: RegionId,
         counter: Option<u32>,
     },
-}
-
-/// The memory of a grant.
-pub(crate) enum Granted {
-    One(VaRange),
-    /// In an `Arc` only so that its drop is not inlined into the code for the usual case.
-    Many(Arc<Several>),
-}
-
-/// Several ranges, or ranges with copiers of their own.
-pub(crate) struct Several {
-    pub(crate) ranges: Box<[VaRange]>,
-    /// The copier of each range; empty if the processor copies all ranges.
-    pub(crate) copiers: Box<[Copier]>,
-}
-
-impl Granted {
-    /// Several ranges and their copiers; no copiers if the processor copies all.
-    #[cold]
-    pub(crate) fn several(ranges: Box<[VaRange]>, copiers: Box<[Copier]>) -> Self {
-        Self::Many(Arc::new(Several { ranges, copiers }))
-    }
 }
 
 impl Grant<'_> {

@@ -7,6 +7,11 @@ use crate::Api;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Generations of a slot of regions and device-chosen window keys.
+pub(crate) const GENERATIONS: u32 = 1 << 11;
+/// Generations of a slot of a type 2 window.
+pub(crate) const TYPE2_GENERATIONS: u32 = 1 << 11;
+
 /// A protection domain of one device. Never 0, and not reused before 8,191 other domains have been opened.
 ///
 /// The top two bits are the API that opened the domain; the next bit says whether it is exclusive.

@@ -11,7 +11,7 @@
 //! what the key named.
 
 use crate::Limits;
-use crate::key::GENERATIONS;
+use crate::id::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 

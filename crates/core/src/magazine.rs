@@ -21,15 +21,15 @@
 use crate::entry::{Entry, NONE, flag};
 use crate::geometry::based;
 use crate::grant::Deregistering;
-use crate::key::GENERATIONS;
+use crate::id::GENERATIONS;
 use crate::registration::{allowed, rights};
+use crate::stock::{Prepaid, ReadySlot, Stock, Stocks};
 use crate::sync::Ordering;
 use crate::table::{Protection, Registry};
-use crate::{CoreError, DomainId, Key, MemoryKind, Region, RegionId, RegionSpec};
-use rkey_base::biased::{BiasedLock, Owner, OwnerGuard, SharedLock};
+use crate::{CoreError, DomainId, MemoryKind, Region, RegionId, RegionSpec};
+use rkey_base::biased::{BiasedLock, Owner, OwnerGuard};
 use rkey_base::range::VaRange;
 use rkey_base::slab::Claimed;
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// How many slots a magazine takes at once, and how many ended slots it collects.
@@ -43,64 +43,6 @@ const BYTES: u64 = 1 << 30;
 pub struct Magazine {
     stock: Owner<Stock>,
     table: Weak<Protection>,
-}
-
-/// The contents of a magazine.
-pub(crate) struct Stock {
-    /// The domain in which the magazine's slots count as regions.
-    domain: DomainId,
-    /// Prepaid bytes: the table counts them, but no region has them.
-    bytes: u64,
-    ready: Vec<ReadySlot>,
-    /// Slots with their next generations. Their last keys belong to the generations before those.
-    ended: Vec<(u32, u32)>,
-}
-
-/// The contents of a magazine, for threads that empty it.
-pub(crate) type Stocks = SharedLock<Stock>;
-
-/// A slot that is claimed, and its remote key.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct ReadySlot {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-    pub(crate) key: Key,
-}
-
-/// What magazines have prepaid.
-#[derive(Debug, Default)]
-pub(crate) struct Prepaid {
-    regions: HashMap<DomainId, u32>,
-    pub(crate) bytes: u64,
-}
-
-impl Prepaid {
-    /// How many regions of a domain are prepaid.
-    pub(crate) fn regions(&self, domain: DomainId) -> u32 {
-        self.regions.get(&domain).copied().unwrap_or_default()
-    }
-
-    /// How many regions of all domains are prepaid.
-    pub(crate) fn all_regions(&self) -> u32 {
-        self.regions.values().sum()
-    }
-}
-
-impl ReadySlot {
-    #[inline]
-    pub(crate) fn id(&self) -> RegionId {
-        RegionId {
-            index: self.index,
-            generation: self.generation,
-        }
-    }
-}
-
-impl Stock {
-    /// How many regions are prepaid.
-    fn regions(&self) -> u32 {
-        (self.ready.len() + self.ended.len()) as u32
-    }
 }
 
 impl Magazine {
@@ -477,7 +419,7 @@ mod tests {
         };
         for _ in 0..3 {
             let first = table.register_from(&magazine, &spec).unwrap();
-            let ready: Vec<Key> = magazine
+            let ready: Vec<crate::Key> = magazine
                 .stock
                 .lock()
                 .ready

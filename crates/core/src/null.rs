@@ -4,7 +4,7 @@
 use crate::denial::Request;
 use crate::entry::{Entry, flag};
 use crate::geometry::Geometry;
-use crate::grant::Granted;
+use crate::granted::Granted;
 use crate::registration::Filling;
 use crate::scatter::ScatterList;
 use crate::sync::Ordering;

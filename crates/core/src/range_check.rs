@@ -2,7 +2,7 @@
 
 use crate::Reason;
 use crate::entry::{BoundTo, Entry, flag};
-use crate::grant::Granted;
+use crate::granted::Granted;
 use crate::sync::Ordering;
 use crate::table::Protection;
 use rkey_base::range::VaRange;

@@ -8,13 +8,9 @@
 //! With many keys, the cost of a lookup is the cache lines that it touches. A bucket is two adjacent lines, and a
 //! lookup starts with the line in which the key was stored if it had room.
 
-use crate::entry::Entry;
-use crate::hold::Held;
-use crate::key::GENERATIONS;
-use crate::registration::Filling;
+use crate::id::GENERATIONS;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
-use crate::table::{Protection, reached};
-use crate::{CoreError, DomainId, Limit, Limits, RegionId};
+use crate::{DomainId, Limits, RegionId};
 use rkey_base::lock::{Guard, SpinLock};
 use std::sync::OnceLock;
 
@@ -225,76 +221,6 @@ fn cells(level: &[Bucket], mixed: u64) -> impl Iterator<Item = &Cell> {
 #[inline]
 fn bucket(level: &[Bucket], mixed: u64) -> &Bucket {
     &level[(mixed >> 36) as usize & (level.len() - 1)]
-}
-
-impl Protection {
-    /// Gives a new region its requested key, if it has one, after the region that it replaces has lost its own. If this
-    /// fails (for example, because there is no slot for the new region), the old region keeps its key.
-    pub(crate) fn replace_requested(
-        &self,
-        it: &Filling,
-        replaced: Option<&Held<'_>>,
-        new: Result<RegionId, CoreError>,
-    ) -> Result<(), CoreError> {
-        let adding = self.requested.adding();
-        let old = replaced.and_then(|old| self.forget_requested(old.id, old));
-        let room = match it.requested {
-            Some(key) => self.may_request(&adding, it.domain, key).map(Some),
-            None => Ok(None),
-        };
-        match room.and_then(|room| Ok((room, new?))) {
-            Ok((Some(room), id)) => room.fill(id),
-            Ok((None, _)) => {}
-            Err(error) => {
-                if let Some(replaced) = replaced {
-                    self.restore_requested(&adding, replaced, old);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns to a region the requested key that it has just lost, under the same lock.
-    pub(crate) fn restore_requested(
-        &self,
-        adding: &Adding<'_>,
-        region: &Held<'_>,
-        key: Option<u64>,
-    ) {
-        // This cannot fail: the cell that was just emptied is still free.
-        if let Some(key) = key
-            && let Ok(room) = self.may_request(adding, region.domain(), key)
-        {
-            room.fill(region.id);
-        }
-    }
-
-    /// A free cell for a requested key.
-    #[inline]
-    pub(crate) fn may_request<'a>(
-        &self,
-        adding: &'a Adding<'_>,
-        domain: DomainId,
-        key: u64,
-    ) -> Result<Room<'a>, CoreError> {
-        if key == u64::MAX {
-            return Err(CoreError::KeyReserved(key));
-        }
-        match adding.vacancy(domain, key) {
-            Vacancy::Room(room) => Ok(room),
-            Vacancy::Taken => Err(CoreError::KeyTaken(key)),
-            Vacancy::Full => Err(reached(Limit::KeySlots, u64::from(self.slots.capacity()))),
-        }
-    }
-
-    /// Removes a region's requested key, and returns it.
-    #[inline]
-    pub(crate) fn forget_requested(&self, region: RegionId, entry: &Entry) -> Option<u64> {
-        let key = entry.requested()?;
-        self.requested.remove(entry.domain(), key, region);
-        Some(key)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Few regions have a scatter list, so a region's slot holds only the list's number. Regions of foreign memory always
 //! have one, even with a single segment, because it names the copier of each segment.
 
-use crate::grant::Granted;
+use crate::granted::Granted;
 use rkey_base::foreign::Copier;
 use rkey_base::lock::SpinLock;
 use rkey_base::range::VaRange;

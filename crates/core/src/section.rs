@@ -12,8 +12,10 @@
 
 use crate::check::check_plain_region;
 use crate::denial::{NamedKey, Request};
+use crate::drained::SectionDrained;
 use crate::entry::Entry;
-use crate::grant::{Grant, Granted, KeptBy};
+use crate::grant::{Grant, KeptBy};
+use crate::granted::Granted;
 use crate::sync::{Ordering, fence};
 use crate::table::Protection;
 use crate::{
@@ -281,7 +283,7 @@ impl<T: AsRef<Section>> SectionLock<T> {
 }
 
 /// The end of a region, or a change of one, that waits for earlier grants.
-pub trait Draining: drained::SectionDrained + Sized {
+pub trait Draining: SectionDrained + Sized {
     /// The result.
     type Done;
 
@@ -307,51 +309,5 @@ impl Draining for Changing<'_> {
 
     fn finish(self) -> Result<Region, Self> {
         Changing::finish(self)
-    }
-}
-
-pub(crate) mod drained {
-    use crate::sync::Ordering;
-    use crate::table::Protection;
-
-    /// Only this crate may state that the section's grants have ended.
-    pub trait SectionDrained {
-        /// Called when the section of this table has no earlier grants left.
-        fn section_drained(&mut self, table: &Protection);
-    }
-
-    /// The section that a teardown waits for, if there was one when it began.
-    #[derive(Debug)]
-    pub(crate) struct Awaited<'a> {
-        table: &'a Protection,
-        section: bool,
-    }
-
-    impl<'a> Awaited<'a> {
-        /// Reads whether the table has a section. Call it after the region has ended.
-        #[inline]
-        pub(crate) fn new(table: &'a Protection) -> Self {
-            let section = table.has_section.load(Ordering::SeqCst);
-            Self { table, section }
-        }
-
-        /// Whether no grant of a section is left to wait for.
-        #[inline]
-        pub(crate) fn is_over(&self) -> bool {
-            !self.section || self.is_dropped()
-        }
-
-        /// Whether the section was dropped. Dropping takes exclusive access, so all grants of the section have ended, too.
-        #[cold]
-        fn is_dropped(&self) -> bool {
-            !self.table.has_section.load(Ordering::SeqCst)
-        }
-
-        #[inline]
-        pub(crate) fn section_drained(&mut self, table: &Protection) {
-            if std::ptr::eq(self.table, table) {
-                self.section = false;
-            }
-        }
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::Key;
 use crate::entry::{Entry, flag};
-use crate::key::{GENERATIONS, KeySequence, TYPE2_GENERATIONS};
-use crate::magazine::ReadySlot;
+use crate::id::{GENERATIONS, TYPE2_GENERATIONS};
+use crate::key::KeySequence;
+use crate::stock::ReadySlot;
 use crate::sync::{Ordering, fence};
 use crate::table::{Protection, Registry};
 use rkey_base::slab::{Claimed, FreeList, Retired};

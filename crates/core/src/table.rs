@@ -3,16 +3,16 @@
 //!
 //! Checks read slots without the registry's lock; changes hold it for a short time.
 
-use crate::domain::Domains;
+use crate::domains::Domains;
 use crate::entry::Entry;
-use crate::key::{KeySequence, Keys, Secrets};
-use crate::magazine::Stocks;
+use crate::key::{KeySequence, Keys};
 use crate::requested::Requested;
 use crate::scatter::ScatterLists;
 use crate::slots::SlotPool;
+use crate::stock::Stocks;
 use crate::sync::AtomicBool;
 use crate::windows::Windows;
-use crate::{Api, CoreError, DomainId, Limit, Limits, MemoryKind, RegionId};
+use crate::{Api, CoreError, DomainId, Limit, Limits, MemoryKind, RegionId, Secrets};
 use rkey_base::lock::SpinLock;
 use rkey_base::slab::Slab;
 use std::collections::HashMap;
