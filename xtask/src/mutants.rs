@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Options of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Arguments for cargo-mutants, for example `-p rkey-core --re src/check`, `--list` or `--shard 1/8`.
+    /// Arguments for cargo-mutants, for example `-p rkey-core --re src/checks`, `--list` or `--shard 1/8`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
 }

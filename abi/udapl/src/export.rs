@@ -1,6 +1,6 @@
 //! The functions that libdat2 looks up by their names, and one for `libdat.so.1`.
 
-use crate::ext;
+use crate::calls::ext;
 use crate::provider;
 use crate::sys::{ExtendedOp, Handle, Provider, ProviderInfo, Return, VaListTag};
 use rkey_kit::{c_call, caught};

@@ -3,66 +3,26 @@
 //! The library translates between DAT's objects, flags and events and the device's. The device checks every access and
 //! executes the requests.
 //!
-//! | module | what it is |
+//! | folder or file | what it is |
 //! | --- | --- |
 //! | [`sys`] | structures and constants of `dat2/udat.h` |
-//! | [`export`], [`provider`], [`registry`] | how libdat2 and this provider find each other; the table of all calls |
-//! | [`object`], [`argument`], [`fail`] | handles and arguments, and how calls fail |
-//! | [`ia`], [`ia_calls`], [`ia_attr`], [`address`], [`describe`] | open devices, and what inspections show of them |
-//! | [`worker`], [`job`] | the thread of an IA, and its jobs |
-//! | [`pz`], [`lmr`], [`rmr`], [`privileges`] | memory: zones, regions, and binds |
-//! | [`evd`], [`evd_take`], [`evd_wait`], [`evd_notify`], [`evd_calls`], [`event`], [`completion`], [`cno`] | events |
-//! | [`ep`], [`ep_calls`], [`ep_attr`], [`ep_state`], [`connection`], [`ep_connect`], [`ep_disconnect`] | endpoints and their connections |
-//! | [`psp`], [`rsp`], [`service`], [`cr`], [`hello`] | how peers request connections |
-//! | [`post`], [`requests`], [`srq`] | DTOs |
-//! | [`ext`], [`va_list`], [`datagram`] | the InfiniBand extension |
+//! | [`handles`] | handles and arguments, and how calls fail |
+//! | [`values`] | events, states, attributes, addresses, messages |
+//! | [`objects`] | IAs, EPs, EVDs and all others, and the thread of an IA |
+//! | [`calls`] | the functions of the C interface |
+//! | [`provider`], [`export`] | the table of all calls; how libdat2 and this provider find each other |
+//!
+//! A folder depends only on those above it in this table.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
-pub mod address;
-pub mod argument;
-pub mod cno;
-pub mod completion;
-pub mod connection;
-pub mod cr;
-pub mod datagram;
-pub mod describe;
-pub mod ep;
-pub mod ep_attr;
-pub mod ep_calls;
-pub mod ep_connect;
-pub mod ep_disconnect;
-pub mod ep_state;
-pub mod evd;
-pub mod evd_calls;
-pub mod evd_notify;
-pub mod evd_take;
-pub mod evd_wait;
-pub mod event;
-pub mod ext;
-pub mod fail;
-pub mod hello;
-pub mod ia;
-pub mod ia_attr;
-pub mod ia_calls;
-pub mod job;
-pub mod lmr;
-pub mod object;
-pub mod post;
-pub mod privileges;
+pub mod calls;
+pub mod handles;
+pub mod objects;
 pub mod provider;
-pub mod psp;
-pub mod pz;
-pub mod registry;
-pub mod requests;
-pub mod rmr;
-pub mod rsp;
-pub mod service;
-pub mod srq;
 pub mod sys;
-pub mod va_list;
-pub mod worker;
+pub mod values;
 
 #[allow(unsafe_code)]
 // UNSAFETY: functions that a C library calls.

@@ -3,68 +3,23 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and a table of them that lives as long as the process.
 
-use crate::fail::{Fail, Result, call};
+use crate::calls::{cno, cr, ep, evd, ext, ia, lmr, post, psp, pz, rmr, rsp, srq};
+use crate::handles::entries::{Entry, find};
+use crate::handles::fail::{Fail, Result, call};
+use crate::handles::registry;
 use crate::sys::*;
-use crate::{
-    cno, cr, ep_calls, evd_calls, ext, ia_calls, lmr, post, psp, pz, registry, rmr, rsp, srq,
-};
-use parking_lot::Mutex;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
-
-/// The provider of one IA name. It lives as long as the process, because handles point to its table.
-pub struct Entry {
-    name: CString,
-    parameters: Mutex<String>,
-    table: Provider,
-}
-
-// SAFETY: the table is never written after its creation.
-unsafe impl Send for Entry {}
-// SAFETY: as above.
-unsafe impl Sync for Entry {}
-
-static ENTRIES: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
-
-impl Entry {
-    /// The function table.
-    #[must_use]
-    pub fn table(&'static self) -> &'static Provider {
-        &self.table
-    }
-
-    /// The 7th field of its line in dat.conf.
-    #[must_use]
-    pub fn parameters(&self) -> String {
-        self.parameters.lock().clone()
-    }
-}
-
-/// The provider of an IA name.
-#[must_use]
-pub fn find(name: &CStr) -> Option<&'static Entry> {
-    let entries = ENTRIES.lock();
-    entries
-        .iter()
-        .copied()
-        .find(|it| it.name.as_c_str() == name)
-}
 
 /// The provider of an IA name, which is created if there is none. A provider that exists gets the new parameters, too.
 pub fn entry(name: &CStr, parameters: String) -> &'static Entry {
     if let Some(entry) = find(name) {
-        *entry.parameters.lock() = parameters;
+        entry.set_parameters(parameters);
         return entry;
     }
     let name = name.to_owned();
     let table = table(name.as_ptr());
-    let entry = Box::leak(Box::new(Entry {
-        name,
-        parameters: Mutex::new(parameters),
-        table,
-    }));
-    ENTRIES.lock().push(entry);
-    entry
+    Entry::add(name, parameters, table)
 }
 
 /// `dat_provider_init`: libdat2 calls it when the first IA of a name is opened.
@@ -117,7 +72,7 @@ pub unsafe fn fini(info: *const ProviderInfo) {
 /// Same as [`init`].
 unsafe fn name_of(info: *const ProviderInfo) -> Result<CString> {
     // SAFETY: guaranteed by the caller.
-    let info = unsafe { crate::argument::input(1, info)? };
+    let info = unsafe { crate::handles::argument::input(1, info)? };
     let bytes: Vec<u8> = info.ia_name.iter().map(|&byte| byte as u8).collect();
     let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| Fail::argument(1))?;
     Ok(name.to_owned())
@@ -156,12 +111,12 @@ fn table(device_name: *const c_char) -> Provider {
     Provider {
         device_name,
         extension: null_mut(),
-        ia_open_func: Some(ia_calls::open),
-        ia_query_func: Some(ia_calls::query),
-        ia_close_func: Some(ia_calls::close),
-        set_consumer_context_func: Some(ia_calls::set_context),
-        get_consumer_context_func: Some(ia_calls::get_context),
-        get_handle_type_func: Some(ia_calls::get_type),
+        ia_open_func: Some(ia::open),
+        ia_query_func: Some(ia::query),
+        ia_close_func: Some(ia::close),
+        set_consumer_context_func: Some(ia::set_context),
+        get_consumer_context_func: Some(ia::get_context),
+        get_handle_type_func: Some(ia::get_type),
         cno_create_func: Some(cno::create),
         cno_modify_agent_func: Some(cno::modify_agent),
         cno_query_func: Some(cno::query),
@@ -171,28 +126,28 @@ fn table(device_name: *const c_char) -> Provider {
         cr_accept_func: Some(cr::accept),
         cr_reject_func: Some(cr::reject),
         cr_handoff_func: Some(cr::handoff),
-        evd_create_func: Some(evd_calls::create),
-        evd_query_func: Some(evd_calls::query),
-        evd_modify_cno_func: Some(evd_calls::modify_cno),
-        evd_enable_func: Some(evd_calls::enable),
-        evd_disable_func: Some(evd_calls::disable),
-        evd_wait_func: Some(evd_calls::wait),
-        evd_resize_func: Some(evd_calls::resize),
-        evd_post_se_func: Some(evd_calls::post_se),
-        evd_dequeue_func: Some(evd_calls::dequeue),
-        evd_free_func: Some(evd_calls::free),
-        ep_create_func: Some(ep_calls::create),
-        ep_query_func: Some(ep_calls::query),
-        ep_modify_func: Some(ep_calls::modify),
-        ep_connect_func: Some(ep_calls::connect),
-        ep_dup_connect_func: Some(ep_calls::dup_connect),
-        ep_disconnect_func: Some(ep_calls::disconnect),
+        evd_create_func: Some(evd::create),
+        evd_query_func: Some(evd::query),
+        evd_modify_cno_func: Some(evd::modify_cno),
+        evd_enable_func: Some(evd::enable),
+        evd_disable_func: Some(evd::disable),
+        evd_wait_func: Some(evd::wait),
+        evd_resize_func: Some(evd::resize),
+        evd_post_se_func: Some(evd::post_se),
+        evd_dequeue_func: Some(evd::dequeue),
+        evd_free_func: Some(evd::free),
+        ep_create_func: Some(ep::create),
+        ep_query_func: Some(ep::query),
+        ep_modify_func: Some(ep::modify),
+        ep_connect_func: Some(ep::connect),
+        ep_dup_connect_func: Some(ep::dup_connect),
+        ep_disconnect_func: Some(ep::disconnect),
         ep_post_send_func: Some(post::send),
         ep_post_recv_func: Some(post::recv),
         ep_post_rdma_read_func: Some(post::rdma_read),
         ep_post_rdma_write_func: Some(post::rdma_write),
-        ep_get_status_func: Some(ep_calls::get_status),
-        ep_free_func: Some(ep_calls::free),
+        ep_get_status_func: Some(ep::get_status),
+        ep_free_func: Some(ep::free),
         lmr_create_func: Some(lmr::create),
         lmr_query_func: Some(lmr::query),
         lmr_free_func: Some(lmr::free),
@@ -210,14 +165,14 @@ fn table(device_name: *const c_char) -> Provider {
         pz_query_func: Some(pz::query),
         pz_free_func: Some(pz::free),
         psp_create_any_func: Some(psp::create_any),
-        ep_reset_func: Some(ep_calls::reset),
-        evd_set_unwaitable_func: Some(evd_calls::set_unwaitable),
-        evd_clear_unwaitable_func: Some(evd_calls::clear_unwaitable),
+        ep_reset_func: Some(ep::reset),
+        evd_set_unwaitable_func: Some(evd::set_unwaitable),
+        evd_clear_unwaitable_func: Some(evd::clear_unwaitable),
         lmr_sync_rdma_read_func: Some(lmr::sync_rdma_read),
         lmr_sync_rdma_write_func: Some(lmr::sync_rdma_write),
-        ep_create_with_srq_func: Some(ep_calls::create_with_srq),
-        ep_recv_query_func: Some(ep_calls::recv_query),
-        ep_set_watermark_func: Some(ep_calls::set_watermark),
+        ep_create_with_srq_func: Some(ep::create_with_srq),
+        ep_recv_query_func: Some(ep::recv_query),
+        ep_set_watermark_func: Some(ep::set_watermark),
         srq_create_func: Some(srq::create),
         srq_free_func: Some(srq::free),
         srq_post_recv_func: Some(srq::post_recv),

@@ -10,10 +10,18 @@
 //! briefly takes one spin lock, except that a thread with a [`Magazine`] usually registers and deregisters
 //! without it.
 //!
-//! Rights are in `access`, rules that only some APIs have in `rules`, the choice of keys in `key`, the decision in
-//! `check` (an engine's checks start in `section`, without a pin), the text of a denial in `explain`, and the states of
-//! regions and windows in `state`. The owner's operations are in `domain`, `registration`, `configure` and `change` for
-//! regions, `windows`, `binding` and `invalidate` for windows; `table` has the table itself, and `slots` its slots.
+//! | folder or file | what it is |
+//! | --- | --- |
+//! | `sync` | the atomics of the lock-free checks |
+//! | `rights` | access rights, and rules that only some APIs have |
+//! | `objects` | ids, attributes, states and limits of domains, regions and windows |
+//! | `keys` | the choice of keys, and the maps from keys to slots |
+//! | `denials` | denials, and their text |
+//! | `protection` | the table, its slots, and grants |
+//! | `owner` | the owner's operations |
+//! | `checks` | the decision (an engine's checks start in `section`, without a pin) |
+//!
+//! A folder depends only on those above it in this table.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(
@@ -21,64 +29,32 @@
     warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)
 )]
 
-mod access;
-mod api;
-mod binding;
-mod change;
-mod check;
-mod cipher;
-mod configure;
-mod denial;
-mod domain;
-mod entry;
-mod error;
-mod explain;
-mod foreign;
-mod geometry;
-mod grant;
-mod hold;
-mod id;
-mod invalidate;
-mod key;
-mod key_table;
-mod limits;
+mod checks;
+mod denials;
+mod keys;
 #[cfg(all(test, loom))]
 mod loom_models;
-mod magazine;
-mod null;
-mod range_check;
-mod raw;
-mod refusal;
-mod region;
-mod registration;
-mod requested;
-mod rules;
-mod scatter;
-mod section;
-mod slots;
-mod snapshot;
-mod state;
+mod objects;
+mod owner;
+mod protection;
+mod rights;
 mod sync;
-mod table;
-mod window;
-mod windows;
-mod wording;
 
-pub use access::{Access, LocalUse, Operation};
-pub use api::{Api, Words};
-pub use change::Changing;
-pub use denial::{Attempt, DENIAL_LEN, Denial, NamedKey, Reason, SlotNow};
-pub use domain::DomainChildren;
-pub use error::{BindError, CoreError};
-pub use grant::{Deregistering, Grant, Spans};
-pub use id::{Accessor, DomainId, Key, LKey, RKey, RegionId, WindowId};
-pub use key::Secrets;
-pub use limits::{Limit, Limits};
-pub use magazine::Magazine;
-pub use raw::{RawKey, RawKeyMap};
-pub use region::{Addressing, Change, MemoryKind, Region, RegionSpec};
-pub use rules::Rules;
-pub use section::{Draining, Section, SectionLock};
-pub use snapshot::{Binding, DomainInfo, RegionInfo, Snapshot, WindowInfo};
-pub use table::Protection;
-pub use window::{BindRegion, BindRequest, Window, WindowKind};
+pub use checks::section::{Draining, Section, SectionLock};
+pub use denials::denial::{Attempt, DENIAL_LEN, Denial, NamedKey, Reason, SlotNow};
+pub use keys::raw::{RawKey, RawKeyMap};
+pub use keys::secrets::Secrets;
+pub use objects::domain::DomainChildren;
+pub use objects::error::{BindError, CoreError};
+pub use objects::id::{Accessor, DomainId, Key, LKey, RKey, RegionId, WindowId};
+pub use objects::limits::{Limit, Limits};
+pub use objects::region::{Addressing, Change, MemoryKind, Region, RegionSpec};
+pub use objects::window::{BindRegion, BindRequest, Window, WindowKind};
+pub use owner::change::Changing;
+pub use owner::magazine::Magazine;
+pub use owner::snapshot::{Binding, DomainInfo, RegionInfo, Snapshot, WindowInfo};
+pub use protection::grant::{Deregistering, Grant, Spans};
+pub use protection::table::Protection;
+pub use rights::access::{Access, LocalUse, Operation};
+pub use rights::api::{Api, Words};
+pub use rights::rules::Rules;

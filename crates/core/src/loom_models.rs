@@ -3,9 +3,9 @@
 //! The spawned thread reads, and the model's first thread writes: loom remembers only the last access to a word, and a
 //! writer that reads a word before changing it would hide the reader's access.
 
-use crate::entry::{BoundTo, Entry};
-use crate::key_table::KeyTable;
-use crate::requested::{Requested, Vacancy};
+use crate::keys::key_table::KeyTable;
+use crate::keys::requested::{Requested, Vacancy};
+use crate::protection::entry::{BoundTo, Entry};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
     Access, Accessor, Addressing, BindRegion, BindRequest, Change, CoreError, Deregistering,

@@ -1,6 +1,8 @@
 //! Errors, whose messages say what to do.
 
+use crate::address::Address;
 use rkey_core::Denial;
+use rkey_device::cm::Why as Refusal;
 use std::time::Duration;
 
 /// The result of every fallible operation in this crate.
@@ -145,7 +147,7 @@ pub enum Error {
     #[error("the endpoint at {address} cannot be reached: {why}")]
     Unreachable {
         /// The endpoint's address.
-        address: crate::endpoint::Address,
+        address: Address,
         /// The reason.
         why: &'static str,
     },
@@ -160,7 +162,7 @@ pub enum Error {
         /// The peer's address.
         address: std::net::SocketAddr,
         /// The reason.
-        why: crate::cm::Refusal,
+        why: Refusal,
         /// The private data of the peer's program, with zeros after it; empty if the peer did not answer.
         private_data: Vec<u8>,
     },
@@ -205,5 +207,11 @@ impl Error {
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
         matches!(self, Self::PeerGone { .. })
+    }
+}
+
+impl From<rkey_core::CoreError> for Error {
+    fn from(error: rkey_core::CoreError) -> Self {
+        Self::Device(error.into())
     }
 }

@@ -85,54 +85,27 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
-mod cached;
+// Each folder depends only on earlier ones: `device`, `memory`, `queues`, and then the kinds of peers: `connections`, `cm`,
+// `endpoint`.
+mod address;
 pub mod cm;
-mod completion;
-mod connection;
+mod connections;
 mod device;
-mod direct;
-mod domain;
 pub mod endpoint;
 mod error;
-mod flight;
-mod greeting;
-mod key;
-mod listener;
 mod memory;
-mod message;
-mod one_sided;
-mod options;
-mod owned;
-mod pending;
-mod posts;
-mod queue_pair;
-mod queue_pair_builder;
-mod region;
-mod results;
-mod scope;
-mod shape;
-mod shared;
-mod window;
+mod queues;
 
-pub use cached::CachedRegion;
-pub use completion::CompletionQueue;
-pub use connection::{Connection, PeerInfo};
-pub use device::{DEFAULT_MAX_MESSAGE, DEFAULT_TIMEOUT, Device, DeviceBuilder};
-pub use direct::DirectMemory;
-pub use domain::Domain;
+pub use connections::{Connection, Listener, PeerInfo};
+pub use device::{DEFAULT_MAX_MESSAGE, DEFAULT_TIMEOUT, Device, DeviceBuilder, Domain};
 pub use error::{Error, Result};
-pub use key::{REMOTE_KEY_BYTES, RemoteKey};
-pub use listener::Listener;
-pub use memory::MemoryRegion;
-pub use options::RegionOptions;
-pub use owned::{Buffer, PrivateBuffer};
-pub use pending::Pending;
-pub use queue_pair::{QueuePair, QueuePairAddress};
-pub use queue_pair_builder::QueuePairBuilder;
-pub use region::{Published, Region};
-pub use scope::{Scope, ScopedRegion};
-pub use shared::SharedMemory;
-pub use window::Window;
+pub use memory::{
+    Buffer, CachedRegion, MemoryRegion, PrivateBuffer, Published, REMOTE_KEY_BYTES, Region,
+    RegionOptions, RemoteKey, Scope, ScopedRegion, SharedMemory, Window,
+};
+pub use queues::{
+    CompletionQueue, DirectMemory, Pending, QueuePair, QueuePairAddress, QueuePairBuilder,
+};
 
 pub use rkey_cache::Stats as CacheStats;
 pub use rkey_core::{Access, Denial, Key, LKey, Reason, WindowKind};

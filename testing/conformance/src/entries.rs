@@ -1,7 +1,7 @@
 //! An entry for every reader of a peer's bytes. Each entry accepts any bytes and must return: no panic, no
 //! hang. If it accepts them, it checks that the result encodes to bytes with the same meaning.
 
-use daplrkey::hello::{Hello, Purpose};
+use daplrkey::values::hello::{Hello, Purpose};
 use rkey_core::{DENIAL_LEN, Denial, RKey, RawKey};
 
 /// One reader of a peer's bytes.
@@ -268,7 +268,7 @@ pub fn udapl(bytes: &[u8]) {
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     }
     let text = String::from_utf8_lossy(bytes);
-    let data = daplrkey::hello::from_text(&text);
+    let data = daplrkey::values::hello::from_text(&text);
     assert!(data.len() <= bytes.len() / 2);
 }
 

@@ -1,8 +1,8 @@
 //! Connections, from the request to the end.
 
 use crate::world::*;
-use daplrkey::object::find;
-use daplrkey::psp::Psp;
+use daplrkey::handles::object::find;
+use daplrkey::objects::service::Psp;
 use daplrkey::sys::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;

@@ -1,8 +1,8 @@
 //! What inspections (`rkey ls PID`) show of an IA.
 
 use crate::world::*;
-use daplrkey::ia::Ia;
-use daplrkey::object::find;
+use daplrkey::handles::object::find;
+use daplrkey::objects::ia::Ia;
 use daplrkey::sys::*;
 use rkey_device::Device;
 use std::ptr::null_mut;

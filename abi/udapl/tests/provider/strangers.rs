@@ -1,11 +1,11 @@
 //! Peers that are not uDAPL programs, or make false claims, are refused and harm no other peer.
 
 use crate::world::*;
-use daplrkey::ep::Ep;
-use daplrkey::ep_state::{State, Step};
-use daplrkey::hello::{Hello, Purpose};
-use daplrkey::object::find;
+use daplrkey::handles::object::find;
+use daplrkey::objects::ep::Ep;
 use daplrkey::sys::*;
+use daplrkey::values::ep_state::{State, Step};
+use daplrkey::values::hello::{Hello, Purpose};
 use rkey_device::base::VaRange;
 use rkey_device::core::{Access, DomainId, RegionSpec};
 use rkey_device::engine::{Completion, QpAttributes, QpState, SendRequest, Status, Work};
@@ -176,7 +176,7 @@ fn a_denied_access_breaks_the_connection_on_both_sides() {
         segment_length: 8,
         rmr_context: 0x1234_5678,
     };
-    let remote = daplrkey::post::target(&region);
+    let remote = daplrkey::calls::post::target(&region);
     let request = SendRequest {
         inline: Some(&[7; 8]),
         ..SendRequest::new(1, Work::Write { remote, imm: None }, &[])
@@ -237,7 +237,7 @@ fn an_ep_and_a_queue_pair_of_another_api_use_each_others_keys() {
             segment_length: 8,
             rmr_context: context,
         };
-        let remote = daplrkey::post::target(&triplet);
+        let remote = daplrkey::calls::post::target(&triplet);
         let request = SendRequest {
             inline: Some(b"to DAT!!"),
             ..SendRequest::new(3, Work::Write { remote, imm: None }, &[])

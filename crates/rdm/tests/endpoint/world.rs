@@ -6,7 +6,7 @@ use crate::net::{Device, Net, scatter, sge};
 use core::net::SocketAddr;
 use rkey_base::shared::PeerBytes;
 use rkey_engine::Sge;
-use rkey_rdm::endpoint::{Body, Endpoint, Outgoing, Receive, Service};
+use rkey_rdm::endpoint::{Endpoint, Outgoing, PayloadSource, Receive, Service};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::matching::Pattern;
@@ -65,7 +65,7 @@ struct Bytes<'a> {
     sges: [Sge; 1],
 }
 
-impl Body<SimHost> for Bytes<'_> {
+impl PayloadSource<SimHost> for Bytes<'_> {
     fn sges(&self) -> &[Sge] {
         &self.sges[..usize::from(!self.bytes.is_empty())]
     }

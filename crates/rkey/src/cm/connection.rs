@@ -2,13 +2,13 @@
 
 use super::inbox::{Inbox, Message};
 use super::link::Link;
-use crate::domain::Domain;
+use crate::device::domain::Domain;
 use crate::error::{Error, Result};
-use crate::key::RemoteKey;
-use crate::memory::MemoryRegion;
-use crate::one_sided::OneSided;
-use crate::pending::Pending;
-use crate::queue_pair::{INLINE, QueuePair};
+use crate::memory::key::RemoteKey;
+use crate::memory::memory_region::MemoryRegion;
+use crate::queues::one_sided::OneSided;
+use crate::queues::pending::Pending;
+use crate::queues::queue_pair::{INLINE, QueuePair};
 use rkey_device::time;
 use rkey_engine::SendFlags;
 use std::net::SocketAddr;

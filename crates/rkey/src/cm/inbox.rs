@@ -1,11 +1,11 @@
 //! Messages of plain bytes: buffers that the peer's sends fill, and buffers for our own.
 
-use crate::completion::CompletionQueue;
-use crate::domain::Domain;
+use crate::device::domain::Domain;
 use crate::error::{Error, Result};
-use crate::flight::{Cause, Flight};
-use crate::queue_pair::QueuePair;
-use crate::region::Region;
+use crate::memory::region::Region;
+use crate::queues::completion::{Cause, CompletionQueue};
+use crate::queues::flight::Flight;
+use crate::queues::queue_pair::QueuePair;
 use parking_lot::Mutex;
 use rkey_core::Access;
 use rkey_engine::{Completion, CompletionFlags, CompletionOp, Sge};

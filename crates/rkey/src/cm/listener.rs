@@ -1,9 +1,11 @@
 //! Waiting for requests.
 
-use super::link::{Link, Manager, io};
+use super::link::Link;
 use super::request::Request;
 use super::setup::DYNAMIC;
-use crate::domain::Domain;
+use crate::device::domain::Domain;
+use crate::device::handle::{Device, resolve};
+use crate::device::manager::{Manager, io};
 use crate::error::{Error, Result};
 use rkey_cm::ListenerId;
 use rkey_cm::address::{PortSpace, ServiceId};
@@ -12,7 +14,7 @@ use rkey_cm::wire::Transport;
 use rkey_device::DeviceError;
 use rkey_device::cm::random;
 use rkey_device::names::is_of_this_host;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,7 +108,7 @@ impl Listener {
 
 /// Listens at an address. `None`: the port belongs to another listener.
 fn listen(
-    parts: &mut rkey_device::cm::Parts<'_, super::hub::Hub>,
+    parts: &mut rkey_device::cm::Parts<'_, crate::device::hub::Hub>,
     address: SocketAddr,
 ) -> Result<Option<ListenerId>> {
     let service = ServiceId::new(PortSpace::Tcp, address.port());
@@ -159,5 +161,27 @@ impl std::fmt::Debug for Listener {
         f.debug_struct("Listener")
             .field("address", &self.address)
             .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Listens for programs that use the connection manager of RDMA, such as C programs with `librdmacm`: see
+    /// [`cm`](crate::cm). Port 0 selects a free port ([`Listener::address`] returns it). The ports are those of
+    /// `RDMA_PS_TCP`, which all processes of a user share.
+    ///
+    /// # Errors
+    /// The address is in use, does not belong to this host, or is not an address.
+    pub fn listen_cm(&self, address: impl ToSocketAddrs) -> Result<Listener> {
+        self.domain()?.listen_cm(address)
+    }
+}
+
+impl Domain {
+    /// Like [`Device::listen_cm`], for connections of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Device::listen_cm`].
+    pub fn listen_cm(&self, address: impl ToSocketAddrs) -> Result<Listener> {
+        Listener::bind(self, resolve(address)?)
     }
 }

@@ -48,7 +48,6 @@
 //! the receiver gets the whole field, padded with zeros, as with `librdmacm`.
 
 mod connection;
-mod hub;
 mod inbox;
 mod link;
 mod listener;
@@ -61,6 +60,3 @@ pub use inbox::Message;
 pub use listener::Listener;
 pub use request::Request;
 pub use rkey_device::cm::Why as Refusal;
-
-pub(crate) use link::Manager;
-pub(crate) use setup::connect;

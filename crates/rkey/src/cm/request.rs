@@ -1,10 +1,10 @@
 //! A request of a peer, to accept or reject.
 
 use super::connection::Connection;
-use super::hub::REFUSED;
 use super::link::{Link, gone};
 use super::setup;
-use crate::domain::Domain;
+use crate::device::domain::Domain;
+use crate::device::hub::REFUSED;
 use crate::error::Result;
 use rkey_cm::manager::ConnectRequest;
 use rkey_cm::wire::Rej;

@@ -1,6 +1,6 @@
 //! The route of a connection: shared memory on this host, or the wire to another host.
 
-use crate::device::Device;
+use crate::device::handle::Device;
 use crate::error::{Error, Result};
 use rkey_cm::manager::ConnectRequest;
 use rkey_cm::wire::Mtu;

@@ -2,21 +2,23 @@
 
 use super::connection::Connection;
 use super::inbox::Inbox;
-use super::link::{Link, Manager, gone};
+use super::link::{Link, gone};
 use super::route::Route;
-use crate::completion::CompletionQueue;
-use crate::domain::Domain;
+use crate::device::domain::Domain;
+use crate::device::handle::{Device, resolve};
+use crate::device::manager::Manager;
 use crate::error::{Error, Result};
-use crate::flight::Flight;
-use crate::one_sided::OneSided;
-use crate::queue_pair::{INLINE, QueuePair};
-use crate::results::ResultPlaces;
+use crate::queues::completion::CompletionQueue;
+use crate::queues::flight::Flight;
+use crate::queues::one_sided::OneSided;
+use crate::queues::queue_pair::{INLINE, QueuePair};
+use crate::queues::results::ResultPlaces;
 use rkey_cm::address::PortSpace;
 use rkey_cm::manager::{self, Accept, ConnectRequest, PathOptions};
 use rkey_cm::wire::{Ece, Rep, Req, Transport};
 use rkey_device::cm::random;
 use rkey_engine::{Peer, QpAttributes};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// The maximum number of reads and atomics that a queue pair begins, or executes, at once.
 const READS: u8 = 16;
@@ -115,11 +117,11 @@ impl Parts {
 }
 
 fn random_number() -> Result<u32> {
-    random().map_err(super::link::io("drawing a random number"))
+    random().map_err(crate::device::manager::io("drawing a random number"))
 }
 
 /// Connects to an address at which a program listens.
-pub(crate) fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Result<Connection> {
+fn connect(domain: &Domain, address: SocketAddr, data: &[u8]) -> Result<Connection> {
     let peer = specific(address);
     let route = Route::to(domain.device(), peer)?;
     let manager = Manager::of(domain.device())?;
@@ -224,4 +226,35 @@ fn specific(address: SocketAddr) -> SocketAddr {
         ip => ip.to_canonical(),
     };
     SocketAddr::new(ip, address.port())
+}
+
+impl Device {
+    /// Connects to a program that listens through the connection manager of RDMA, such as a C program with `librdmacm`:
+    /// see [`cm`](crate::cm). The peer's program gets `private_data`, up to 56 bytes, with the request.
+    ///
+    /// # Errors
+    /// [`Error::ConnectionRefused`] says who refused and why, with the peer's private data; if nothing listens, after half a
+    /// second. [`Error::Timeout`] if the peer's program does not decide in time. The private data is too long, or the address
+    /// belongs to a host that cannot be reached (`RKEY_WIRE`).
+    pub fn connect_cm(
+        &self,
+        address: impl ToSocketAddrs,
+        private_data: &[u8],
+    ) -> Result<Connection> {
+        self.domain()?.connect_cm(address, private_data)
+    }
+}
+
+impl Domain {
+    /// Like [`Device::connect_cm`], for a connection of this domain.
+    ///
+    /// # Errors
+    /// Same as [`Device::connect_cm`].
+    pub fn connect_cm(
+        &self,
+        address: impl ToSocketAddrs,
+        private_data: &[u8],
+    ) -> Result<Connection> {
+        connect(self, resolve(address)?, private_data)
+    }
 }

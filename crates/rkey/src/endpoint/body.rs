@@ -2,7 +2,7 @@
 
 use super::host::EndpointHost;
 use super::slot::Slot;
-use crate::owned::{Exposed, Lent, LocalMemory};
+use crate::memory::owned::{Exposed, Lent, LocalMemory};
 use rkey_engine::Sge;
 use rkey_rdm::endpoint::PayloadSource;
 use rkey_rdm::error::Error as Code;

@@ -1,33 +1,33 @@
 //! The program's handle to an endpoint.
 
-use super::address::Address;
 use super::body::Bytes;
 use super::host::{EndpointHost, Waiting, unreachable};
 use super::inner::Inner;
 use super::message::{Tag, checked_len};
-use super::pending::{Receiving, Sending, Transferring, error_of};
-use super::slot::{Outcome, Slot};
-use crate::device::Device;
-use crate::domain::{Domain, DomainInner};
+use super::pending::{Receiving, Sending, Transferring};
+use super::shared::Handle;
+use super::slot::Slot;
+use crate::address::Address;
+use crate::device::domain::Domain;
+use crate::device::handle::{Device, DomainInner, resolve};
 use crate::error::{Error, Result};
-use crate::key::RemoteKey;
-use crate::memory::MemoryRegion;
-use crate::options::RegionOptions;
-use crate::owned::{Buffer, Lent, LocalMemory};
-use crate::region::Region;
+use crate::memory::key::RemoteKey;
+use crate::memory::memory_region::MemoryRegion;
+use crate::memory::options::RegionOptions;
+use crate::memory::owned::{Buffer, Lent, LocalMemory};
+use crate::memory::region::Region;
 use rkey_device::time;
 use rkey_endpoint::{Driver, Options};
 use rkey_engine::Sge;
 use rkey_rdm::commit::RemoteRange;
 use rkey_rdm::endpoint::{Memory, Outgoing, Receive, Service, Transfer};
-use rkey_rdm::error::{Error as Code, Failure};
+use rkey_rdm::error::Error as Code;
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::hello::Admission;
 use rkey_rdm::matching::Pattern;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The type of reliable-datagram endpoints (libfabric's `FI_EP_RDM`).
 const TYPE: u8 = 3;
@@ -41,12 +41,6 @@ type Rdm = rkey_rdm::endpoint::Endpoint<EndpointHost>;
 /// Closing notifies the peers, and waits up to half a second for sent messages to arrive.
 #[derive(Clone)]
 pub struct Endpoint(Arc<Handle>);
-
-/// The program holds this part. Threads that connect hold only the inner part.
-pub(super) struct Handle {
-    pub(super) inner: Arc<Inner>,
-    address: Address,
-}
 
 impl Endpoint {
     pub(crate) fn open(device: &Device, address: SocketAddr) -> Result<Self> {
@@ -182,10 +176,6 @@ impl Endpoint {
 }
 
 impl Handle {
-    pub(super) fn timeout(&self) -> Duration {
-        self.inner.device().timeout()
-    }
-
     fn send(self: &Arc<Self>, to: Address, tag: Option<u64>, message: Vec<u8>) -> Result<Sending> {
         let header = Header {
             tagged: tag.is_some(),
@@ -297,14 +287,6 @@ impl Handle {
         }
     }
 
-    pub(super) fn error_of(&self, failure: &Failure, peer: Option<Address>) -> Error {
-        let report = self.inner.device().raw().denial(failure.vendor);
-        report.map_or_else(
-            || error_of(failure, peer),
-            |report| Error::Denied(Box::new(report.denial)),
-        )
-    }
-
     fn receive(
         self: &Arc<Self>,
         tag: Option<Tag>,
@@ -328,37 +310,6 @@ impl Handle {
             slot,
         })
     }
-
-    /// Cancels a receive that no message has matched yet.
-    pub(super) fn cancel(&self, slot: &Arc<Slot>) {
-        if let Ok(driver) = self.inner.open() {
-            let rdm = &mut driver.state.lock().rdm;
-            rdm.receives_mut()
-                .cancel(&driver.host, |receive| Arc::ptr_eq(&receive.0, slot));
-        }
-    }
-
-    /// The result of an operation, if it has ended by now.
-    pub(super) fn try_take(&self, slot: &Slot) -> Result<Option<Outcome>> {
-        if !slot.is_ended() {
-            self.inner.progress()?;
-        }
-        Ok(slot.take())
-    }
-
-    pub(super) fn is_ended(&self, slot: &Slot) -> bool {
-        slot.is_ended() || self.inner.progress().is_err() || slot.is_ended()
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if let Ok(driver) = self.inner.open() {
-            driver.begin_close();
-            driver.say_goodbye();
-            driver.close();
-        }
-    }
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -366,5 +317,24 @@ impl std::fmt::Debug for Endpoint {
         f.debug_struct("Endpoint")
             .field("address", &self.address())
             .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Opens an endpoint at a free address of this host. The endpoint exchanges tagged messages with any number of peers, without
+    /// connections to manage: see [`endpoint`](crate::endpoint).
+    ///
+    /// # Errors
+    /// A limit of the device is reached.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        self.endpoint_at((Ipv4Addr::LOCALHOST, 0))
+    }
+
+    /// Like [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
+    ///
+    /// # Errors
+    /// The address is in use, does not belong to this host, or is not an address; a limit of the device is reached.
+    pub fn endpoint_at(&self, address: impl ToSocketAddrs) -> Result<Endpoint> {
+        Endpoint::open(self, resolve(address)?)
     }
 }

@@ -1,9 +1,9 @@
 //! The host of an endpoint's state machine in this crate: the device, and the slots of the program's operations.
 
-use super::address::Address;
 use super::inner::Inner;
 use super::slot::Slot;
-use crate::owned::{Exposed, LocalMemory};
+use crate::address::Address;
+use crate::memory::owned::{Exposed, LocalMemory};
 use rkey_core::{Denial, DomainId, LKey, LocalUse};
 use rkey_device::{DeviceError, Qp, denials};
 use rkey_endpoint::{Front, queue_pair};

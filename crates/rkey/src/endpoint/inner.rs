@@ -4,9 +4,9 @@
 //! the leader has made progress or stops leading.
 
 use super::host::EndpointHost;
-use crate::device::Device;
+use crate::device::handle::Device;
 use crate::error::{Error, Result};
-use crate::owned::LocalMemory;
+use crate::memory::owned::LocalMemory;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rkey_device::time;
 use rkey_endpoint::{Driver, Holder, State};

@@ -1,6 +1,6 @@
 //! Messages that arrive, and which of them a receive accepts.
 
-use super::address::Address;
+use crate::address::Address;
 use crate::error::{Error, Result};
 
 /// The longest message, in bytes.

@@ -52,16 +52,17 @@
 //!
 //! Threads may share an endpoint (clones are the same endpoint). When several wait, one of them makes progress for all.
 
-mod address;
 mod body;
 mod handle;
 mod host;
 mod inner;
 mod message;
+mod parse;
 mod pending;
+mod shared;
 mod slot;
 
-pub use address::{ADDRESS_BYTES, Address};
+pub use crate::address::{ADDRESS_BYTES, Address};
 pub use handle::Endpoint;
 pub use message::{MESSAGE_MAX, Message, Tag};
 pub use pending::{Receiving, Sending, Transferring};

@@ -1,11 +1,10 @@
 //! Operations in flight.
 
-use super::address::Address;
-use super::handle::Handle;
 use super::message::Message;
+use super::shared::Handle;
 use super::slot::{Outcome, Slot};
+use crate::address::Address;
 use crate::error::{Error, Result};
-use rkey_rdm::error::{Error as Code, Failure};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,23 +160,6 @@ impl Drop for Receiving {
         if !self.slot.is_ended() {
             self.handle.cancel(&self.slot);
         }
-    }
-}
-
-/// The error of an operation that failed.
-pub(super) fn error_of(failure: &Failure, peer: Option<Address>) -> Error {
-    let who = peer.map_or_else(String::new, |peer| format!("the endpoint at {peer} "));
-    let gone = |how: &str| Error::PeerGone {
-        how: format!("{who}{how}"),
-    };
-    match failure.error {
-        Code::ConnectionReset | Code::NotConnected | Code::Shutdown => {
-            gone("exited, or closed its endpoint")
-        }
-        Code::TimedOut => gone("did not answer in time"),
-        Code::Canceled => Error::Object("the receive was canceled".into()),
-        Code::NoMemory => Error::Object("no further region can be registered".into()),
-        other => Error::Object(format!("the operation failed ({other:?})")),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The result of one operation: filled by the endpoint, awaited by the program.
 
-use super::address::Address;
 use super::message::Message;
-use crate::owned::Lent;
+use crate::address::Address;
+use crate::memory::owned::Lent;
 use parking_lot::Mutex;
 use rkey_rdm::endpoint::ReceiveOutcome;
 use rkey_rdm::error::{Error, Failure};

@@ -1,0 +1,217 @@
+//! How the connection of an EP ends: by the program, by the peer, or because it breaks.
+
+use crate::handles::fail::{Fail, Result};
+use crate::objects::connection::Remote;
+use crate::objects::ep::Ep;
+use crate::objects::job::Job;
+use crate::sys::consts::*;
+use crate::values::ep_state::{State, Step};
+use crate::values::hello::{Hello, Purpose};
+use rkey_device::engine::{QpAttributes, QpState};
+use rkey_device::{Peer, time};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long freeing an EP waits for the worker to withdraw its connection request.
+const WITHDRAW_TIME: Duration = Duration::from_secs(10);
+
+impl Ep {
+    /// Disconnects, for the program.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`, `DAT_INVALID_PARAMETER`.
+    pub fn disconnect(self: &Arc<Self>, flags: dat_close_flags) -> Result {
+        let step = match flags {
+            CLOSE_ABRUPT_FLAG => Step::DisconnectAbruptly,
+            CLOSE_GRACEFUL_FLAG => Step::DisconnectGracefully,
+            _ => return Err(Fail::argument(2)),
+        };
+        let control = self.control.lock();
+        let before = self.state();
+        match before {
+            State::Disconnected => return Ok(()),
+            State::DisconnectPending if step == Step::DisconnectGracefully => return Ok(()),
+            _ => {}
+        }
+        let after = before.after(step).ok_or(self.not_now())?;
+        if after != State::DisconnectPending {
+            drop(control);
+            self.end(step, Some(CONNECTION_EVENT_DISCONNECTED));
+            return Ok(());
+        }
+        self.set_state(after);
+        let attempt = control.attempt;
+        drop(control);
+        if !self.drained(attempt) {
+            let ep = Arc::clone(self);
+            self.ia().worker().add(Job::Drain { ep, attempt });
+        }
+        Ok(())
+    }
+
+    /// Ends a graceful disconnect if all requests are complete. Returns whether the wait is over.
+    pub fn drained(self: &Arc<Self>, attempt: u64) -> bool {
+        if !self.is_attempt(attempt) || self.state() != State::DisconnectPending {
+            return true;
+        }
+        let info = self.qp().and_then(|qp| qp.query().ok());
+        let busy = info.is_some_and(|info| info.sends > 0 && info.state == QpState::Rts);
+        if !busy {
+            self.end(Step::Drain, Some(CONNECTION_EVENT_DISCONNECTED));
+        }
+        !busy
+    }
+
+    /// Handles a failed request. If its queue pair is out of service, the connection is broken, unless the peer has
+    /// disconnected. The worker decides, because it receives the peer's message.
+    pub fn request_failed(self: &Arc<Self>) {
+        self.ia().worker().add(Job::Suspect(Arc::clone(self)));
+    }
+
+    /// Breaks the connection if its queue pair is out of service.
+    pub fn check_service(self: &Arc<Self>) {
+        let info = self.qp().and_then(|qp| qp.query().ok());
+        if self.is_in_service() && info.is_none_or(|info| info.state != QpState::Rts) {
+            self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN));
+        }
+    }
+
+    /// Handles the peer's message that it has ended the connection.
+    pub fn peer_left(self: &Arc<Self>, from: &Peer, hello: &Hello) {
+        {
+            let control = self.control.lock();
+            let is_from = |peer: &Remote| (peer.node, peer.host) == (from.node, from.host);
+            let same_peer = control.peer.as_ref().is_some_and(is_from);
+            let same_qp = self.qp().is_some_and(|qp| qp.address().msn == hello.msn);
+            if !same_peer || !same_qp {
+                return;
+            }
+        }
+        // The peer acknowledged what it received before it sent the message, so those requests complete instead of being
+        // flushed.
+        let parts = self.parts();
+        self.ia().collect(parts.request.as_deref());
+        match hello.purpose {
+            Purpose::Break => self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN)),
+            _ => self.end(Step::PeerDisconnect, Some(CONNECTION_EVENT_DISCONNECTED)),
+        }
+    }
+
+    /// Ends the connection if `step` can be taken: flushes the posted requests, notifies the peer unless the peer has
+    /// disconnected, and reports `event`, if there is one, to the program.
+    pub fn end(self: &Arc<Self>, step: Step, event: Option<dat_event_number>) {
+        let mut control = self.control.lock();
+        if self.step(&control, step).is_err() {
+            return;
+        }
+        control.attempt += 1;
+        let peer = control.peer.take();
+        drop(control);
+        // The worker withdraws a pending connection request.
+        self.ia().worker().ring();
+        if let Err(error) = self.ia().device.drive_until_idle() {
+            tracing::debug!(%error, "cannot acknowledge the messages of EP {:#x}", self.handle);
+        }
+        self.flush();
+        let purpose = match step {
+            Step::PeerDisconnect => None,
+            Step::Break => Some(Purpose::Break),
+            _ => Some(Purpose::Disconnect),
+        };
+        if let (Some(peer), Some(purpose)) = (peer, purpose) {
+            self.say_farewell(&peer, purpose);
+        }
+        if let Some(number) = event {
+            self.tell(number, &[]);
+        }
+    }
+
+    /// Notifies a peer that its connection has ended.
+    pub(crate) fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
+        let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
+        match self.ia().begin_connect(peer.control, &[], &hello) {
+            Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),
+            Err(error) => {
+                tracing::debug!(
+                    %error,
+                    "cannot notify the peer of EP {:#x} that the connection has ended",
+                    self.handle
+                );
+            }
+        }
+    }
+
+    /// Waits until the worker has withdrawn the connection request of an earlier attempt, which still uses the queue pair
+    /// and with it the PZ. Gives up after [`WITHDRAW_TIME`], and at once in the worker's own thread.
+    pub(crate) fn withdraw(&self) {
+        let job = {
+            let control = self.control.lock();
+            let (attempt, job) = &control.requested;
+            match *attempt == control.attempt {
+                true => return,
+                false => job.clone(),
+            }
+        };
+        let worker = self.ia().worker();
+        let until = time::now() + WITHDRAW_TIME;
+        while job.strong_count() > 0 && !worker.is_here() && time::now() < until {
+            worker.ring();
+            time::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Flushes the posted requests, so that their events come before that of the disconnect.
+    pub(crate) fn flush(&self) {
+        let parts = self.parts();
+        if let Some(qp) = &parts.qp
+            && let Err(error) = qp.modify(&QpAttributes::to(QpState::Error))
+        {
+            tracing::debug!("cannot flush EP {:#x}: {error}", self.handle);
+        }
+        for evd in [&parts.recv, &parts.request] {
+            self.ia().collect(evd.as_deref());
+        }
+    }
+
+    /// Resets the connection to its initial state.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`, `DAT_INSUFFICIENT_RESOURCES`.
+    pub fn reset(self: &Arc<Self>) -> Result {
+        self.withdraw();
+        let mut control = self.control.lock();
+        let before = self.state();
+        let after = before.after(Step::Reset).ok_or(self.not_now())?;
+        if before != after {
+            self.rebuild(self.parts())?;
+            control.attempt += 1;
+            control.peer = None;
+            control.remote = None;
+        }
+        self.set_state(after);
+        Ok(())
+    }
+
+    /// Ends the EP and its connection.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`: it belongs to an RSP or to a connection request.
+    pub fn free(self: &Arc<Self>) -> Result {
+        let held = [
+            State::Reserved,
+            State::PassivePending,
+            State::UnconfiguredPassive,
+        ];
+        if held.contains(&self.state()) {
+            return Err(self.not_now());
+        }
+        if let Some(qp) = self.qp() {
+            qp.send_waiting_datagrams();
+        }
+        self.end(Step::DisconnectAbruptly, None);
+        self.control.lock().attempt += 1;
+        self.ia().worker().ring();
+        self.close();
+        Ok(())
+    }
+}
