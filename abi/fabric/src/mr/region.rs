@@ -164,6 +164,14 @@ fn base(addressing: Addressing, ranges: &Ranges) -> u64 {
     }
 }
 
+/// A registration that a region uses.
+struct Registered {
+    region: Region,
+    /// Its first address, as peers address it.
+    base: u64,
+    cached: Option<Box<Mutex<Option<Cached>>>>,
+}
+
 /// A request that the domain accepts, before it is registered.
 struct Accepted {
     ranges: Ranges,
@@ -221,14 +229,14 @@ impl Accepted {
 
     /// Registers the memory, or takes a registration from the domain's cache.
     #[inline(always)]
-    fn register(self, domain: &Domain, request: Request<'_>) -> Result<Mr> {
+    fn register(&self, domain: &Domain, request: &Request<'_>) -> Result<Registered> {
         let Shape {
             addressing, access, ..
         } = self.shape;
         let cached = match &domain.cache {
             None => None,
             Some(_) if self.keeper.is_some() || self.foreign.is_some() => None,
-            Some((_, cache)) => from_cache(cache, &request, &self.ranges, access)?,
+            Some((_, cache)) => from_cache(cache, request, &self.ranges, access)?,
         };
         let (region, base) = match &cached {
             Some(cached) => (cached.region(), base(Addressing::Virtual, &self.ranges)),
@@ -242,17 +250,28 @@ impl Accepted {
                 (region, base(addressing, &self.ranges))
             }
         };
-        Ok(Mr {
+        Ok(Registered {
+            region,
+            base,
+            cached: cached.map(|cached| Box::new(Mutex::new(Some(cached)))),
+        })
+    }
+
+    /// The region. Built where it stays: moving it costs as much as the rest of a registration.
+    #[inline(always)]
+    fn into_mr(self, domain: &Domain, request: Request<'_>, registered: Registered) -> Mr {
+        let access = self.shape.access;
+        Mr {
             // SAFETY: the region is registered in a protection domain of the domain until it is closed, and the program
             // makes no call about it afterwards.
             domain: unsafe { DomainRef::new(domain) },
             pd: self.pd,
-            region,
-            cached: cached.map(|cached| Box::new(Mutex::new(Some(cached)))),
+            region: registered.region,
+            cached: registered.cached,
             copies: request.keys.map(|keys| Copies::new(keys, self.shape)),
             durable: self.durable,
             ranges: self.ranges,
-            base,
+            base: registered.base,
             access,
             rma_event: self.rma_event,
             state: Mutex::new(State {
@@ -266,7 +285,7 @@ impl Accepted {
             watched: AtomicBool::new(false),
             foreign: self.foreign,
             _pd: self.keeper,
-        })
+        }
     }
 }
 
@@ -286,7 +305,7 @@ pub(super) unsafe fn make(
     let accepted = Accepted::new(domain, &request)?;
     let unconfigured = accepted.unconfigured;
     let vacant = vacant::<MrObject>(&SPARES)?;
-    let inner = accepted.register(domain, request)?;
+    let registered = accepted.register(domain, &request)?;
     let handle: *mut FidMr = vacant.address().as_ptr().cast();
     let object = vacant.fill(MrObject {
         fid: UnsafeCell::new(FidMr {
@@ -295,7 +314,7 @@ pub(super) unsafe fn make(
             mem_desc: handle.cast(),
             key: FI_KEY_NOTAVAIL,
         }),
-        inner,
+        inner: accepted.into_mr(domain, request, registered),
     });
     if let Err(error) = object.inner.begin(unconfigured) {
         withdraw(&object.inner);
