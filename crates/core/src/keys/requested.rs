@@ -130,7 +130,7 @@ impl Requested {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
         let mixed = self.mix(domain, key);
         // Prefer the largest level with room, because lookups start with the largest.
@@ -195,7 +195,7 @@ impl Requested {
 
 impl Adding<'_> {
     /// Whether a key can be added, and in which cell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn vacancy(&self, domain: DomainId, key: u64) -> Vacancy<'_> {
         self.table.vacancy(domain, key)
     }

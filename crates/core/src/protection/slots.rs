@@ -130,7 +130,7 @@ impl Protection {
 
     /// The remote key of a claimed slot that becomes a region, or a window whose key the device chooses. `None` if
     /// there is no room for another key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give_key(
         &self,
         registry: &mut Registry,
