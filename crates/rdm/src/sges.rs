@@ -7,6 +7,12 @@ use smallvec::SmallVec;
 /// Scatter/gather entries of local memory, in order.
 pub type Sges = SmallVec<[Sge; 1]>;
 
+/// The list of one entry, which is left out if it is empty.
+#[must_use]
+pub fn of(sge: Sge) -> Sges {
+    Some(sge).into_iter().filter(|sge| sge.len > 0).collect()
+}
+
 /// `len` bytes of some local memory, from byte `skip` on.
 #[must_use]
 pub fn part(sges: &[Sge], mut skip: usize, mut len: usize) -> Sges {

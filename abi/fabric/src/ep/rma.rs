@@ -120,7 +120,7 @@ impl Endpoint {
             {
                 return done;
             }
-            Memory::InPlace(Some(sge).into_iter().filter(|sge| sge.len > 0).collect())
+            Memory::InPlace(rkey_rdm::sges::of(sge))
         } else if it.flags & FI_INJECT != 0 {
             let mut bytes = vec![0; len].into_boxed_slice();
             gather(&self.domain, it.iov, &mut bytes)?;

@@ -257,7 +257,7 @@ impl Accepted {
         })
     }
 
-    /// The region. Built where it stays: moving it costs as much as the rest of a registration.
+    /// The region. It is built where it stays, because moving it would copy all its fields.
     #[inline(always)]
     fn into_mr(self, domain: &Domain, request: Request<'_>, registered: Registered) -> Mr {
         let access = self.shape.access;

@@ -12,7 +12,7 @@ use crate::commit::{self, RemoteRange};
 use crate::error::{Error, Result};
 use crate::header::{Atomic, Header, Kind, MAX_LEN};
 use crate::limits::INLINE_MAX;
-use crate::sges::{Sges, part};
+use crate::sges::{self, Sges, part};
 use rkey_engine::{SendFlags, SendRequest, Sge, Target, Work};
 
 /// The local memory of a transfer.
@@ -79,6 +79,28 @@ pub struct AtomicCall {
     pub result: Option<Sges>,
 }
 
+/// The operation of a transfer with one remote range.
+#[inline]
+fn work(reads: bool, remote: Target, imm: Option<u32>) -> Work {
+    match reads {
+        true => Work::Read { remote },
+        false => Work::Write { remote, imm },
+    }
+}
+
+/// The request of a transfer with one remote range.
+#[inline]
+fn request(id: u64, work: Work, local: &[Sge], fence: bool) -> SendRequest<'_> {
+    let fence = match fence {
+        true => SendFlags::FENCE,
+        false => SendFlags::empty(),
+    };
+    SendRequest {
+        flags: SendFlags::SIGNALED | fence,
+        ..SendRequest::new(id, work, local)
+    }
+}
+
 impl<H: Host> Outbox<H> {
     /// Begins a plain transfer, with its id from [`Outbox::plain_id`].
     ///
@@ -86,23 +108,10 @@ impl<H: Host> Outbox<H> {
     /// An error of posting. Nothing was sent.
     #[inline]
     pub(super) fn transfer_plain(&mut self, host: &H, id: u64, it: &PlainTransfer) -> Result<()> {
-        let work = match it.reads {
-            true => Work::Read { remote: it.remote },
-            false => Work::Write {
-                remote: it.remote,
-                imm: None,
-            },
-        };
-        let fence = match it.fence {
-            true => SendFlags::FENCE,
-            false => SendFlags::empty(),
-        };
+        let work = work(it.reads, it.remote, None);
         let local = [it.local];
-        let request = SendRequest {
-            flags: SendFlags::SIGNALED | fence,
-            ..SendRequest::new(id, work, &local[..usize::from(it.local.len > 0)])
-        };
-        self.post(host, it.connection, &request)
+        let local = &local[..usize::from(it.local.len > 0)];
+        self.post(host, it.connection, &request(id, work, local, it.fence))
     }
 
     /// Begins a transfer.
@@ -149,7 +158,7 @@ impl<H: Host> Outbox<H> {
                     key: host.everything(),
                 };
                 operation.retained = Retained::Bytes(bytes);
-                Some(sge).into_iter().filter(|sge| sge.len > 0).collect()
+                sges::of(sge)
             }
         };
         let id = self.begin(operation);
@@ -159,20 +168,11 @@ impl<H: Host> Outbox<H> {
                 addr: place.addr,
                 key: place.key,
             };
-            let work = match it.reads {
-                true => Work::Read { remote },
-                false => Work::Write { remote, imm },
-            };
             let part = (it.remote.len() > 1).then(|| part(&sges, skip, place.len as usize));
             skip += place.len as usize;
-            let fence = match it.fence && index == 0 {
-                true => SendFlags::FENCE,
-                false => SendFlags::empty(),
-            };
-            let request = SendRequest {
-                flags: SendFlags::SIGNALED | fence,
-                ..SendRequest::new(id, work, part.as_ref().unwrap_or(&sges))
-            };
+            let local = part.as_ref().unwrap_or(&sges);
+            let work = work(it.reads, remote, imm);
+            let request = request(id, work, local, it.fence && index == 0);
             if let Err(error) = self.post(host, connection, &request) {
                 return self.cut_short(id, index as u32, error);
             }

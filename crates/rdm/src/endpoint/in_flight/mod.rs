@@ -175,16 +175,21 @@ impl<H: Host> InFlight<H> {
         })
     }
 
-    /// Takes an ended operation, and returns it if no peer can access its memory; keeps it otherwise. `qp` is that of its
-    /// connection.
+    /// Takes an ended operation, and returns it if no peer can access its memory; keeps it otherwise. `qp_of` returns the
+    /// queue pair of a connection.
     #[inline]
-    pub(super) fn release(
+    pub(super) fn release<'a>(
         &mut self,
         host: &H,
         id: u64,
-        qp: Option<&H::Qp>,
-    ) -> Option<Operation<H>> {
-        let is_free = is_free(host, self.by_number.get(id)?, qp);
+        qp_of: impl FnOnce(usize) -> Option<&'a H::Qp>,
+    ) -> Option<Operation<H>>
+    where
+        H::Qp: 'a,
+    {
+        let operation = self.by_number.get(id)?;
+        let qp = qp_of(operation.connection);
+        let is_free = is_free(host, operation, qp);
         let operation = self.by_number.take(id)?;
         if is_free {
             return Some(operation);

@@ -14,7 +14,7 @@ fn transmit(number: u32) -> Operation<TestHost> {
 /// Ends an operation, and reports it.
 fn end(all: &mut Table, host: &TestHost, id: u64, next: Next<TestHost>) {
     assert!(matches!(next, Next::End), "the operation goes on");
-    let released = all.release(host, id, Some(&7));
+    let released = all.release(host, id, |_| Some(&7));
     all.report(host, released.unwrap());
 }
 
@@ -124,7 +124,7 @@ fn memory_that_a_peer_accesses_delays_the_end() {
     host.busy.set(true);
     let next = all.part_done(id);
     assert!(matches!(next, Next::End), "the operation goes on");
-    assert!(all.release(&host, id, Some(&7)).is_none());
+    assert!(all.release(&host, id, |_| Some(&7)).is_none());
     assert!(all.is_draining() && all.uses(0));
     let (now, pause) = (Instant::now(), Duration::from_millis(10));
     assert!(all.take_released(&host, now).is_empty());

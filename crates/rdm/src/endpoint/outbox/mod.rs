@@ -247,9 +247,9 @@ impl<H: Host> Outbox<H> {
     /// Takes an ended operation if no peer can access its memory. Otherwise, [`Self::take_released`] returns it later.
     #[inline]
     pub(super) fn release(&mut self, host: &H, id: u64) -> Option<Operation<H>> {
-        let connection = self.operations.get(id)?.connection;
-        let qp = self.connections[connection].qp.as_ref();
-        self.operations.release(host, id, qp)
+        let connections = &self.connections;
+        self.operations
+            .release(host, id, |connection| connections[connection].qp.as_ref())
     }
 
     /// Whether peers may still access the memory of ended operations.

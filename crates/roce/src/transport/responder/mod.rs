@@ -227,7 +227,7 @@ impl Responder {
         match request {
             Request::Read(reth) => {
                 if let Some((first, msn)) = self.remembered.find_read(at, reth, self.mtu) {
-                    if at.since(first) + self.mtu.packets(reth.length) > pace::LONG {
+                    if pace::is_long(first, at, self.mtu.packets(reth.length)) {
                         self.pace.requested_again(first, at);
                     }
                     self.replies.read(first, at, *reth, msn);

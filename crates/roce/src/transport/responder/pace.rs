@@ -8,7 +8,7 @@
 use crate::transport::sequence::Sequence;
 
 /// The response to a read of more packets is long. A requester of this crate requests no long reads, because it has a window.
-pub(super) const LONG: u32 = 64;
+const LONG: u32 = 64;
 /// The time between the beginnings of two bursts, in nanoseconds.
 const PERIOD: u64 = 1_000_000;
 /// The size of a burst, in packets: 8 MB/s with a path MTU of 1024.
@@ -19,6 +19,11 @@ const BURST_FIRST: u32 = 64;
 const BURST_MAX: u32 = 512;
 /// A burst grows by one packet after so many bursts without loss.
 const BURSTS_TO_GROW: u32 = 8;
+
+/// Whether a read is long that begins at `first`, and of which this many packets are requested from `start` on.
+pub(super) fn is_long(first: Sequence, start: Sequence, packets: u32) -> bool {
+    start.since(first) + packets > LONG
+}
 
 /// The pace of one queue pair's responses to long reads.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 //! Acknowledgements are cumulative: of several in a row, only the last is sent. The queue is bounded by the number of
 //! reads and atomics that a responder remembers, with at most one acknowledgement between each two.
 
-use super::pace::LONG;
+use super::pace::is_long;
 use crate::packet::{
     Aeth, AtomicAckEth, Body, Credits, Headers, Mtu, Position, Reliable, Response, Reth, Syndrome,
 };
@@ -137,11 +137,11 @@ impl Replies {
         });
     }
 
-    /// Whether the next packet to send belongs to the response to a [long](super::pace::LONG) read.
+    /// Whether the next packet to send belongs to the response to a [long](is_long) read.
     pub(super) fn begins_with_long(&self, mtu: Mtu) -> bool {
         match self.queue.front() {
             Some(Waiting::Read(read)) => {
-                read.start.since(read.first) + mtu.packets(read.reth.length) > LONG
+                is_long(read.first, read.start, mtu.packets(read.reth.length))
             }
             _ => false,
         }
