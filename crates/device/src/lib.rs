@@ -61,7 +61,8 @@ pub use inspect::{Inspection, Listing, OtherVersion, SilentProcess, list_all, li
 pub use objects::channel::Channel;
 pub use objects::counters::{CountListener, Counter};
 pub use objects::cq::Cq;
-pub use objects::qp::{Qp, QpAddress, QpOptions};
+pub use objects::qp::{Qp, QpOptions};
+pub use objects::qp_address::QpAddress;
 pub use objects::shared_memory::SharedMemory;
 pub use objects::srq::Srq;
 pub use objects::window::ReservedKey;

@@ -95,10 +95,10 @@ pub struct ReceivedFragment<'a> {
 /// A path between this device and one other (or itself).
 ///
 /// Order of calls: a requester calls [`send_request`](Self::send_request) any number of times, then
-/// [`flush`](Self::flush). It takes responses with [`next_response`](Self::next_response), each followed by
+/// [`end_burst`](Self::end_burst). It takes responses with [`next_response`](Self::next_response), each followed by
 /// [`response_done`](Self::response_done), until none is left, and then reads [`acknowledged`](Self::acknowledged). A
 /// responder executes a [`next_request`](Self::next_request) only while [`room_to_respond`](Self::room_to_respond) is
-/// true; it sends the responses, calls [`request_done`](Self::request_done), and then flushes. `next_request` and
+/// true; it sends the responses, calls [`request_done`](Self::request_done), and then ends the burst. `next_request` and
 /// `next_response` may be called again without `..._done`: they return the same fragment.
 pub trait Link {
     /// The device at the other end.

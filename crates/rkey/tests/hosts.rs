@@ -17,26 +17,27 @@ const ADDRESSES: [[&str; 2]; 2] = [["10.9.3.1", "fd09:3::1"], ["10.9.3.2", "fd09
 const ADDRESS: &str = "RKEY_TEST_HOSTS_ADDRESS";
 /// Longer than the longest packet, and not a multiple of it.
 const LEN: usize = 100_003;
+/// Packets are slower than TCP connections end.
+const SLOW: &str = "delay=3ms";
 /// What a server prints when it listens.
 const LISTENS: &str = "listens";
 
 /// Runs a test of this file on a host.
-fn start(hosts: &Hosts, at: usize, test: &str, address: &str, wire: &str) -> Child {
+fn start(hosts: &Hosts, at: usize, test: &str, address: &str, wire: &str, faults: &str) -> Child {
     let mut command = hosts.enter_unprivileged(at, Command::new("nsenter"));
     command
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ADDRESS, address)
         .env("RKEY_WIRE", wire)
-        // Packets are slower than TCP connections end.
-        .env("RKEY_FAULT", "delay=3ms")
+        .env("RKEY_FAULT", faults)
         .stdout(Stdio::piped());
     command.spawn().unwrap()
 }
 
 /// Starts a server on the first host, and waits until it listens.
-fn start_server(hosts: &Hosts, test: &str, address: &str, wire: &str) -> Child {
-    let mut server = start(hosts, 0, test, address, wire);
+fn start_server(hosts: &Hosts, test: &str, address: &str, wire: &str, faults: &str) -> Child {
+    let mut server = start(hosts, 0, test, address, wire, faults);
     let mut lines = BufReader::new(server.stdout.as_mut().unwrap()).lines();
     let listens = lines.any(|line| line.unwrap().contains(LISTENS));
     assert!(listens, "the server has failed");
@@ -45,13 +46,20 @@ fn start_server(hosts: &Hosts, test: &str, address: &str, wire: &str) -> Child {
 
 /// Runs a server on the first host and a client on the second, with IPv4 and IPv6. The client succeeds, or kills itself at its end.
 fn run(server: &str, client: &str, mtu: u32) {
+    run_with_faults(server, client, mtu, SLOW);
+}
+
+/// Like [`run`]. The server's packets have these faults.
+fn run_with_faults(server: &str, client: &str, mtu: u32, faults: &str) {
     let Some(hosts) = Hosts::new(mtu, &ADDRESSES) else {
         return;
     };
     let [v4, v6] = ADDRESSES[0];
     for address in [format!("{v4}:7471"), format!("[{v6}]:7471")] {
-        let mut server = start_server(&hosts, server, &address, "auto");
-        let client = start(&hosts, 1, client, &address, "auto").wait().unwrap();
+        let mut server = start_server(&hosts, server, &address, "auto", faults);
+        let client = start(&hosts, 1, client, &address, "auto", SLOW)
+            .wait()
+            .unwrap();
         let is_done = client.success() || client.signal() == Some(Signal::KILL.as_raw());
         if !is_done {
             server.kill().unwrap();
@@ -284,8 +292,15 @@ fn only_a_program_with_a_wire_listens_for_other_hosts() {
         return;
     };
     let address = format!("{}:7471", ADDRESSES[0][0]);
-    let mut server = start_server(&hosts, "server_on_one_host", &address, "off");
-    let client = start(&hosts, 1, "client_without_a_listener", &address, "auto");
+    let mut server = start_server(&hosts, "server_on_one_host", &address, "off", SLOW);
+    let client = start(
+        &hosts,
+        1,
+        "client_without_a_listener",
+        &address,
+        "auto",
+        SLOW,
+    );
     let client = client.wait_with_output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
@@ -326,4 +341,11 @@ fn client_of_a_server_that_exits() {
 #[test]
 fn sending_the_last_message_succeeds_although_its_receiver_exits() {
     run("server_that_exits", "client_of_a_server_that_exits", 1500);
+}
+
+/// The receiver sends nothing but acknowledgements, and the network loses all of them.
+#[test]
+fn sending_the_last_message_succeeds_although_its_acknowledgement_is_lost() {
+    let (server, client) = ("server_that_exits", "client_of_a_server_that_exits");
+    run_with_faults(server, client, 1500, "loss=100%");
 }

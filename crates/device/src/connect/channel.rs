@@ -1,6 +1,7 @@
 //! How the two sides of a handshake exchange packets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rkey_link::peer::receive_before_end;
@@ -19,12 +20,12 @@ pub(super) enum Channel {
     /// A Unix socket to a process of this host. Each message is a packet.
     Local(OwnedFd),
     /// A TCP connection to another host.
-    Remote(Stream),
+    Remote(Arc<Stream>),
 }
 
 impl Channel {
     /// The TCP connection, if the peer is on another host.
-    pub(super) fn stream(&self) -> Option<&Stream> {
+    pub(super) fn stream(&self) -> Option<&Arc<Stream>> {
         match self {
             Self::Local(_) => None,
             Self::Remote(stream) => Some(stream),

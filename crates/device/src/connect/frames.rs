@@ -3,7 +3,7 @@
 use super::packet::PACKET_MAX;
 
 /// The bytes that have arrived and do not form a whole packet yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Frames(Vec<u8>);
 
 /// A length that no packet has.
@@ -37,11 +37,6 @@ impl Frames {
         self.0.drain(..2 + len);
         Ok(Some(packet))
     }
-
-    /// Whether no part of a further packet has arrived.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -62,7 +57,7 @@ mod tests {
                 }
             }
             assert_eq!(arrived, packets);
-            assert!(frames.is_empty());
+            assert_eq!(frames, Frames::default());
         }
     }
 

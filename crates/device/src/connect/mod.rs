@@ -11,14 +11,15 @@ mod channel;
 mod entrance;
 mod frames;
 mod listen;
-mod packet;
+pub(crate) mod packet;
 mod reserve;
 mod socket;
-mod stream;
+pub(crate) mod stream;
 
 pub use begin::Connecting;
 pub use listen::{Accepting, Incoming, Listener};
 pub(crate) use packet::decodes;
+pub use packet::{PRIVATE_DATA_MAX, QPS_MAX};
 pub use reserve::Reservation;
 
 use std::net::{IpAddr, SocketAddr};
@@ -30,15 +31,12 @@ use rkey_roce::packet::Mtu;
 
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::objects::qp::{Qp, QpAddress};
+use crate::objects::qp::Qp;
+use crate::objects::qp_address::QpAddress;
 use packet::{ConnectMessage, Introduction, printable};
 use socket::{Reached, dial};
 use stream::{NetworkPath, Stream};
 
-/// The maximum private data of one side, in bytes.
-pub const PRIVATE_DATA_MAX: usize = 4096;
-/// The maximum number of queue pairs of one connection.
-pub const QPS_MAX: usize = 64;
 /// How many times to redial a listener that drops us before reading the request.
 const REDIALS: u32 = 32;
 /// The pause before each redial.
@@ -195,14 +193,10 @@ impl Device {
     }
 
     /// From now on, the end of the TCP connection ends the queue pairs, and the end of all queue pairs ends the connection.
-    fn watch(&self, stream: &Stream, qps: &[&Qp]) -> Result<(), DeviceError> {
-        if !stream.is_at_end_of_packet() {
-            return Err(DeviceError::Handshake("the peer sent an unexpected packet"));
-        }
+    fn watch(&self, stream: &Arc<Stream>, qps: &[&Qp]) -> Result<(), DeviceError> {
         let qps = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
         let shared = self.shared();
-        let host = stream.path().peer.remote;
-        (shared.streams).watch(&shared.reactor, Arc::clone(stream.socket()), host, qps)
+        (shared.streams).watch(&shared.reactor, Arc::clone(stream), qps)
     }
 
     fn side(

@@ -1,11 +1,11 @@
-//! The packets of the handshake.
+//! The packets of the handshake, and those that follow it between hosts.
 
 use rkey_link::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::frames::Frames;
-use super::{PRIVATE_DATA_MAX, QPS_MAX, QpAddress};
 use crate::error::DeviceError;
+use crate::objects::qp_address::QpAddress;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"rkeyCON2";
@@ -14,12 +14,16 @@ const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.
 pub(super) const PEER_CLOSED: DeviceError =
     DeviceError::Handshake("the peer closed the connection");
+/// The maximum private data of one side, in bytes.
+pub const PRIVATE_DATA_MAX: usize = 4096;
+/// The maximum number of queue pairs of one connection.
+pub const QPS_MAX: usize = 64;
 /// The maximum length of a packet.
 pub(super) const PACKET_MAX: usize = 8192;
 
 /// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Introduction {
+pub(crate) struct Introduction {
     pub(super) node: NodeId,
     pub(super) qps: Vec<QpAddress>,
     pub(super) private_data: Vec<u8>,
@@ -38,16 +42,22 @@ impl Introduction {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum ConnectMessage {
+pub(crate) enum ConnectMessage {
     Request(Introduction),
     Accepted(Introduction),
     Rejected(String),
     Ready,
+    /// Between hosts, after the handshake: the sender destroys a queue pair, and has executed all requests of the receiver's queue
+    /// pair `qpn` up to the packet with this PSN. The acknowledgement itself is a packet, which may be lost.
+    Executed {
+        qpn: u32,
+        psn: u32,
+    },
 }
 
 /// The result of reading a socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum PacketRead {
+pub(crate) enum PacketRead {
     Packet(ConnectMessage),
     Nothing,
     /// The peer has closed its socket.
@@ -68,7 +78,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ConnectMessage, DeviceError> {
     })
 }
 
-pub(super) fn encode(packet: &ConnectMessage) -> Vec<u8> {
+pub(crate) fn encode(packet: &ConnectMessage) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     // Writing plain data into a Vec cannot fail.
     if let Ok(body) = postcard::to_stdvec(packet) {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rkey_engine::Process;
@@ -81,7 +82,7 @@ pub(super) struct Reached {
 
 impl Reached {
     /// A listener on another host.
-    pub(super) fn on_host(stream: Stream) -> Self {
+    pub(super) fn on_host(stream: Arc<Stream>) -> Self {
         Self {
             channel: Channel::Remote(stream),
             uid: Process::ANOTHER_HOST,

@@ -26,51 +26,50 @@ const PROBES: (u32, Duration) = (4, Duration::from_secs(3));
 
 /// A TCP connection to the peer's host.
 #[derive(Debug)]
-pub(super) struct Stream {
-    socket: Arc<OwnedFd>,
+pub(crate) struct Stream {
+    socket: OwnedFd,
     path: NetworkPath,
     received: Mutex<Frames>,
 }
 
 /// The path between the hosts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NetworkPath {
-    pub(super) peer: WirePeer,
+pub(crate) struct NetworkPath {
+    pub(crate) peer: WirePeer,
     /// The largest path MTU that our side allows.
     pub(super) mtu: Mtu,
 }
 
 impl Stream {
     /// Wraps a connected socket.
-    pub(super) fn new(socket: OwnedFd, path: NetworkPath) -> Result<Self, DeviceError> {
+    pub(super) fn new(socket: OwnedFd, path: NetworkPath) -> Result<Arc<Self>, DeviceError> {
         watch_host(&socket).map_err(DeviceError::io("configuring a TCP connection"))?;
-        Ok(Self {
-            socket: Arc::new(socket),
+        Ok(Arc::new(Self {
+            socket,
             path,
             received: Mutex::default(),
-        })
+        }))
     }
 
-    pub(super) fn socket(&self) -> &Arc<OwnedFd> {
+    pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    pub(super) fn path(&self) -> NetworkPath {
+    pub(crate) fn path(&self) -> NetworkPath {
         self.path
     }
 
     /// Resets the connection: unlike after an orderly end, a peer that has sent a request meanwhile knows that it was not read.
-    pub(super) fn reset(self) {
+    pub(super) fn reset(&self) {
         // If this fails, the connection ends in order.
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 
-    /// Whether all that has arrived was read as packets.
-    pub(super) fn is_at_end_of_packet(&self) -> bool {
-        self.received.lock().is_empty()
-    }
-
-    pub(super) fn send(&self, packet: &[u8]) -> Result<(), DeviceError> {
+    /// Sends an encoded packet.
+    ///
+    /// # Errors
+    /// The peer has closed the connection, or does not read it.
+    pub(crate) fn send(&self, packet: &[u8]) -> Result<(), DeviceError> {
         let Some(frame) = Frames::frame(packet) else {
             return Err(DeviceError::Handshake("the packet to send is too long"));
         };
@@ -86,7 +85,11 @@ impl Stream {
         }
     }
 
-    pub(super) fn read(&self) -> Result<PacketRead, DeviceError> {
+    /// The next packet, if it has arrived.
+    ///
+    /// # Errors
+    /// The peer violates the protocol, or the system cannot read.
+    pub(crate) fn read(&self) -> Result<PacketRead, DeviceError> {
         let mut frames = self.received.lock();
         loop {
             let next = frames.next().map_err(|BadLength| {
@@ -130,7 +133,7 @@ pub(super) struct Dialling {
 pub(super) enum Progress {
     /// The other host has not answered yet.
     Pending(Dialling),
-    Connected(Stream),
+    Connected(Arc<Stream>),
     /// No program listens there.
     Refused,
 }
@@ -199,7 +202,7 @@ pub(super) fn connect(
     path: WirePath,
     to: SocketAddr,
     until: Option<Instant>,
-) -> Result<Option<Stream>, DeviceError> {
+) -> Result<Option<Arc<Stream>>, DeviceError> {
     let Some(dialling) = Dialling::begin(path, to)? else {
         return Ok(None);
     };

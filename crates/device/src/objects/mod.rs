@@ -11,6 +11,7 @@ mod magazines;
 mod membership;
 mod null_region;
 pub mod qp;
+pub mod qp_address;
 mod qp_table;
 pub mod region;
 pub mod shared_memory;

@@ -11,13 +11,13 @@ use rkey_engine::{
 };
 use rkey_link::NodeId;
 use rkey_roce::packet::Mtu;
-use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::Membership;
 use crate::objects::async_queues::EventSource;
 use crate::objects::cq::Cq;
+use crate::objects::qp_address::QpAddress;
 use crate::objects::qp_table::QpEntry;
 use crate::objects::srq::Srq;
 
@@ -27,15 +27,6 @@ const LINK_TIME: Duration = Duration::from_millis(250);
 /// The fixed attributes of a queue pair, with the device's queues. `endpoint` is the number passed to
 /// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
 pub type QpOptions = QpConfig<Cq, Srq>;
-
-/// The information that a peer needs to connect to a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpAddress {
-    /// The queue pair number.
-    pub qpn: u32,
-    /// The MSN of the first message that the queue pair will send.
-    pub msn: u32,
-}
 
 /// A queue pair. Clones are the same queue pair; the last one destroys it.
 #[derive(Clone, Debug)]
@@ -417,12 +408,16 @@ impl Drop for QpInner {
         self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
         shared.events.remove(EventSource::Qp(self.id));
-        if let Err(error) = shared.driver.command(|engine| engine.destroy_qp(self.id)) {
+        let (executed, destroyed) = shared.driver.command(|engine| {
+            let executed = engine.wire_executed(self.id);
+            (executed, engine.destroy_qp(self.id))
+        });
+        if let Err(error) = destroyed {
             tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }
         shared.driver.flush_packets();
         // After the last acknowledgement, so that the peer gets it before the end of the connection.
-        shared.streams.forget(&shared.reactor, self.id);
+        (shared.streams).forget(&shared.reactor, self.id, executed);
         shared.adverts.remove_all(&self.membership.lock());
         shared.qp_numbers.free(self.qpn);
     }

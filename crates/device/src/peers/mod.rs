@@ -68,9 +68,7 @@ impl Peers {
         self.links.handle(shared, token)
             || self.reception.handle(shared, &mut self.links, token)
             || self.discovery.handle(shared, &mut self.links, token)
-            || shared
-                .streams
-                .handle(&shared.reactor, token, Instant::now())
+            || (shared.streams).handle(&shared.reactor, &shared.driver, token, Instant::now())
     }
 
     /// Handles the requests of other threads, and everything that is due at `now`. Returns whether the engine thread

@@ -1,25 +1,32 @@
 //! TCP connections to other hosts whose queue pairs are connected to ours. The peer's system closes a connection when the peer's
 //! process ends, and our system closes it when the peer's host stops responding. The queue pairs then fail.
+//!
+//! A side that destroys a queue pair sends over the connection what the queue pair has executed: the acknowledgement is a packet
+//! that may be lost, and nothing answers its retransmission.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_engine::QpId;
+use rkey_roce::packet::{Aeth, Body, Credits, Headers, Packet, Psn, Reliable, Response, Syndrome};
 use rustix::net::Shutdown;
 
 use crate::cm::fork::{self, CloseInChild};
+use crate::connect::packet::{ConnectMessage, PacketRead, encode};
+use crate::connect::stream::Stream;
 use crate::error::DeviceError;
 use crate::progress::EngineDriver;
 use crate::progress::reactor::{Reactor, Token};
+use crate::wire::Arrived;
 
 /// How long to wait for the last acknowledgements of a peer whose connection has ended.
 const GRACE: Duration = Duration::from_millis(50);
 /// The pause between two checks whether they have arrived.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How many messages to read from a connection before other descriptors have their turn.
+const BURST: usize = 64;
 
 /// The connections of a device.
 pub(crate) struct Streams(Arc<Mutex<Table>>);
@@ -33,8 +40,7 @@ struct Table {
 }
 
 struct WatchedStream {
-    socket: Arc<OwnedFd>,
-    host: IpAddr,
+    stream: Arc<Stream>,
     /// The ids and numbers of our queue pairs.
     qps: Vec<(QpId, u32)>,
 }
@@ -42,9 +48,20 @@ struct WatchedStream {
 impl WatchedStream {
     /// Ends the connection, even if a forked child has a copy of the socket.
     fn close(self, reactor: &Reactor) {
-        reactor.remove(&self.socket);
+        let socket = self.stream.socket();
+        reactor.remove(socket);
         // Fails only if the connection has already ended.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        let _ = rustix::net::shutdown(socket, Shutdown::Both);
+    }
+}
+
+impl Table {
+    /// Whether a connection has a queue pair with this number.
+    fn has(&self, token: Token, qpn: u32) -> bool {
+        let is_one =
+            |(id, number): &(QpId, u32)| *number == qpn && self.by_qp.get(id) == Some(&token);
+        let watched = self.streams.get(&token);
+        watched.is_some_and(|watched| watched.qps.iter().any(is_one))
     }
 }
 
@@ -70,36 +87,67 @@ impl Streams {
     pub(crate) fn watch(
         &self,
         reactor: &Reactor,
-        socket: Arc<OwnedFd>,
-        host: IpAddr,
+        stream: Arc<Stream>,
         qps: Vec<(QpId, u32)>,
     ) -> Result<(), DeviceError> {
         let mut table = self.0.lock();
         let token = reactor.new_token();
-        reactor.add(&socket, token)?;
+        reactor.add(stream.socket(), token)?;
         table.by_qp.extend(qps.iter().map(|(qp, _)| (*qp, token)));
-        let stream = WatchedStream { socket, host, qps };
+        let stream = WatchedStream { stream, qps };
         table.streams.insert(token, stream);
         Ok(())
     }
 
     /// Handles a readable descriptor, if it is one of these. Returns whether the engine thread should drive.
-    pub(crate) fn handle(&self, reactor: &Reactor, token: Token, now: Instant) -> bool {
-        let mut table = self.0.lock();
-        // The peer sends nothing after the handshake, so a readable connection has ended, or the peer violates the protocol.
-        let Some(stream) = table.streams.remove(&token) else {
+    pub(crate) fn handle(
+        &self,
+        reactor: &Reactor,
+        driver: &EngineDriver,
+        token: Token,
+        now: Instant,
+    ) -> bool {
+        let stream = {
+            let table = self.0.lock();
+            table.streams.get(&token).map(|it| Arc::clone(&it.stream))
+        };
+        let Some(stream) = stream else {
             return false;
         };
-        tracing::info!("the peer on host {} has closed the connection", stream.host);
-        for &(qp, qpn) in &stream.qps {
+        for _ in 0..BURST {
+            match stream.read() {
+                Ok(PacketRead::Packet(ConnectMessage::Executed { qpn, psn })) => {
+                    if self.0.lock().has(token, qpn) {
+                        acknowledge(driver, &stream, qpn, psn);
+                    }
+                }
+                Ok(PacketRead::Nothing) => break,
+                // The connection has ended, or the peer violates the protocol.
+                _ => {
+                    self.end(reactor, token, now);
+                    break;
+                }
+            }
+        }
+        true
+    }
+
+    /// Ends a connection, and soon its queue pairs ([`Streams::tidy`]).
+    fn end(&self, reactor: &Reactor, token: Token, now: Instant) {
+        let mut table = self.0.lock();
+        let Some(watched) = table.streams.remove(&token) else {
+            return;
+        };
+        let host = watched.stream.path().peer.remote;
+        tracing::info!("the peer on host {host} has closed the connection");
+        for &(qp, qpn) in &watched.qps {
             // A queue pair that was connected again belongs to a later connection.
             if table.by_qp.get(&qp) == Some(&token) {
                 table.by_qp.remove(&qp);
                 table.ending.push((now + GRACE, qp, qpn));
             }
         }
-        stream.close(reactor);
-        true
+        watched.close(reactor);
     }
 
     /// Fails the queue pairs whose connection has ended, once nothing that they have sent is unacknowledged or [`GRACE`] has passed.
@@ -135,20 +183,46 @@ impl Streams {
         }
     }
 
-    /// Forgets a queue pair that is being destroyed, and ends the connection with the last one.
-    pub(crate) fn forget(&self, reactor: &Reactor, qp: QpId) {
+    /// Tells the peer of a queue pair that is being destroyed what it has executed ([`Engine::wire_executed`]), and ends the
+    /// connection with the last queue pair.
+    ///
+    /// [`Engine::wire_executed`]: rkey_engine::Engine::wire_executed
+    pub(crate) fn forget(&self, reactor: &Reactor, qp: QpId, executed: Option<(u32, Psn)>) {
         let mut table = self.0.lock();
         let Some(token) = table.by_qp.remove(&qp) else {
             return;
         };
-        let Some(stream) = table.streams.get_mut(&token) else {
+        let Some(watched) = table.streams.get_mut(&token) else {
             return;
         };
-        stream.qps.retain(|(id, _)| *id != qp);
-        if stream.qps.is_empty()
-            && let Some(stream) = table.streams.remove(&token)
+        if let Some((qpn, psn)) = executed {
+            let psn = psn.get();
+            // Fails if the connection has ended, or if the peer does not read it: then the peer has only the packets.
+            let _ = watched
+                .stream
+                .send(&encode(&ConnectMessage::Executed { qpn, psn }));
+        }
+        watched.qps.retain(|(id, _)| *id != qp);
+        if watched.qps.is_empty()
+            && let Some(watched) = table.streams.remove(&token)
         {
-            stream.close(reactor);
+            watched.close(reactor);
         }
     }
+}
+
+/// Lets the peer's queue pair number `qpn` acknowledge everything up to the packet `psn`, as a packet would.
+fn acknowledge(driver: &EngineDriver, stream: &Stream, qpn: u32, psn: u32) {
+    let syndrome = Syndrome::Ack(Credits::UNLIMITED);
+    let response = Response::Acknowledge(Aeth { syndrome, msn: 0 });
+    let body = Body::Response(Reliable::Rc, response);
+    let peer = stream.path().peer;
+    driver.receive_packets(&[Arrived {
+        local: peer.local,
+        remote: peer.remote,
+        packet: Packet {
+            headers: Headers::new(qpn, Psn::new(psn), body),
+            payload: &[],
+        },
+    }]);
 }

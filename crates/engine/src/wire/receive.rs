@@ -8,7 +8,7 @@ use crate::responder::establish;
 use crate::{Engine, Origin, Process, QpId, QpState, QpType};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
-use rkey_roce::packet::{Body, Packet};
+use rkey_roce::packet::{Body, Packet, Psn};
 use rkey_roce::transport::Counters;
 
 impl<L: Link, M: Memory> Engine<L, M> {
@@ -48,6 +48,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
             await_turn_of(&mut self.x.wire, qp.id.index, wire);
         }
         self.fail_users_of_overrun_cqs();
+    }
+
+    /// What an acknowledgement of everything that a connected queue pair has executed for its peer would contain: the number of the
+    /// peer's queue pair, and the PSN. `None` if its peer is not on another host, or it has refused a request.
+    #[must_use]
+    pub fn wire_executed(&self, qp: QpId) -> Option<(u32, Psn)> {
+        let qp = self.qps.get(qp)?;
+        let Machine::Connection(connection) = &qp.wire.as_deref()?.machine else {
+            return None;
+        };
+        Some((qp.peer_qpn(), connection.executed()?))
     }
 
     /// How many packets [`Self::wire_receive`] has dropped, by reason.

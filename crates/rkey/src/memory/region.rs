@@ -104,7 +104,7 @@ impl Domain {
     /// until the region is deregistered or dropped.
     ///
     /// The region owns the buffer. Its bytes are read and written through the region, because a peer may change them at
-    /// any moment; [`Region::deregister`] returns the buffer. `access` is an [`Access`](crate::Access) or, for all
+    /// any moment; [`Region::deregister`] returns the buffer. `access` is an [`Access`] or, for all
     /// other options, [`RegionOptions`].
     ///
     /// # Errors

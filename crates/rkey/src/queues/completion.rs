@@ -73,7 +73,7 @@ impl CompletionQueue {
     /// The error of a completion, if the operation failed.
     ///
     /// # Errors
-    /// [`Error::Denied`](crate::Error::Denied) and others, as `Pending::wait` returns them.
+    /// [`Error::Denied`] and others, as `Pending::wait` returns them.
     pub fn check(&self, completion: &Completion) -> Result<()> {
         if completion.status.is_success() {
             return Ok(());

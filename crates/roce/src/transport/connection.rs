@@ -8,7 +8,7 @@ use super::requester::Requester;
 use super::responder::{Responder, UnreliableResponder};
 use super::step::{Output, Step};
 use super::work::WorkRequest;
-use crate::packet::{Body, Packet, Reliable, Service};
+use crate::packet::{Body, Packet, Psn, Reliable, Service};
 
 /// A queue pair of a reliable or unreliable connection that is ready to send and receive.
 ///
@@ -176,6 +176,16 @@ impl Connection {
         match &mut self.responder {
             Responding::Reliable(responder) => responder.flush(&mut self.out),
             Responding::Unreliable(responder) => responder.flush(&mut self.out),
+        }
+    }
+
+    /// The PSN of the peer's last request packet that was executed, or the PSN before its first: an acknowledgement of this PSN
+    /// covers everything that this side has executed. `None` if a request was refused, or the connection is unreliable.
+    #[must_use]
+    pub fn executed(&self) -> Option<Psn> {
+        match &self.responder {
+            Responding::Reliable(responder) => responder.executed(),
+            Responding::Unreliable(_) => None,
         }
     }
 

@@ -14,7 +14,7 @@ mod replies;
 mod unreliable;
 
 use crate::packet::{
-    Aeth, AtomicEth, Credits, Headers, Mtu, NakCode, Request, Reth, RnrTimer, Syndrome,
+    Aeth, AtomicEth, Credits, Headers, Mtu, NakCode, Psn, Request, Reth, RnrTimer, Syndrome,
 };
 use crate::transport::buffer::PacketBuffer;
 use crate::transport::config::Config;
@@ -78,6 +78,11 @@ impl Responder {
     /// Whether a request has been refused: the queue pair has failed.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused.is_some()
+    }
+
+    /// The PSN of the last request packet that was executed, or the PSN before the first. `None` if a request was refused.
+    pub(crate) fn executed(&self) -> Option<Psn> {
+        (self.refused.is_none()).then(|| self.expected.previous().psn())
     }
 
     /// How many responses and remembered requests are held.
