@@ -32,6 +32,7 @@ pub struct QueuePairAddress {
 /// posting order.
 ///
 /// [`Completion`]: crate::Completion
+/// [`SendFlags::SIGNALED`]: crate::SendFlags::SIGNALED
 #[derive(Clone, Debug)]
 pub struct QueuePair {
     // Declared before `domain`, so that the queue pair is dropped before the domain that it belongs to.
