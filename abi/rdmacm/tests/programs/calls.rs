@@ -45,13 +45,3 @@ fn a_message_completes_although_its_peer_disconnects_at_once() {
 fn a_server_serves_more_client_processes_than_it_keeps_links() {
     succeeds("processes", include_str!("processes.c"));
 }
-
-/// The calls exist with their symbol versions, fail with `ENOSYS`, and log a warning.
-#[test]
-fn unsupported_calls_of_later_versions_fail_and_log_a_warning() {
-    let stage = Stage::new("absent");
-    let program = stage.compile("absent", include_str!("absent.c"), &[]);
-    let said = stage.start(stage.command(&program), "absent").succeed();
-    assert!(said.contains("does not support repoll_*"), "{said}");
-    assert!(said.ends_with("done\n"), "{said}");
-}

@@ -52,6 +52,11 @@ fn datagrams_arrive_with_their_senders() {
     succeeds("datagrams", include_str!("datagrams.c"));
 }
 
+#[test]
+fn repoll_reports_sockets_and_other_descriptors() {
+    succeeds("repoll", include_str!("repoll.c"));
+}
+
 /// Runs a program as a server and as a client, with the same options. Returns their output.
 fn pair(program: &str, options: &str) -> [String; 2] {
     let (stage, port) = (Stage::new(program), Port::new());
