@@ -1,7 +1,7 @@
 //! rsockets: every call, rdma-core's programs, and ordinary programs with librspreload.
 
 use crate::support::{Port, Running, Stage};
-use rkey_harness::ports::is_bound_to_udp;
+use rkey_harness::ports::{is_bound_to_udp, listens_on_tcp};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -210,6 +210,23 @@ fn librspreload_moves_ordinary_programs_onto_rdma() {
     let mut server = moved(&stage, program);
     server.arg(port.number.to_string());
     let server = stage.serve(server, TCP, port.number);
+    for size in [10, 100_000, 900_000] {
+        curl(&stage, port.number, &size.to_string(), "curl").succeed();
+        let answer = std::fs::read(stage.path("answer")).expect("curl has written it");
+        assert_eq!(answer, vec![b'x'; size]);
+    }
+    assert_eq!(server.succeed(), "served\n");
+}
+
+/// If the server uses ordinary sockets, so does the connection. The client's other connections may use RDMA.
+#[test]
+fn librspreload_falls_back_to_ordinary_sockets() {
+    let (stage, port) = (Stage::new("ordinary"), Port::new());
+    let program = stage.compile("http", include_str!("http.c"), &[]);
+    let mut server = stage.command(program);
+    server.arg(port.number.to_string());
+    let is_ready = || listens_on_tcp(std::process::id(), port.number);
+    let server = stage.server_when(server, is_ready);
     for size in [10, 100_000, 900_000] {
         curl(&stage, port.number, &size.to_string(), "curl").succeed();
         let answer = std::fs::read(stage.path("answer")).expect("curl has written it");
