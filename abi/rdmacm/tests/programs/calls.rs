@@ -31,6 +31,12 @@ fn a_stopped_server_connects_after_it_continues() {
     succeeds("stopped", include_str!("stopped.c"));
 }
 
+/// Both sides, killed and stopped, in each state of a connection.
+#[test]
+fn a_side_that_is_killed_or_stopped_does_not_block_the_other() {
+    succeeds("states", include_str!("states.c"));
+}
+
 #[test]
 fn ten_thousand_connections_leak_nothing() {
     succeeds("many", include_str!("many.c"));

@@ -96,6 +96,21 @@ fn rstream_runs_without_options() {
     );
 }
 
+/// The same with data that is written to an offset of the peer's memory.
+#[test]
+fn riostream_runs_with_its_options() {
+    for options in [
+        "-T v -I 10 -C 10 -S 1000",
+        "-T b -T v -I 20 -C 10 -S 100000",
+        "-T n -T v -I 20 -C 10 -S 5000",
+        "-i 0 -T v -I 10 -C 10 -S 64",
+    ] {
+        for said in pair("riostream", options) {
+            assert!(said.contains("Gb/sec"), "{options}: {said}");
+        }
+    }
+}
+
 /// Copies a file. The server never ends.
 #[test]
 fn rcopy_copies_a_file() {
