@@ -73,8 +73,6 @@ pub struct Engine<L: Link, M: Memory> {
     pub(crate) qps: Table<Qp>,
     pub(crate) numbers: Numbers,
     pub(crate) links: Table<LinkState<L>>,
-    /// The links whose requests the current round still has to take; empty between rounds.
-    pub(crate) serving: Vec<u32>,
     pub(crate) detached: Vec<(LinkId, L)>,
     /// Memory that was exposed over lost links, until the owner takes the list.
     pub(crate) exposed: HashMap<LinkId, Vec<ExposedMemory>>,
@@ -94,7 +92,6 @@ impl<L: Link, M: Memory> Engine<L, M> {
             qps: Table::new(),
             numbers: Numbers::new(),
             links: Table::new(),
-            serving: Vec::new(),
             detached: Vec::new(),
             exposed: HashMap::new(),
         }
