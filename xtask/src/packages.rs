@@ -46,7 +46,10 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("fio", "fio's RDMA engine, to run on the device"),
     ("tgt", "an iSCSI target with RDMA, to run on the device"),
     ("libiscsi-bin", "initiators for it"),
-    ("librpma-dev", "remote persistent memory, for a program of ours"),
+    (
+        "librpma-dev",
+        "remote persistent memory, for a program of ours",
+    ),
     (
         "qemu-system-x86",
         "QEMU, which migrates virtual machines over RDMA",
