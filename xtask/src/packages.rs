@@ -44,6 +44,16 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
         "a program whose sockets move, and which uses select",
     ),
     ("fio", "fio's RDMA engine, to run on the device"),
+    ("tgt", "an iSCSI target with RDMA, to run on the device"),
+    ("libiscsi-bin", "initiators for it"),
+    (
+        "librpma-dev",
+        "remote persistent memory, for a program of ours",
+    ),
+    (
+        "qemu-system-x86",
+        "QEMU, which migrates virtual machines over RDMA",
+    ),
     ("dapl2-utils", "dtest, dapltest and other uDAPL programs"),
     ("libdapl2", "uDAPL's library, and its provider for verbs"),
     ("libdapl-dev", "headers to compare our structures with"),

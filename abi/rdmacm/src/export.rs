@@ -92,7 +92,7 @@ exports! { "__rkey_cm_" "@@RDMACM_1.4" {
 } }
 
 exports! { "__rkey_cm_" "@@RDMACM_1.5" {
-    "repoll_create" => crate::absent::call,
-    "repoll_ctl" => crate::absent::call,
-    "repoll_wait" => crate::absent::call,
+    "repoll_create" => crate::rsocket::repolling::repoll_create,
+    "repoll_ctl" => crate::rsocket::repolling::repoll_ctl,
+    "repoll_wait" => crate::rsocket::repolling::repoll_wait,
 } }

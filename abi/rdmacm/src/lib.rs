@@ -17,14 +17,13 @@
 //! | [`fetching`] | what happens when a program fetches an event |
 //! | [`calls`] | the calls on identifiers |
 //! | [`rsocket`] | sockets over RDMA |
-//! | `export`, [`absent`] | the exported symbols; the calls that this library does not support yet |
+//! | `export` | the exported symbols |
 //!
 //! A folder depends only on those above it in this table.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
-pub mod absent;
 pub mod calls;
 pub mod fetching;
 pub mod lookup;

@@ -82,6 +82,10 @@ pub(crate) struct Context<M> {
     pub(crate) guesses: Guesses,
     /// How many receives have completed, with or without an error.
     pub(crate) received: u64,
+    /// Whether a message for a queue pair with outstanding requests waits until this round has taken the responses on all links.
+    pub(crate) acks_first: bool,
+    /// Whether such a message waits.
+    pub(crate) is_deferred: bool,
     next_life: u32,
     reports_waiting: usize,
 }
@@ -112,6 +116,8 @@ impl<M> Context<M> {
             },
             guesses: Guesses::default(),
             received: 0,
+            acks_first: false,
+            is_deferred: false,
             next_life: 0,
             reports_waiting: 0,
         }

@@ -48,10 +48,15 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         self.x.timers.no_request_waits();
         let mut inbox = inbox.and_then(|(cq, inbox)| OpenInbox::open(cq, inbox, &self.x));
+        self.x.acks_first = inbox.is_none() && self.links.bound() > 1;
         let mut next = 0;
         while let Some(index) = self.link_with_work(next) {
             self.drive_link(index, budget, &mut progress, &mut inbox);
             next = index + 1;
+        }
+        self.x.acks_first = false;
+        if self.x.is_deferred {
+            self.take_deferred(budget, &mut progress);
         }
         if self.x.timers.may_be_due(now_ns) {
             self.run_timers(now_ns, &mut progress);
@@ -59,6 +64,25 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.send_ready(&mut progress);
         progress.next_deadline = self.x.timers.next_deadline();
         progress
+    }
+
+    /// Takes the requests that the responder has deferred, after the responses and acknowledgements on other links that were published
+    /// before them. A peer acknowledges a message before its program can answer it, so the send of a message completes before the
+    /// receive of the answer. Programs rely on this order: tgt, for one, ends the connection if it is violated. Endpoints pass an
+    /// inbox, and do not need it.
+    #[cold]
+    fn take_deferred(&mut self, budget: u32, progress: &mut Progress) {
+        self.x.is_deferred = false;
+        for responds in [false, true] {
+            let mut next = 0;
+            while let Some(index) = self.link_with_work(next) {
+                next = index + 1;
+                let role = self.links.at(index).map(|link| link.meta.role);
+                if (role == Some(LinkRole::Responder)) == responds {
+                    self.drive_link(index, budget, progress, &mut None);
+                }
+            }
+        }
     }
 
     /// The index of the first link with work, at or after this index.

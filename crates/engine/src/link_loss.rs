@@ -20,6 +20,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(node) = self.links.get(id).map(|link_state| link_state.meta.node) else {
             return;
         };
+        // Nothing is deferred: there is no later.
+        self.x.acks_first = false;
         for index in 0..self.links.bound() {
             let Some(link_state) = self.links.at_mut(index) else {
                 continue;

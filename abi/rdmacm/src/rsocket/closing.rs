@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions.
 
+use super::repolling;
 use super::socket::{Phase, Socket};
 use super::stream::Shutdown;
 use super::table::{self, Any};
@@ -94,10 +95,14 @@ fn end(socket: &Arc<Socket>) {
     socket.waiting.wake_fd.signal();
 }
 
-/// `rclose`. Like the stock library, returns the error number `EBADF` itself, not -1, if the number is not that of a socket.
+/// `rclose`, for sockets and for instances of `repoll_create`. Like the stock library, returns the error number `EBADF` itself, not
+/// -1, if the number is not that of a socket.
 pub extern "C" fn rclose(number: c_int) -> c_int {
     c_call(|| {
         crate::state::front::service()?;
+        if repolling::close(number) {
+            return Ok(0);
+        }
         match table::remove(number).ok_or(Errno::BADF)? {
             Any::Stream(socket) => close(&socket),
             Any::Datagram(socket) => socket.end(),

@@ -14,7 +14,8 @@
 //! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; the numbers and the options of sockets; log lines about peers |
 //! | [`open`], [`connecting`], [`closing`] | the calls that create, connect and close sockets |
 //! | [`transfer`], [`iomap`], [`iomap_calls`] | the calls that move data; memory that the peer addresses by an offset |
-//! | [`names`], [`setting`], [`polling`] | addresses; options; waiting for many sockets |
+//! | [`names`], [`setting`] | addresses; options |
+//! | [`polling`], [`repolling`] | waiting for many sockets, as `poll` and as epoll do |
 
 pub mod closing;
 pub mod cm;
@@ -31,6 +32,7 @@ pub mod names;
 pub mod open;
 pub mod options;
 pub mod polling;
+pub mod repolling;
 pub mod service;
 pub mod setting;
 pub mod socket;

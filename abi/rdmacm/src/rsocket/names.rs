@@ -41,7 +41,8 @@ pub unsafe fn read_address(
     unsafe { address::read(address) }
 }
 
-/// Writes an address to the memory of a program, truncated to the length there, and then its full length.
+/// Writes an address to the memory of a program, truncated to the length there, and then its full length. `into` may be null if the
+/// length there is 0: librspreload asks only for the length before it falls back to an ordinary socket.
 ///
 /// # Errors
 /// `EFAULT`: a pointer is null. `EINVAL`: `len` is misaligned.
@@ -53,17 +54,23 @@ pub unsafe fn write_address(
     into: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> Result<(), Errno> {
-    if into.is_null() || len.is_null() {
+    if len.is_null() {
         return Err(Errno::FAULT);
     }
     let (storage, whole) = (address::storage(address), address::length(address));
     // SAFETY: not null, and the caller guarantees that it is valid for writes.
-    unsafe {
-        let len = output(len)?;
-        let here = whole.min(*len as usize);
-        std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), into.cast(), here);
-        *len = whole as libc::socklen_t;
+    let len = unsafe { output(len) }?;
+    let here = whole.min(*len as usize);
+    if here > 0 {
+        if into.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: not null, and the caller guarantees that it is valid for writes of this length.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), into.cast(), here);
+        }
     }
+    *len = whole as libc::socklen_t;
     Ok(())
 }
 

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 const MAX: usize = 1 << 20;
 
 /// Returns the events that are ready on a socket. If there are none and `rearms` is set, rearms the socket's descriptor for a sleep.
-fn check(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
+#[must_use]
+pub fn check(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
     match socket {
         Any::Stream(socket) => {
             let mut state = socket.state.lock();
@@ -34,6 +35,23 @@ fn check(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
             if found != 0 || !rearms {
                 return found;
             }
+            socket.waiting.rearm(&mut *state);
+            state.ready(wanted)
+        }
+    }
+}
+
+/// Rearms the socket's descriptor, then returns the events that are ready.
+#[must_use]
+pub fn check_rearmed(socket: &Any, wanted: c_short) -> c_short {
+    match socket {
+        Any::Stream(socket) => {
+            let mut state = socket.state.lock();
+            socket.waiting.rearm(&mut *state);
+            ready(&state, wanted)
+        }
+        Any::Datagram(socket) => {
+            let mut state = socket.state.lock();
             socket.waiting.rearm(&mut *state);
             state.ready(wanted)
         }
@@ -152,7 +170,8 @@ fn wait(fds: &mut [libc::pollfd], deadline: Option<Instant>) -> Result<usize, Er
 }
 
 /// Converts a timeout in milliseconds to a deadline. A negative timeout has none.
-fn deadline(timeout: c_int) -> Option<Instant> {
+#[must_use]
+pub fn deadline(timeout: c_int) -> Option<Instant> {
     let millis = u64::try_from(timeout).ok()?;
     rkey_device::time::now().checked_add(Duration::from_millis(millis))
 }

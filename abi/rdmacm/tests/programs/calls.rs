@@ -31,6 +31,12 @@ fn a_stopped_server_connects_after_it_continues() {
     succeeds("stopped", include_str!("stopped.c"));
 }
 
+/// Both sides, killed and stopped, in each state of a connection.
+#[test]
+fn a_side_that_is_killed_or_stopped_does_not_block_the_other() {
+    succeeds("states", include_str!("states.c"));
+}
+
 #[test]
 fn ten_thousand_connections_leak_nothing() {
     succeeds("many", include_str!("many.c"));
@@ -44,14 +50,4 @@ fn a_message_completes_although_its_peer_disconnects_at_once() {
 #[test]
 fn a_server_serves_more_client_processes_than_it_keeps_links() {
     succeeds("processes", include_str!("processes.c"));
-}
-
-/// The calls exist with their symbol versions, fail with `ENOSYS`, and log a warning.
-#[test]
-fn unsupported_calls_of_later_versions_fail_and_log_a_warning() {
-    let stage = Stage::new("absent");
-    let program = stage.compile("absent", include_str!("absent.c"), &[]);
-    let said = stage.start(stage.command(&program), "absent").succeed();
-    assert!(said.contains("does not support repoll_*"), "{said}");
-    assert!(said.ends_with("done\n"), "{said}");
 }

@@ -141,6 +141,32 @@ static void memory_is_checked(int fd, int other, const struct sockaddr_in *at, c
 	}
 }
 
+/* A server that restarts on its port has another queue pair, and its client does not hear of it. */
+static void servers_may_restart(void)
+{
+	int client = rsocket(AF_INET, SOCK_DGRAM, 0), server, restart, left;
+	struct sockaddr_in at = loopback(0);
+	socklen_t len = sizeof at;
+	char back[8];
+	for (restart = 0; restart < 2; restart++) {
+		server = rsocket(AF_INET, SOCK_DGRAM, 0);
+		GOOD(rbind(server, ADDRESS(at), sizeof at));
+		GOOD(rgetsockname(server, ADDRESS(at), &len));
+		/* The client only sends. Some datagrams to a server that is gone are lost. */
+		for (left = 600; left > 0; left--) {
+			TRUE(rsendto(client, "hello", 5, 0, ADDRESS(at), sizeof at) == 5);
+			if (polled(server, POLLIN, 100) == POLLIN)
+				break;
+		}
+		TRUE(left > 0 && rrecv(server, back, sizeof back, 0) == 5);
+		/* The second datagram travels between queue pairs. */
+		TRUE(rsendto(client, "again", 5, 0, ADDRESS(at), sizeof at) == 5);
+		TRUE(polled(server, POLLIN, 60000) == POLLIN && rrecv(server, back, sizeof back, 0) == 5);
+		GOOD(rclose(server));
+	}
+	GOOD(rclose(client));
+}
+
 int main(void)
 {
 	static char big[5000], back[5000];
@@ -206,6 +232,7 @@ int main(void)
 	close(plain);
 	forged_senders_are_refused(fds[2], &at[2], &at[1]);
 	peers_may_be_wildcards();
+	servers_may_restart();
 	for (i = 0; i < 3; i++)
 		GOOD(rclose(fds[i]));
 	TRUE(rclose(fds[0]) == EBADF);

@@ -5,6 +5,7 @@
 
 mod calls;
 mod hosts;
+mod large;
 mod layout;
 mod oracle;
 mod others;

@@ -1,7 +1,7 @@
 //! rsockets: every call, rdma-core's programs, and ordinary programs with librspreload.
 
 use crate::support::{Port, Running, Stage};
-use rkey_harness::ports::is_bound_to_udp;
+use rkey_harness::ports::{is_bound_to_udp, listens_on_tcp};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,6 +52,11 @@ fn datagrams_arrive_with_their_senders() {
     succeeds("datagrams", include_str!("datagrams.c"));
 }
 
+#[test]
+fn repoll_reports_sockets_and_other_descriptors() {
+    succeeds("repoll", include_str!("repoll.c"));
+}
+
 /// Runs a program as a server and as a client, with the same options. Returns their output.
 fn pair(program: &str, options: &str) -> [String; 2] {
     let (stage, port) = (Stage::new(program), Port::new());
@@ -89,6 +94,21 @@ fn rstream_runs_without_options() {
         client.contains("64_lat") && client.contains("1m_bw"),
         "{client}"
     );
+}
+
+/// The same with data that is written to an offset of the peer's memory.
+#[test]
+fn riostream_runs_with_its_options() {
+    for options in [
+        "-T v -I 10 -C 10 -S 1000",
+        "-T b -T v -I 20 -C 10 -S 100000",
+        "-T n -T v -I 20 -C 10 -S 5000",
+        "-i 0 -T v -I 10 -C 10 -S 64",
+    ] {
+        for said in pair("riostream", options) {
+            assert!(said.contains("Gb/sec"), "{options}: {said}");
+        }
+    }
 }
 
 /// Copies a file. The server never ends.
@@ -205,6 +225,23 @@ fn librspreload_moves_ordinary_programs_onto_rdma() {
     let mut server = moved(&stage, program);
     server.arg(port.number.to_string());
     let server = stage.serve(server, TCP, port.number);
+    for size in [10, 100_000, 900_000] {
+        curl(&stage, port.number, &size.to_string(), "curl").succeed();
+        let answer = std::fs::read(stage.path("answer")).expect("curl has written it");
+        assert_eq!(answer, vec![b'x'; size]);
+    }
+    assert_eq!(server.succeed(), "served\n");
+}
+
+/// If the server uses ordinary sockets, so does the connection. The client's other connections may use RDMA.
+#[test]
+fn librspreload_falls_back_to_ordinary_sockets() {
+    let (stage, port) = (Stage::new("ordinary"), Port::new());
+    let program = stage.compile("http", include_str!("http.c"), &[]);
+    let mut server = stage.command(program);
+    server.arg(port.number.to_string());
+    let is_ready = || listens_on_tcp(std::process::id(), port.number);
+    let server = stage.server_when(server, is_ready);
     for size in [10, 100_000, 900_000] {
         curl(&stage, port.number, &size.to_string(), "curl").succeed();
         let answer = std::fs::read(stage.path("answer")).expect("curl has written it");

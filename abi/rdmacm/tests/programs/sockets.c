@@ -109,6 +109,9 @@ static void calls_in_wrong_states(void)
 	GOOD(rgetpeername(other, ADDRESS(peer), &len));
 	TRUE(len == sizeof peer && peer.sin_port == port);
 	FAILS(EFAULT, rgetpeername(other, NULL, &len));
+	len = 0;
+	GOOD(rgetpeername(other, NULL, &len));
+	TRUE(len == sizeof peer);
 	FAILS(EINVAL, rshutdown(other, 77));
 	FAILS(EFAULT, rsend(other, NULL, 1, 0));
 	FAILS(EOPNOTSUPP, rsend(other, &byte, 1, MSG_OOB));

@@ -247,17 +247,31 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new() -> Self {
+        Self::hold(0).expect("no port is available")
+    }
+
+    /// A port below 32,768, for programs that store the number in a signed integer of 16 bits. The kernel assigns larger ones.
+    pub(crate) fn small() -> Self {
+        let first = std::process::id() as u16 % 8192;
+        let all = (0..8192).map(|at| 16_384 + (first + at) % 8192);
+        let mut free = all.filter_map(|number| Self::hold(number).ok());
+        free.next().expect("no port is available")
+    }
+
+    fn hold(number: u16) -> rustix::io::Result<Self> {
         let held =
             socket(AddressFamily::INET, SocketType::STREAM, None).expect("cannot create a socket");
+        // Only a port that the kernel assigns is ours alone although it may be reused.
+        let is_assigned = number == 0;
+        sockopt::set_socket_reuseaddr(&held, is_assigned).expect("every socket has this option");
+        bind(&held, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number))?;
         sockopt::set_socket_reuseaddr(&held, true).expect("every socket has this option");
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-        bind(&held, &any).expect("no port is available");
         let address = getsockname(&held).expect("a bound socket has an address");
         let address = SocketAddrV4::try_from(address).expect("the address is IPv4");
-        Self {
+        Ok(Self {
             number: address.port(),
             _held: held,
-        }
+        })
     }
 }
 

@@ -99,6 +99,13 @@ pub(crate) fn on_request<M: Memory>(
             return Reply::Done;
         }
     }
+    if x.acks_first
+        && qp.sq.head != qp.sq.next
+        && (header.op == Op::Send || header.flags.contains(HeaderFlags::IMMEDIATE))
+    {
+        x.is_deferred = true;
+        return Reply::Hold;
+    }
     request_of_peer(x, qp, meta.node, incoming)
 }
 

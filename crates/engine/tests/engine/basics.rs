@@ -442,3 +442,34 @@ fn an_atomic_write_needs_an_aligned_address() {
         }
     }
 }
+
+/// Both sides send, each over its own link. The answer to a message arrives together with the message's acknowledgement, on a link
+/// that was attached earlier.
+#[test]
+fn a_message_completes_before_the_answer_to_it() {
+    let mut pair = Pair::new();
+    let [a, b] = pair.connect(|_, _| {});
+    // From here on, the requests of node 0 use a link that it attached after the one on which it receives.
+    let origin = Origin {
+        process: Process::default(),
+        here: false,
+        explain: true,
+    };
+    pair.add_wire(origin, &a);
+    let [mine, theirs] = [0, 1].map(|at| pair.nodes[at].register(0, 64, ALL));
+    let sges = [
+        [pair.nodes[0].sge(&mine, 0, 8)],
+        [pair.nodes[1].sge(&theirs, 0, 8)],
+    ];
+    pair.recv(0, &a, 10, &sges[0]);
+    pair.recv(1, &b, 20, &sges[1]);
+    pair.send(0, &a, &SendRequest::new(1, send_work(), &sges[0]));
+    pair.carry_all();
+    pair.drive(1, 64);
+    assert_eq!(statuses(&b.poll()), [(20, Status::Success)]);
+    pair.send(1, &b, &SendRequest::new(2, send_work(), &sges[1]));
+    pair.carry_all();
+    pair.drive(0, 64);
+    let both = [(1, Status::Success), (10, Status::Success)];
+    assert_eq!(statuses(&a.poll()), both);
+}

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// The maximum number of received datagrams that wait for the program. Further ones are dropped, as with UDP.
 const INBOX_MAX: usize = 512;
@@ -25,12 +26,25 @@ const UDP_BATCH: usize = 64;
 /// The maximum number of peers whose queue pairs are remembered. Datagrams to others travel over UDP.
 const PEERS_MAX: usize = 1024;
 
+/// How long a peer may be silent before the next datagram travels over UDP, which makes it announce its queue pair again.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// A peer that has announced its queue pair over UDP.
 #[derive(Debug)]
 struct Peer {
     /// The address of the peer: the source address of its UDP datagrams.
     address: SocketAddr,
     destination: Destination,
+    /// When the peer was last heard from.
+    heard: Instant,
+}
+
+impl Peer {
+    /// Whether the queue pair may have been replaced, because the peer has been silent: its socket may be closed, and another may
+    /// have its address.
+    fn is_doubtful(&self) -> bool {
+        rkey_device::time::since(self.heard) > SILENCE
+    }
 }
 
 /// Converts an IPv4-mapped IPv6 address to IPv4, so that a sender has the same key on IPv4 and IPv6 sockets.
@@ -236,6 +250,7 @@ impl State {
             Err(error) => return Some(Err(error)),
         };
         match self.peers.get(&plain(to)) {
+            Some(peer) if peer.is_doubtful() => Some(self.send_over_udp(data, from, to)),
             Some(peer) if self.link.has_room() => {
                 let destination = &peer.destination;
                 Some(self.link.send(destination, &header::between(from), data))
@@ -274,11 +289,14 @@ impl State {
     /// Remembers the queue pair of a peer. Returns whether it is known now.
     fn learn(&mut self, from: SocketAddr, qpn: u32) -> bool {
         let key = plain(from);
-        let known = self.peers.get(&key);
-        if known.is_some_and(|peer| peer.destination.qpn == qpn) {
+        let heard = rkey_device::time::now();
+        let known = self.peers.get_mut(&key);
+        let is_known = known.is_some();
+        if let Some(peer) = known.filter(|peer| peer.destination.qpn == qpn) {
+            peer.heard = heard;
             return true;
         }
-        if self.peers.len() >= PEERS_MAX && known.is_none() {
+        if self.peers.len() >= PEERS_MAX && !is_known {
             return false;
         }
         match Destination::new(from, qpn) {
@@ -289,6 +307,7 @@ impl State {
                     Peer {
                         address,
                         destination,
+                        heard,
                     },
                 );
                 true
@@ -324,6 +343,9 @@ impl State {
                 arrived.origin
             ));
             return;
+        }
+        if let Some(peer) = self.peers.get_mut(&plain(claimed)) {
+            peer.heard = rkey_device::time::now();
         }
         self.deliver(address, &arrived.data[len..]);
     }

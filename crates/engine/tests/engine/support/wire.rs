@@ -5,8 +5,8 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Header, HeaderFlags, Link, Malformed, NodeId, Payload, PullError,
-    ReceivedFragment, RemoteIovec, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole, Malformed, NodeId, Payload,
+    PullError, ReceivedFragment, RemoteIovec, SendError, Ticket,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -246,6 +246,13 @@ impl Link for WireEnd {
 
     fn revoke_peer_access(&mut self) {
         self.ended = true;
+    }
+
+    fn role(&self) -> LinkRole {
+        match self.requester {
+            true => LinkRole::Requester,
+            false => LinkRole::Responder,
+        }
     }
 
     fn pending(&self) -> bool {

@@ -1,0 +1,263 @@
+/* epoll for rsockets: repoll_create, repoll_ctl, repoll_wait. */
+#define _GNU_SOURCE
+#include "sockets.h"
+#include <dlfcn.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+/* The headers of rdma-core 44 do not declare them. */
+static int (*repoll_create)(int size);
+static int (*repoll_ctl)(int set, int operation, int fd, struct epoll_event *event);
+static int (*repoll_wait)(int set, struct epoll_event *events, int most, int timeout);
+
+static int control(int set, int operation, int fd, uint32_t events, uint64_t data)
+{
+	struct epoll_event event = { .events = events, .data.u64 = data };
+	return repoll_ctl(set, operation, fd, &event);
+}
+
+/* The only event within `timeout`, or 0. Its data must be `data`. */
+static uint32_t event(int set, uint64_t data, int timeout)
+{
+	struct epoll_event events[4];
+	int found = repoll_wait(set, events, 4, timeout);
+	MUST(found >= 0);
+	if (found == 0)
+		return 0;
+	TRUE(found == 1 && events[0].data.u64 == data);
+	return events[0].events;
+}
+
+static void arguments(void)
+{
+	int set = repoll_create(1), pair[2];
+	struct epoll_event events[1];
+	MUST(set >= 0);
+	connected(pair);
+	FAILS(EINVAL, repoll_create(-1));
+	FAILS(EBADF, repoll_ctl(pair[0], EPOLL_CTL_ADD, pair[1], events));
+	FAILS(EFAULT, repoll_ctl(set, EPOLL_CTL_ADD, pair[0], NULL));
+	FAILS(EINVAL, control(set, 77, pair[0], EPOLLIN, 0));
+	FAILS(EINVAL, control(set, EPOLL_CTL_ADD, set, EPOLLIN, 0));
+	FAILS(EBADF, control(set, EPOLL_CTL_ADD, 9999, EPOLLIN, 0));
+	FAILS(ENOENT, control(set, EPOLL_CTL_MOD, pair[0], EPOLLIN, 0));
+	FAILS(ENOENT, control(set, EPOLL_CTL_DEL, pair[0], 0, 0));
+	GOOD(control(set, EPOLL_CTL_ADD, pair[0], EPOLLIN, 0));
+	FAILS(EEXIST, control(set, EPOLL_CTL_ADD, pair[0], EPOLLIN, 0));
+	FAILS(EBADF, repoll_wait(pair[0], events, 1, 0));
+	FAILS(EINVAL, repoll_wait(set, events, 0, 0));
+	FAILS(EFAULT, repoll_wait(set, NULL, 1, 0));
+	TRUE(event(set, 0, 0) == 0);
+	GOOD(repoll_ctl(set, EPOLL_CTL_DEL, pair[0], NULL));
+	GOOD(rclose(set));
+	FAILS(EBADF, repoll_wait(set, events, 1, 0));
+	GOOD(rclose(pair[0]));
+	GOOD(rclose(pair[1]));
+}
+
+/* Reports what is ready, as long as it is. */
+static void levels(void)
+{
+	int set = repoll_create(1), pair[2];
+	char data[100];
+	connected(pair);
+	GOOD(control(set, EPOLL_CTL_ADD, pair[0], EPOLLIN | EPOLLOUT | EPOLLRDHUP, 7));
+	TRUE(event(set, 7, 0) == EPOLLOUT);
+	TRUE(event(set, 7, -1) == EPOLLOUT);
+	GOOD(control(set, EPOLL_CTL_MOD, pair[0], EPOLLIN | EPOLLRDHUP, 8));
+	TRUE(event(set, 8, 20) == 0);
+	MUST(rsend(pair[1], "abc", 3, 0) == 3);
+	TRUE(event(set, 8, 5000) == EPOLLIN);
+	MUST(rrecv(pair[0], data, 1, 0) == 1);
+	TRUE(event(set, 8, 0) == EPOLLIN);
+	MUST(rrecv(pair[0], data, sizeof data, 0) == 2);
+	TRUE(event(set, 8, 20) == 0);
+	GOOD(rclose(pair[1]));
+	TRUE((event(set, 8, 5000) & (EPOLLIN | EPOLLRDHUP)) == (EPOLLIN | EPOLLRDHUP));
+	MUST(rrecv(pair[0], data, sizeof data, 0) == 0);
+	TRUE(event(set, 8, 0) & EPOLLHUP);
+	/* A closed socket leaves the set. Its number may come back. */
+	GOOD(rclose(pair[0]));
+	TRUE(event(set, 8, 0) == 0);
+	connected(pair);
+	GOOD(control(set, EPOLL_CTL_ADD, pair[0], EPOLLOUT, 9));
+	TRUE(event(set, 9, 0) == EPOLLOUT);
+	GOOD(rclose(set));
+	GOOD(rclose(pair[0]));
+	GOOD(rclose(pair[1]));
+}
+
+/* Reports each change once. */
+static void edges(void)
+{
+	int set = repoll_create(1), pair[2];
+	char data[100];
+	connected(pair);
+	GOOD(rfcntl(pair[0], F_SETFL, O_NONBLOCK));
+	GOOD(control(set, EPOLL_CTL_ADD, pair[0], EPOLLIN | EPOLLOUT | EPOLLET, 1));
+	TRUE(event(set, 1, 0) & EPOLLOUT);
+	/* What establishing the connection caused may count as a second change. */
+	while (event(set, 1, 20))
+		;
+	MUST(rsend(pair[1], "ab", 2, 0) == 2);
+	TRUE(event(set, 1, 5000) & EPOLLIN);
+	TRUE(event(set, 1, 20) == 0);
+	/* More data is a change, although the socket was readable before. */
+	MUST(rsend(pair[1], "c", 1, 0) == 1);
+	TRUE(event(set, 1, 5000) & EPOLLIN);
+	TRUE(event(set, 1, 20) == 0);
+	MUST(rrecv(pair[0], data, sizeof data, 0) == 3);
+	TRUE(rrecv(pair[0], data, sizeof data, 0) == -1 && errno == EAGAIN);
+	MUST(rsend(pair[1], "d", 1, 0) == 1);
+	TRUE(event(set, 1, 5000) & EPOLLIN);
+	GOOD(rclose(set));
+	GOOD(rclose(pair[0]));
+	GOOD(rclose(pair[1]));
+}
+
+/* Reports once, until the program asks again. */
+static void once(void)
+{
+	int set = repoll_create(1), pair[2];
+	connected(pair);
+	GOOD(control(set, EPOLL_CTL_ADD, pair[0], EPOLLOUT | EPOLLONESHOT, 1));
+	TRUE(event(set, 1, 0) == EPOLLOUT);
+	TRUE(event(set, 1, 0) == 0);
+	MUST(rsend(pair[1], "ab", 2, 0) == 2);
+	TRUE(event(set, 1, 20) == 0);
+	GOOD(control(set, EPOLL_CTL_MOD, pair[0], EPOLLIN | EPOLLONESHOT, 2));
+	TRUE(event(set, 2, 5000) == EPOLLIN);
+	GOOD(control(set, EPOLL_CTL_DEL, pair[0], 0, 0));
+	GOOD(control(set, EPOLL_CTL_ADD, pair[0], EPOLLIN, 3));
+	TRUE(event(set, 3, 0) == EPOLLIN);
+	GOOD(rclose(set));
+	GOOD(rclose(pair[0]));
+	GOOD(rclose(pair[1]));
+}
+
+/* Ordinary descriptors, and datagrams. */
+static void others(void)
+{
+	int set = repoll_create(1), counter = eventfd(0, EFD_CLOEXEC);
+	int fds[2] = { rsocket(AF_INET, SOCK_DGRAM, 0), rsocket(AF_INET, SOCK_DGRAM, 0) };
+	struct sockaddr_in to = loopback(0);
+	socklen_t len = sizeof to;
+	uint64_t one = 1;
+	char data[10];
+	GOOD(rbind(fds[0], ADDRESS(to), sizeof to));
+	GOOD(rgetsockname(fds[0], ADDRESS(to), &len));
+	GOOD(control(set, EPOLL_CTL_ADD, counter, EPOLLIN, 1));
+	GOOD(control(set, EPOLL_CTL_ADD, fds[0], EPOLLIN, 2));
+	TRUE(event(set, 0, 20) == 0);
+	MUST(write(counter, &one, sizeof one) == sizeof one);
+	TRUE(event(set, 1, 5000) == EPOLLIN);
+	MUST(read(counter, &one, sizeof one) == sizeof one);
+	MUST(rsendto(fds[1], "x", 1, 0, ADDRESS(to), sizeof to) == 1);
+	TRUE(event(set, 2, 5000) == EPOLLIN);
+	MUST(rrecv(fds[0], data, sizeof data, 0) == 1);
+	TRUE(event(set, 2, 20) == 0);
+	FAILS(EEXIST, control(set, EPOLL_CTL_ADD, counter, EPOLLIN, 1));
+	GOOD(control(set, EPOLL_CTL_DEL, counter, 0, 0));
+	close(counter);
+	GOOD(rclose(fds[0]));
+	GOOD(rclose(fds[1]));
+	/* A set that was closed as a descriptor does not harm the next one. */
+	close(set);
+	TRUE(repoll_create(1) == set);
+	GOOD(rclose(set));
+}
+
+#define CLIENTS 40
+#define ROUNDS 50
+
+static void *asks(void *argument)
+{
+	uint16_t port = *(uint16_t *)argument;
+	int fd = client(port), i;
+	char data[300], back[300];
+	for (i = 0; i < ROUNDS; i++) {
+		size_t len = (size_t)(1 + i * 5), got = 0;
+		memset(data, i, len);
+		MUST(rsend(fd, data, len, 0) == (ssize_t)len);
+		while (got < len) {
+			ssize_t more = rrecv(fd, back + got, len - got, 0);
+			MUST(more > 0);
+			got += (size_t)more;
+		}
+		MUST(!memcmp(data, back, len));
+	}
+	GOOD(rclose(fd));
+	return NULL;
+}
+
+/* A server as programs with epoll write it: one thread, non-blocking sockets, edges. It has room for few events at a time. */
+static void server(uint32_t flags)
+{
+	uint16_t port;
+	int fd = listener(&port), set = repoll_create(1), open = 0, ended = 0, i;
+	pthread_t threads[CLIENTS];
+	GOOD(rlisten(fd, CLIENTS));
+	GOOD(rfcntl(fd, F_SETFL, O_NONBLOCK));
+	GOOD(control(set, EPOLL_CTL_ADD, fd, EPOLLIN | flags, (uint64_t)fd));
+	for (i = 0; i < CLIENTS; i++)
+		GOOD(pthread_create(&threads[i], NULL, asks, &port));
+	while (ended < CLIENTS) {
+		struct epoll_event events[3];
+		int found = repoll_wait(set, events, 3, 60000);
+		MUST(found > 0);
+		for (i = 0; i < found; i++) {
+			int from = (int)events[i].data.u64;
+			char data[200];
+			ssize_t got;
+			while (from == fd) {
+				int new = raccept(fd, NULL, NULL);
+				if (new < 0) {
+					MUST(errno == EAGAIN);
+					break;
+				}
+				open++;
+				GOOD(rfcntl(new, F_SETFL, O_NONBLOCK));
+				GOOD(control(set, EPOLL_CTL_ADD, new, EPOLLIN | flags, (uint64_t)new));
+			}
+			if (from == fd)
+				continue;
+			while ((got = rrecv(from, data, sizeof data, 0)) > 0)
+				MUST(rsend(from, data, (size_t)got, 0) == got);
+			if (got == 0) {
+				GOOD(rclose(from));
+				ended++;
+			} else {
+				MUST(errno == EAGAIN);
+			}
+		}
+	}
+	TRUE(open == CLIENTS);
+	for (i = 0; i < CLIENTS; i++)
+		GOOD(pthread_join(threads[i], NULL));
+	GOOD(rclose(fd));
+	GOOD(rclose(set));
+}
+
+static void *find(const char *name)
+{
+	void *call = dlvsym(RTLD_DEFAULT, name, "RDMACM_1.5");
+	if (!call)
+		printf("%s of RDMACM_1.5 is missing\n", name);
+	MUST(call != NULL);
+	return call;
+}
+
+int main(void)
+{
+	repoll_create = find("repoll_create");
+	repoll_ctl = find("repoll_ctl");
+	repoll_wait = find("repoll_wait");
+	arguments();
+	levels();
+	edges();
+	once();
+	others();
+	server(0);
+	server(EPOLLET);
+	return finish();
+}
