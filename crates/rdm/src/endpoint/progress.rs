@@ -187,7 +187,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Does the work that no completion triggers. Call it right after taking the device's completions. Returns whether
-    /// the host must check for ended peers ([`Outbox::broken`]), because a group waits for its members.
+    /// the host must check for ended peers ([`Outbox::broken`](super::Outbox::broken)), because a group waits for its members.
     #[cold]
     pub fn do_background_work(&mut self, host: &H, now: Instant) -> bool {
         if self.outbox.is_draining() {
