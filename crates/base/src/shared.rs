@@ -236,6 +236,12 @@ impl<'a> OwnBytes<'a> {
             self.put_u64(offset, u64::from_ne_bytes(*low));
             return self.put_u64(offset + 8, u64::from_ne_bytes(high));
         }
+        if let Ok(words) = <[u8; 32]>::try_from(bytes) {
+            for (at, word) in words.as_chunks::<8>().0.iter().enumerate() {
+                self.put_u64(offset + 8 * at, u64::from_ne_bytes(*word));
+            }
+            return;
+        }
         // SAFETY: the destination lies inside the view, by the check, and `&mut self` and the constructor's promise
         // exclude that `bytes` overlaps it.
         unsafe { transfer(self.ptr.add(offset), bytes.as_ptr(), bytes.len()) };

@@ -6,19 +6,19 @@ use crate::id::Table;
 use crate::inbox::{Inbox, OpenInbox};
 use crate::link_state::{LinkState, Response};
 use crate::numbers::Numbers;
-use crate::qp::pair::Qp;
+use crate::qp::pair::{MSN_MASK, Qp};
 use crate::requester::response::{on_acked, on_response};
 use crate::requester::send_queued;
-use crate::responder::{Reply, Stepped, bulk_step, on_request};
-use crate::{CqId, Engine, Progress, wire};
+use crate::responder::{Reply, Stepped, bulk_step, is_next_short_send, on_request};
+use crate::{CqId, Engine, LinkId, Progress, wire};
 use rkey_base::memory::Memory;
-use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
+use rkey_link::{DownReason, Link, LinkRole, Malformed, NotShort, SendError};
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes arrived fragments, at most about `budget` from each link, sends what is ready, and runs expired timers.
     /// `now_ns` is the time of any monotonic clock, the same one in every call. A budget of 0 only updates the time.
     pub fn drive(&mut self, now_ns: u64, budget: u32) -> Progress {
-        self.drive_round(now_ns, budget, None)
+        self.drive_round(now_ns, budget, None, None)
     }
 
     /// Like [`Engine::drive`]. Messages of one fragment whose receives would complete in `cq` are offered to `inbox`
@@ -30,14 +30,16 @@ impl<L: Link, M: Memory> Engine<L, M> {
         cq: CqId,
         inbox: &mut dyn Inbox<M>,
     ) -> Progress {
-        self.drive_round(now_ns, budget, Some((cq, inbox)))
+        self.drive_round(now_ns, budget, None, Some((cq, inbox)))
     }
 
+    /// Like [`Engine::drive`], or with an inbox, like [`Engine::drive_with`]. With `only`, looks at no other link.
     #[inline]
-    fn drive_round(
+    pub fn drive_round(
         &mut self,
         now_ns: u64,
         budget: u32,
+        only: Option<LinkId>,
         inbox: Option<(CqId, &mut dyn Inbox<M>)>,
     ) -> Progress {
         self.x.now = now_ns;
@@ -49,10 +51,16 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.timers.no_request_waits();
         let mut inbox = inbox.and_then(|(cq, inbox)| OpenInbox::open(cq, inbox, &self.x));
         self.x.acks_first = inbox.is_none() && self.links.bound() > 1;
-        let mut next = 0;
-        while let Some(index) = self.link_with_work(next) {
+        let mut next = match only {
+            Some(link) => Some(link.index),
+            None => self.link_with_work(0),
+        };
+        while let Some(index) = next {
             self.drive_link(index, budget, &mut progress, &mut inbox);
-            next = index + 1;
+            next = match only {
+                Some(_) => None,
+                None => self.link_with_work(index + 1),
+            };
         }
         self.x.acks_first = false;
         if self.x.is_deferred {
@@ -273,6 +281,26 @@ fn take_requests<L: Link, M: Memory>(
         link_state.meta.since = x.now;
     }
     x.serving = link_state.meta.origin;
+    if let Some(inbox) = inbox {
+        let taken = take_short_sends(x, qps, numbers, link_state, (fragments, budget), inbox);
+        if taken.was_last {
+            return Ok(taken.fragments);
+        }
+        fragments = taken.fragments;
+    }
+    take_any_requests(x, qps, numbers, link_state, (fragments, budget), inbox)
+}
+
+/// Like [`take_requests`], for all kinds of requests.
+#[inline(never)]
+fn take_any_requests<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    numbers: &Numbers,
+    link_state: &mut LinkState<L>,
+    (mut fragments, budget): (u32, u32),
+    inbox: &mut Option<OpenInbox<'_, M>>,
+) -> Result<u32, Malformed> {
     while fragments < budget {
         if link_state.meta.unsent.is_some() || link_state.meta.bulk.is_some() {
             match resume_front_request(x, qps, link_state) {
@@ -312,6 +340,57 @@ fn take_requests<L: Link, M: Memory>(
         fragments += 1;
     }
     Ok(fragments)
+}
+
+/// What [`take_short_sends`] has taken.
+struct ShortSends {
+    /// The number of fragments taken, including those before.
+    fragments: u32,
+    /// Whether nothing else had arrived.
+    was_last: bool,
+}
+
+/// Takes the short sends at the front of the ring that an inbox accepts; `fragments` and `budget` are as for
+/// [`take_requests`]. None of them needs a response. Any other request stays where it is.
+#[inline(always)]
+fn take_short_sends<L: Link, M: Memory>(
+    x: &mut Context<M>,
+    qps: &mut Table<Qp>,
+    numbers: &Numbers,
+    link_state: &mut LinkState<L>,
+    (mut fragments, budget): (u32, u32),
+    inbox: &mut OpenInbox<'_, M>,
+) -> ShortSends {
+    let LinkState { link, meta } = link_state;
+    let waits = meta.unsent.is_some()
+        || meta.bulk.is_some()
+        || x.guesses
+            .paused_until(&meta.origin, meta.since, x.now)
+            .is_some();
+    let mut was_last = false;
+    while !waits && fragments < budget {
+        let short = match link.next_short_send() {
+            Ok(Some(short)) => short,
+            Ok(None) => {
+                was_last = true;
+                break;
+            }
+            Err(NotShort) => break,
+        };
+        let Some(qp) = numbers.find(qps, &mut meta.last, short.dst_qp) else {
+            break;
+        };
+        if !is_next_short_send(qp, meta.id, &short) || !inbox.offer(x, qp, short.bytes) {
+            break;
+        }
+        qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
+        link.request_done();
+        fragments += 1;
+    }
+    ShortSends {
+        fragments,
+        was_last,
+    }
 }
 
 /// Carries out the responder's reply to the request at the front of the ring: consumes the request, sends the response,

@@ -9,7 +9,7 @@ use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
     CompletionOp, Engine, PostError, QpId, QpState, QpType, RecvRequest, SendFlags, SendRequest,
-    SrqId, Status, Target, Work, xrc,
+    Sge, SrqId, Status, Target, Work, xrc,
 };
 use crate::{Route, UdAddress};
 use rkey_base::memory::Memory;
@@ -22,20 +22,54 @@ impl<L: Link, M: Memory> Engine<L, M> {
     /// # Errors
     /// [`PostError`]; nothing was posted. In the error states, posts are accepted and complete as flushed.
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(qp).ok_or(PostError::NoSuchQp)?;
-        if let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link))
-            && cut_through(&self.x, link_state, qp, request)
-        {
-            if !qp.req.timeout_runs {
-                start_timeout(&mut self.x, qp);
-            }
-            if !request.flags.contains(SendFlags::MORE) {
-                link_state.link.end_burst();
-            }
-            return Ok(());
+        match self.post_at_once(qp, request) {
+            true => Ok(()),
+            false => self.post_queued(qp, request),
         }
-        let id = qp.id;
-        self.post_queued(id, request)
+    }
+
+    /// Sends a short message at once: `prefix`, then the bytes of `sge`. Returns false, with nothing changed, if the message
+    /// must go through [`Engine::post_send`], which also decides whether to refuse it.
+    #[inline]
+    pub fn post_short<const N: usize>(
+        &mut self,
+        qp: QpId,
+        id: u64,
+        prefix: &[u8; N],
+        sge: Sge,
+    ) -> bool {
+        let work = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let sges = [sge];
+        let request = SendRequest {
+            prefix,
+            ..SendRequest::new(id, work, &sges)
+        };
+        self.post_at_once(qp, &request)
+    }
+
+    /// Sends a request without a detour through the send queue. Returns false, with nothing changed, if that is not
+    /// possible.
+    #[inline(always)]
+    fn post_at_once(&mut self, qp: QpId, request: &SendRequest<'_>) -> bool {
+        let Some(qp) = self.qps.get_mut(qp) else {
+            return false;
+        };
+        let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link)) else {
+            return false;
+        };
+        if !cut_through(&self.x, link_state, qp, request) {
+            return false;
+        }
+        if !qp.req.timeout_runs {
+            start_timeout(&mut self.x, qp);
+        }
+        if !request.flags.contains(SendFlags::MORE) {
+            link_state.link.end_burst();
+        }
+        true
     }
 
     /// Posts a request through the send queue.

@@ -291,7 +291,7 @@ impl SendQueue {
 
     /// Adds the entry at the tail to the queue, with `prefix` and `sges`, or with `inline` data. The caller has checked
     /// lengths and room, and has filled in the entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, sges: &[Sge], inline: Option<&[u8]>, prefix: &[u8]) {
         let slot = self.slot(self.tail);
         if !prefix.is_empty() {

@@ -3,8 +3,8 @@
 use crate::loopback::Loopback;
 use crate::shm::ShmLink;
 use crate::{
-    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, PollHandle, PullError,
-    ReceivedFragment, RemotePeer, SendError, Ticket,
+    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
+    PullError, ReceivedFragment, RemotePeer, SendError, ShortSend, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -101,6 +101,11 @@ impl Link for AnyLink {
     #[inline]
     fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         each!(self, link => link.next_request())
+    }
+
+    #[inline]
+    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+        each!(self, link => link.next_short_send())
     }
 
     #[inline]

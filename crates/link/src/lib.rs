@@ -43,6 +43,8 @@ pub mod shm;
 pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
 pub use header::{Header, HeaderFlags, Op};
-pub use link::{Capabilities, Link, NodeId, Payload, ReceivedFragment, RemoteIovec, Ticket};
+pub use link::{
+    Capabilities, Link, NodeId, NotShort, Payload, ReceivedFragment, RemoteIovec, ShortSend, Ticket,
+};
 pub use peer::{LinkRole, PollHandle, RemotePeer};
 pub use ring::PollView;

@@ -92,6 +92,23 @@ pub struct ReceivedFragment<'a> {
     pub payload: Payload<'a>,
 }
 
+/// A send of one fragment without further header fields. Its payload is still in the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortSend<'a> {
+    /// The queue pair number that it is for.
+    pub dst_qp: u32,
+    /// The number of the queue pair that sent it.
+    pub src_qp: u32,
+    /// The number of the message within its queue pair.
+    pub msn: u32,
+    /// The whole payload, which the peer may still change: copy it once.
+    pub bytes: PeerBytes<'a>,
+}
+
+/// The next fragment, if there is one, is not a valid short send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotShort;
+
 /// A path between this device and one other (or itself).
 ///
 /// Order of calls: a requester calls [`send_request`](Self::send_request) any number of times, then
@@ -166,6 +183,15 @@ pub trait Link {
     /// # Errors
     /// The peer violated the protocol; the link is down.
     fn acknowledged(&mut self) -> Result<Ticket, Malformed>;
+
+    /// Like [`next_request`](Self::next_request), for short sends only.
+    ///
+    /// # Errors
+    /// [`NotShort`]: only [`next_request`](Self::next_request) can tell what is next.
+    #[inline]
+    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+        Err(NotShort)
+    }
 
     /// The oldest request that has not been executed.
     ///

@@ -79,8 +79,9 @@ impl CreditUse {
     #[inline]
     #[must_use]
     pub fn has_room(&self, len: u32) -> bool {
-        let mut then = *self;
-        then.charge(len)
+        let messages = self.held.0 + 1 + self.returnable.0;
+        let bytes = self.held.1.saturating_add(len);
+        messages <= MESSAGES && bytes.saturating_add(self.returnable.1) <= BYTES
     }
 
     /// Charges a message that arrived; returns `false` if the peer had no credit for it.
@@ -99,6 +100,12 @@ impl CreditUse {
             self.held.0.saturating_sub(1),
             self.held.1.saturating_sub(len),
         );
+        self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
+    }
+
+    /// Charges a message for which the peer has credit, and releases it at once.
+    #[inline]
+    pub fn pass(&mut self, len: u32) {
         self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
     }
 

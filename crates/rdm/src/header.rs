@@ -119,6 +119,16 @@ pub fn is_last(message: &[u8]) -> bool {
     message.first() == Some(&BYE)
 }
 
+/// The little-endian words of a header.
+#[inline]
+fn words_of(header_bytes: &[u8; LEN]) -> [u64; LEN / 8] {
+    let mut words = [0; LEN / 8];
+    for (word, bytes) in words.iter_mut().zip(header_bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
 /// Writes the bytes after the header of a chunk.
 fn chunk(into: &mut [u8; MAX_LEN], signature: u32, key: u32) -> usize {
     into[LEN..LEN + 4].copy_from_slice(&signature.to_le_bytes());
@@ -185,6 +195,13 @@ impl Header {
         matches!(self.kind, Kind::Message).then(|| self.encode_fields(1))
     }
 
+    /// Encodes the header as that of an eager message, whatever its kind.
+    #[inline]
+    #[must_use]
+    pub(crate) fn encode_short(&self) -> [u8; LEN] {
+        self.encode_fields(1)
+    }
+
     /// Encodes the number of the kind, and the fields that all kinds have.
     #[inline]
     fn encode_fields(&self, number: u8) -> [u8; LEN] {
@@ -205,35 +222,27 @@ impl Header {
         into
     }
 
-    /// Parses the header of an eager message with a payload of this length; `None` for anything else.
+    /// Parses the header of an eager message with a payload of this length, from its little-endian words; `None` for
+    /// anything else.
     #[inline]
-    pub fn of_message(header_bytes: &[u8; LEN], payload: usize) -> Option<Self> {
-        let header = Self::fields(header_bytes, Kind::Message);
-        (header_bytes[0] == 1 && header.len as usize == payload).then_some(header)
+    pub fn of_message(words: [u64; LEN / 8], payload: usize) -> Option<Self> {
+        let header = Self::fields(words, Kind::Message);
+        (words[0] as u8 == 1 && header.len as usize == payload).then_some(header)
     }
 
     /// Parses the fields of all kinds.
     #[inline]
-    fn fields(header_bytes: &[u8; LEN], kind: Kind) -> Self {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&header_bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
+    fn fields([first, id, tag, data]: [u64; LEN / 8], kind: Kind) -> Self {
+        let flags = (first >> 8) as u8;
         Self {
             kind,
-            tagged: header_bytes[1] & TAGGED != 0,
-            has_data: header_bytes[1] & HAS_DATA != 0,
-            confirm: header_bytes[1] & CONFIRM != 0,
-            id: word(8),
-            tag: word(16),
-            data: word(24),
-            len: u32::from_le_bytes([
-                header_bytes[4],
-                header_bytes[5],
-                header_bytes[6],
-                header_bytes[7],
-            ]),
+            tagged: flags & TAGGED != 0,
+            has_data: flags & HAS_DATA != 0,
+            confirm: flags & CONFIRM != 0,
+            id,
+            tag,
+            data,
+            len: (first >> 32) as u32,
         }
     }
 
@@ -285,7 +294,7 @@ impl Header {
             12 => (Kind::Leave, rest),
             _ => return None,
         };
-        let header = Self::fields(header_bytes, kind);
+        let header = Self::fields(words_of(header_bytes), kind);
         let has_payload = matches!(kind, Kind::Message | Kind::Chunk { .. });
         let whole = !has_payload || payload.len() == header.len as usize;
         whole.then_some((header, payload))

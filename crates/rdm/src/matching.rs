@@ -63,25 +63,37 @@ impl<P: PartialEq, R, M> Matching<P, R, M> {
         Some(result)
     }
 
-    /// Takes the oldest receive that accepts a message if `suits` is true for it; otherwise nothing changes.
+    /// The oldest receive that accepts a message, and its index for [`Self::remove_receive`]. The receive stays where it is:
+    /// moving it costs as much as matching it.
     #[inline]
-    pub fn take_receive_if(
-        &mut self,
-        source: &P,
-        tag: u64,
-        suits: impl FnOnce(&R) -> bool,
-    ) -> Option<R> {
+    pub fn find_receive(&mut self, source: &P, tag: u64) -> Option<(usize, &mut R)> {
         let accepts = |(pattern, _): &(Pattern<P>, R)| pattern.accepts(source, tag);
         // Usually the first receive matches.
-        if self.posted.front().is_some_and(accepts) {
-            self.posted.front().filter(|(_, receive)| suits(receive))?;
-            return self.posted.pop_front().map(|(_, receive)| receive);
+        let index = match self.posted.front().is_some_and(accepts) {
+            true => 0,
+            false => self.posted.iter().position(accepts)?,
+        };
+        let (_, receive) = self.posted.get_mut(index)?;
+        Some((index, receive))
+    }
+
+    /// Drops the receive with this index.
+    #[inline]
+    pub fn drop_receive(&mut self, index: usize) {
+        match index {
+            0 => drop(self.posted.pop_front()),
+            _ => drop(self.posted.remove(index)),
         }
-        let index = self.posted.iter().position(accepts)?;
-        self.posted
-            .get(index)
-            .filter(|(_, receive)| suits(receive))?;
-        self.posted.remove(index).map(|(_, receive)| receive)
+    }
+
+    /// Removes the receive with this index from the queue.
+    #[inline]
+    pub fn remove_receive(&mut self, index: usize) -> Option<R> {
+        let (_, receive) = match index {
+            0 => self.posted.pop_front(),
+            _ => self.posted.remove(index),
+        }?;
+        Some(receive)
     }
 
     /// Keeps a message until a receive accepts it.
@@ -220,21 +232,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_oldest_matching_receive_is_considered() {
+    fn only_the_oldest_matching_receive_is_found() {
         let mut queue = Queue::default();
         for (number, name) in [(1, "first"), (2, "second"), (2, "third")] {
             queue.post(tag(number), name);
         }
-        assert_eq!(queue.take_receive_if(&9, 3, |_| true), None);
-        assert_eq!(queue.take_receive_if(&9, 2, |it| *it == "third"), None);
-        assert_eq!(queue.posted(), 3);
-        assert_eq!(
-            queue.take_receive_if(&9, 2, |it| *it == "second"),
-            Some("second")
-        );
-        assert_eq!(queue.take_receive_if(&9, 1, |_| false), None);
-        assert_eq!(queue.take_receive_if(&9, 1, |_| true), Some("first"));
-        assert_eq!(queue.take_receive_if(&9, 2, |_| true), Some("third"));
+        let find = |queue: &mut Queue, tag| queue.find_receive(&9, tag).map(|(at, it)| (at, *it));
+        assert_eq!(find(&mut queue, 3), None);
+        assert_eq!(find(&mut queue, 2), Some((1, "second")));
+        assert_eq!(queue.posted(), 3, "finding removes nothing");
+        assert_eq!(queue.remove_receive(1), Some("second"));
+        assert_eq!(find(&mut queue, 1), Some((0, "first")));
+        assert_eq!(find(&mut queue, 2), Some((1, "third")));
+        assert_eq!(queue.remove_receive(0), Some("first"));
+        assert_eq!(queue.remove_receive(1), None);
+        assert_eq!(queue.remove_receive(0), Some("third"));
         assert_eq!(queue.posted(), 0);
     }
 

@@ -121,6 +121,12 @@ impl<E, C> Peers<E, C> {
         Some(known.checked_sub(1)? as usize)
     }
 
+    /// Whether no address has been removed from the address vector since numbers were recorded.
+    #[inline]
+    pub fn has_seen(&self, removals: u64) -> bool {
+        self.removals == removals
+    }
+
     /// Forgets all numbers if addresses have been removed from the address vector since they were recorded.
     #[inline]
     pub fn see_removals(&mut self, removals: u64) {

@@ -43,6 +43,20 @@ impl<C: Copy + PartialEq> Routes<C> {
         self.peers.numbered(number)
     }
 
+    /// The connection to the peer with this number, if it is open and nothing else is to be done first; otherwise
+    /// [`Self::numbered_peer`] and [`Self::connection_to`] decide.
+    #[inline]
+    #[must_use]
+    pub fn open_route(&self, number: u64, removals: u64) -> Option<usize> {
+        if !self.callers.is_empty() || !self.peers.has_seen(removals) {
+            return None;
+        }
+        match self.peers[self.peers.numbered(number)?].route {
+            Route::Open(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
     /// Records the number of a peer in the address vector.
     pub fn set_number(&mut self, number: u64, peer: usize) {
         self.peers.set_number(number, peer);

@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions that write entries to the program's memory.
 
-use super::entry::Failure;
-use super::entry::size_of_format;
+use super::entry::{Entry, Failure, size_of_format};
 use super::{Cq, CqObject};
 use crate::eq::{write_error_data, write_string, write_text};
 use crate::errno::{FiError, Result};
@@ -19,6 +18,38 @@ use std::time::Duration;
 const SPIN: Duration = Duration::from_micros(50);
 /// How long a call for zero entries pauses between checks while the queue has entries.
 const PAUSE: Duration = Duration::from_micros(50);
+
+/// Writes the first `len` bytes of an entry in the longest format. Each field is written by itself: to copy the entry as a whole,
+/// the processor would have to wait until it has stored the fields.
+///
+/// # Safety
+/// `place` is room for `len` bytes, the length of a format.
+#[inline]
+unsafe fn write(place: *mut CqTaggedEntry, entry: &Entry, len: usize) {
+    let CqTaggedEntry {
+        op_context,
+        flags,
+        len: length,
+        buf,
+        data,
+        tag,
+    } = entry.tagged();
+    // SAFETY: every format is a prefix of the longest one, and `place` has room for this one (contract). It need not be aligned.
+    unsafe {
+        (&raw mut (*place).op_context).write_unaligned(op_context);
+        if len >= size_of_format(FI_CQ_FORMAT_MSG) {
+            (&raw mut (*place).flags).write_unaligned(flags);
+            (&raw mut (*place).len).write_unaligned(length);
+        }
+        if len >= size_of_format(FI_CQ_FORMAT_DATA) {
+            (&raw mut (*place).buf).write_unaligned(buf);
+            (&raw mut (*place).data).write_unaligned(data);
+        }
+        if len >= size_of_format(FI_CQ_FORMAT_TAGGED) {
+            (&raw mut (*place).tag).write_unaligned(tag);
+        }
+    }
+}
 
 /// Takes up to `max` entries. Returns `FI_EAGAIN` if there are none, or `FI_EAVAIL` if the next one is an error.
 ///
@@ -40,12 +71,10 @@ unsafe fn take(cq: &Cq, into: *mut c_void, max: usize, sources: *mut u64) -> Res
             }
             break;
         }
-        let tagged = entry.tagged();
-        // SAFETY: the caller guarantees room for `max` entries, and `taken` is below that; every format is a
-        // prefix of the longest one.
+        // SAFETY: the caller guarantees room for `max` entries, and `taken` is below that.
         unsafe {
             let place = into.cast::<u8>().add(taken * stride);
-            std::ptr::copy_nonoverlapping((&raw const tagged).cast::<u8>(), place, stride);
+            write(place.cast(), entry, stride);
             if !sources.is_null() {
                 *sources.add(taken) = entry.source;
             }

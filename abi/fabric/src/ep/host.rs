@@ -14,7 +14,7 @@ use rkey_endpoint::{Front, queue_pair};
 use rkey_rdm::address::{Destination, to_text};
 use rkey_rdm::endpoint::{Host, Note, Pool, ReceiveOutcome};
 use rkey_rdm::error::{Error, Failure, Result};
-use rkey_rdm::header::{Atomic, Header};
+use rkey_rdm::header::{self, Atomic, Header};
 use rkey_rdm::operation_id::Plain;
 use send::Exposed;
 
@@ -89,6 +89,11 @@ impl Host for EpHost {
     fn post(&self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
         qp.post_send(request)
             .map_err(|error| FiError::from(error).into())
+    }
+
+    #[inline]
+    fn post_short(&self, qp: &Qp, id: u64, header: &[u8; header::LEN], sge: Sge) -> bool {
+        qp.post_short(id, header, sge)
     }
 
     fn qpn(&self, qp: &Qp) -> u32 {
@@ -255,6 +260,11 @@ impl Host for EpHost {
     #[inline]
     fn received(&self, matched: Matched, how: ReceiveOutcome) {
         self.report_received(matched, how);
+    }
+
+    #[inline]
+    fn received_whole(&self, receive: &mut PostedReceive, source: &SocketAddr, header: &Header) {
+        self.report_whole(receive, source, header);
     }
 
     fn canceled(&self, receive: PostedReceive, tagged: bool, stays: bool) {

@@ -17,6 +17,7 @@
 //! | [`report`] | reports to the program about its operations |
 //! | [`room`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
+//! | [`short`] | the express lane: short messages and receives in one piece |
 //! | [`payload`] | copies from and to the program's memory |
 //! | [`shared`], [`stx`] | shared receive contexts and shared transmit contexts |
 //! | [`scalable`], [`context`] | scalable endpoints and their contexts |
@@ -59,6 +60,7 @@ mod room;
 pub(crate) mod scalable;
 mod send;
 pub(crate) mod shared;
+mod short;
 pub(crate) mod stx;
 pub(crate) mod tables;
 mod wake;

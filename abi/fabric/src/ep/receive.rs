@@ -183,6 +183,35 @@ impl Endpoint {
 }
 
 impl EpHost {
+    /// Completes a receive for one message with a whole message.
+    #[inline]
+    pub(super) fn report_whole(
+        &self,
+        receive: &mut PostedReceive,
+        source: &SocketAddr,
+        header: &Header,
+    ) {
+        // The registrations end before the program learns of the completion.
+        drop(std::mem::take(&mut receive.held));
+        let counter = match &receive.deferred {
+            Some(own) => own.counter.as_ref(),
+            None => self.counters[RECEIVED].get(),
+        };
+        if let Some(counter) = counter {
+            counter.count();
+        }
+        let Some(rx) = &self.rx else { return };
+        if BoundCq::reports(Some(rx), receive.flags) {
+            rx.cq.push(Entry {
+                context: receive.context,
+                buf: receive.buffer,
+                len: header.len as usize,
+                source: self.number_of(source),
+                ..rx_entry(header)
+            });
+        }
+    }
+
     /// Completes a receive.
     #[inline]
     pub(super) fn report_received(&self, matched: Matched, how: ReceiveOutcome) {

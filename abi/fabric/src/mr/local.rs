@@ -91,9 +91,34 @@ fn undescribed(
     Ok(Sge { addr, len, key })
 }
 
+/// The entry for a buffer in memory that needs no registration.
+#[inline]
+pub(crate) fn unnamed(pd: &ProtectionDomain, addr: u64, len: u32) -> Sge {
+    let key = pd.everything();
+    Sge { addr, len, key }
+}
+
+/// The entry for a buffer that is accessed at once or not at all: its rights are not checked here. `None` if it takes more
+/// than a look at the descriptor to find it.
+#[inline]
+pub(crate) fn named(
+    domain: &Domain,
+    pd: &ProtectionDomain,
+    addr: u64,
+    len: u32,
+    desc: *mut c_void,
+) -> Option<Sge> {
+    if desc.is_null() && domain.plain {
+        return Some(unnamed(pd, addr, len));
+    }
+    let (mr, addr) = region_of(domain, pd, addr, len, desc)?;
+    let key = mr.region.local_key;
+    Some(Sge { addr, len, key })
+}
+
 /// The fast path for a valid descriptor. Returns the same entry as [`described`].
 #[inline]
-fn usual(
+pub(crate) fn usual(
     domain: &Domain,
     pd: &ProtectionDomain,
     addr: u64,
@@ -101,16 +126,7 @@ fn usual(
     desc: *mut c_void,
     usage: LocalUse,
 ) -> Option<Sge> {
-    // SAFETY: `find` validates the handle.
-    let mr = &unsafe { find::<MrObject, _>(desc) }.ok()?.inner;
-    let [range] = &mr.ranges[..] else { return None };
-    let offset = addr.wrapping_sub(range.start());
-    let inside = offset <= range.len() && u64::from(len) <= range.len() - offset;
-    let ours = std::ptr::eq(&raw const *mr.domain, domain) && mr.pd == pd.id && !domain.av_keys;
-    if !inside || !ours {
-        return None;
-    }
-    let addr = mr.base + offset;
+    let (mr, addr) = region_of(domain, pd, addr, len, desc)?;
     // SAFETY: registers and deregisters nothing.
     let table = unsafe { domain.device.protection() };
     let allowed = table.allows(mr.pd, mr.region.id, addr, len.into(), usage);
@@ -119,6 +135,25 @@ fn usual(
         len,
         key: mr.region.local_key,
     })
+}
+
+/// The region of one range that a descriptor names, and the address of a buffer in it; `None` if it takes more checks to find
+/// them, or if the buffer is not in the region.
+#[inline]
+fn region_of<'a>(
+    domain: &Domain,
+    pd: &ProtectionDomain,
+    addr: u64,
+    len: u32,
+    desc: *mut c_void,
+) -> Option<(&'a Mr, u64)> {
+    // SAFETY: `find` validates the handle.
+    let mr = &unsafe { find::<MrObject, _>(desc) }.ok()?.inner;
+    let [range] = &mr.ranges[..] else { return None };
+    let offset = addr.wrapping_sub(range.start());
+    let inside = offset <= range.len() && u64::from(len) <= range.len() - offset;
+    let ours = std::ptr::eq(&raw const *mr.domain, domain) && mr.pd == pd.id && !domain.av_keys;
+    (inside && ours).then(|| (mr, mr.base + offset))
 }
 
 /// The scatter/gather entry for a local buffer of a collective operation.

@@ -44,6 +44,7 @@ mod requests;
 mod roused;
 mod scalable;
 mod shared;
+mod short;
 mod silent;
 mod stopped;
 mod traffic;

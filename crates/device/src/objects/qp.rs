@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rkey_core::{Access, Api, Denial};
 use rkey_engine::{
     DenialReport, Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest,
-    SendRequest, Side, WirePeer,
+    SendRequest, Sge, Side, WirePeer,
 };
 use rkey_link::NodeId;
 use rkey_roce::packet::Mtu;
@@ -312,6 +312,18 @@ impl Qp {
             .driver
             .post(|engine| engine.post_send(self.0.id, request))?;
         Ok(())
+    }
+
+    /// Sends a short message at once: `prefix`, then the bytes of `sge`, as [`Qp::post_send`] would. Returns false, with nothing
+    /// changed, if that is not possible now; then [`Qp::post_send`] decides.
+    #[inline]
+    #[must_use = "a message that was not sent must be posted"]
+    pub fn post_short<const N: usize>(&self, id: u64, prefix: &[u8; N], sge: Sge) -> bool {
+        let shared = self.0.device.shared();
+        shared.lifecycle().check().is_ok()
+            && shared
+                .driver
+                .post(|engine| engine.post_short(self.0.id, id, prefix, sge))
     }
 
     /// Posts work requests in order until one is refused, with one doorbell for all.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
 use rkey_core::{Draining, SectionLock};
-use rkey_engine::{CqId, Engine, Inbox, QpId};
+use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
 use rkey_link::loopback::Loopback;
 use rkey_link::{AnyLink, NodeId};
 
@@ -119,21 +119,23 @@ impl EngineDriver {
     /// Drives once and acts on the events. Returns whether there was work.
     #[inline]
     pub(super) fn drive(&self, engine: Guard<'_, DeviceEngine>, now: u64) -> bool {
-        self.drive_with(engine, now, None)
+        self.drive_with(engine, now, None, None)
     }
 
+    /// Like [`EngineDriver::drive`]. `only` is the only link that has something; if the engine also has work that no ring shows,
+    /// it is driven as usual.
     #[inline]
     pub(super) fn drive_with(
         &self,
         mut engine: Guard<'_, DeviceEngine>,
         now: u64,
+        only: Option<LinkId>,
         inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>,
     ) -> bool {
         let alarm = PanicAlarm(self);
-        let progress = match inbox {
-            Some((cq, inbox)) => engine.drive_with(now, BUDGET, cq, inbox),
-            None => engine.drive(now, BUDGET),
-        };
+        // Work that no ring shows is recorded under the engine's lock.
+        let only = only.filter(|_| !self.pending.exists());
+        let progress = engine.drive_round(now, BUDGET, only, inbox);
         self.schedule.set_deadline(progress.next_deadline);
         self.pending.after_drive(&progress);
         let sends = self.take_packets(&mut engine, now);

@@ -15,11 +15,12 @@ impl EngineDriver {
         let mut list: Vec<_> = {
             let engine = self.engine.lock();
             let links = engine.links();
-            let handles = links.filter_map(|(_, link)| Some((link.role(), link.poll_handle()?)));
+            let handles =
+                links.filter_map(|(id, link)| Some((link.role(), (id, link.poll_handle()?))));
             handles.collect()
         };
         list.sort_by_key(|(role, _)| *role == LinkRole::Requester);
-        let handles = list.into_iter().map(|(_, handle)| handle);
+        let handles = list.into_iter().map(|(_, polled)| polled);
         self.schedule.poll_set.replace(handles.collect());
     }
 

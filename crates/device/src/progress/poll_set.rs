@@ -18,6 +18,7 @@ use std::sync::{Arc, Once, Weak};
 
 use parking_lot::Mutex;
 use rkey_base::barrier;
+use rkey_engine::LinkId;
 use rkey_link::PollHandle;
 
 use crate::cm::fork::make_new;
@@ -75,22 +76,25 @@ pub(crate) enum PollResult {
     Nothing,
     /// Only our delayed acknowledgements, which wait to be published together with others.
     Owed,
-    /// Work from a peer.
-    Arrived,
+    /// Work from a peer. Names the link if no other link has anything.
+    Arrived(Option<LinkId>),
 }
+
+/// A link to check.
+pub(crate) type Polled = (LinkId, PollHandle);
 
 /// The links to check.
 #[derive(Debug)]
 pub(crate) struct PollSet {
     /// From `Box::into_raw`; never null.
-    current: AtomicPtr<Box<[PollHandle]>>,
+    current: AtomicPtr<Box<[Polled]>>,
     /// Locked while the list is changed, or read without announcing.
     changing: Mutex<()>,
 }
 
 impl Default for PollSet {
     fn default() -> Self {
-        let empty: Box<[PollHandle]> = Box::new([]);
+        let empty: Box<[Polled]> = Box::new([]);
         Self {
             current: AtomicPtr::new(Box::into_raw(Box::new(empty))),
             changing: Mutex::new(()),
@@ -102,10 +106,10 @@ impl PollSet {
     /// Checks all links, for pollers.
     #[inline]
     pub(crate) fn check(&self) -> PollResult {
-        // An exiting thread no longer has a count. `Arrived` makes it drive under the lock instead.
+        // An exiting thread no longer has a count. This makes it drive under the lock instead.
         CHECK_COUNT
             .try_with(|check_count| self.check_as(check_count))
-            .unwrap_or(PollResult::Arrived)
+            .unwrap_or(PollResult::Arrived(None))
     }
 
     #[inline]
@@ -123,29 +127,34 @@ impl PollSet {
         // removed the pointer (see the start of this file).
         let list = unsafe { &*list };
         let mut result = PollResult::Nothing;
-        for link in list {
-            if link.has_arrived() {
-                result = PollResult::Arrived;
-                break;
+        for (id, link) in list {
+            let arrived = link.has_arrived();
+            if !arrived && !link.owes() {
+                continue;
             }
-            if link.owes() {
-                result = PollResult::Owed;
-            }
+            result = match (result, arrived) {
+                (PollResult::Nothing, true) => PollResult::Arrived(Some(*id)),
+                (PollResult::Nothing | PollResult::Owed, false) => PollResult::Owed,
+                _ => {
+                    result = PollResult::Arrived(None);
+                    break;
+                }
+            };
         }
         check_count.store(count.wrapping_add(2), Ordering::Release);
         result
     }
 
     /// Calls `act` for each link, while the list cannot change.
-    pub(crate) fn for_each(&self, act: impl FnMut(&PollHandle)) {
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&PollHandle)) {
         let _changing = self.changing.lock();
         // SAFETY: only `replace` frees the list, and it needs the lock that we hold.
         let list = unsafe { &*self.current.load(Ordering::Acquire) };
-        list.iter().for_each(act);
+        list.iter().for_each(|(_, link)| act(link));
     }
 
     /// Replaces the list, and frees the old one once no thread is checking it.
-    pub(crate) fn replace(&self, list: Box<[PollHandle]>) {
+    pub(crate) fn replace(&self, list: Box<[Polled]>) {
         let changing = self.changing.lock();
         let new = Box::into_raw(Box::new(list));
         let old = self.current.swap(new, Ordering::AcqRel);
@@ -183,8 +192,8 @@ mod tests {
     use crate::cm::fork::tests::succeeds_in_child;
     use std::sync::atomic::AtomicBool;
 
-    use rkey_link::NodeId;
     use rkey_link::loopback::Loopback;
+    use rkey_link::{Header, Link, NodeId, Op};
 
     /// A thread that was in a check when its process forked does not exist in the child, where its count stays odd.
     #[test]
@@ -235,6 +244,42 @@ mod tests {
         });
     }
 
+    #[test]
+    fn a_check_names_a_link_only_if_no_other_has_anything() {
+        let mut links = [
+            Loopback::new(NodeId::default()),
+            Loopback::new(NodeId::default()),
+        ];
+        let mut list = Vec::new();
+        for (at, link) in (0..).zip(&links) {
+            let views = link.poll_views().into_iter();
+            list.extend(views.map(|view| (LinkId::from((at, 0)), PollHandle::from(view))));
+        }
+        let poll_set = PollSet::default();
+        poll_set.replace(list.into());
+        assert_eq!(poll_set.check(), PollResult::Nothing);
+        let probe = Header {
+            len: 0,
+            ..Header::new(Op::Probe)
+        };
+        let second = Some(LinkId::from((1, 0)));
+        links[1].send_request(&probe, |_| Ok(())).unwrap();
+        assert_eq!(poll_set.check(), PollResult::Arrived(second));
+        links[0].send_request(&probe, |_| Ok(())).unwrap();
+        assert_eq!(poll_set.check(), PollResult::Arrived(None));
+        for link in &mut links {
+            assert!(matches!(link.next_request(), Ok(Some(_))));
+            link.request_done();
+        }
+        assert_eq!(poll_set.check(), PollResult::Owed, "acknowledgements");
+        links[1].send_request(&probe, |_| Ok(())).unwrap();
+        assert_eq!(
+            poll_set.check(),
+            PollResult::Arrived(None),
+            "another link has to acknowledge"
+        );
+    }
+
     /// Lists change while many threads check them; a sanitizer or Miri would detect a use after free.
     #[test]
     fn a_poll_set_can_be_replaced_while_threads_check_it() {
@@ -257,7 +302,7 @@ mod tests {
                     links
                         .iter()
                         .flat_map(Loopback::poll_views)
-                        .map(PollHandle::from)
+                        .map(|view| (LinkId::from((0, 0)), PollHandle::from(view)))
                         .collect(),
                 );
                 drop(links);

@@ -67,9 +67,14 @@ impl EngineDriver {
     pub(crate) fn poll_with(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.polling.count_empty_poll();
         let result = self.schedule.poll_set.check();
-        if result == PollResult::Arrived || self.pending.exists() {
+        let arrived = match result {
+            PollResult::Arrived(link) => Some(link),
+            _ => None,
+        };
+        if arrived.is_some() || self.pending.exists() {
+            let only = arrived.flatten();
             if let Some(engine) = self.engine.try_lock()
-                && self.drive_with(engine, self.schedule.coarse_now(), inbox)
+                && self.drive_with(engine, self.schedule.coarse_now(), only, inbox)
             {
                 self.polling.idle.found();
             }

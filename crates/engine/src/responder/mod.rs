@@ -28,11 +28,11 @@ use crate::link_state::{Bulk, Meta, Response};
 use crate::nak::Nak;
 use crate::numbers::Numbers;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::{AsyncEvent, Event, QpState};
+use crate::{AsyncEvent, Event, LinkId, QpState};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, DENIAL_LEN, Denial, Key, Operation, RKey};
-use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
+use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment, ShortSend};
 
 pub(crate) use bulk::{Stepped, bulk_step};
 pub(crate) use datagram::fits;
@@ -107,6 +107,21 @@ pub(crate) fn on_request<M: Memory>(
         return Reply::Hold;
     }
     request_of_peer(x, qp, meta.node, incoming)
+}
+
+/// Whether a short send that arrived on this link is the next message of a queue pair in the common case: connected, between
+/// messages, and without a receive that waits for the rest of one.
+#[inline(always)]
+pub(crate) fn is_next_short_send(qp: &Qp, link: LinkId, short: &ShortSend<'_>) -> bool {
+    qp.inbound == Some(link)
+        && qp.state.responds()
+        && qp.peer.is_some_and(|peer| peer.qpn == short.src_qp)
+        && qp.resp.established
+        && qp.config.qp_type.is_plain_connection()
+        && short.msn == qp.resp.msn
+        && !short.bytes.is_empty()
+        && qp.resp.current.is_none()
+        && !qp.resp.recv.taken
 }
 
 /// A write of one fragment.

@@ -1,6 +1,7 @@
 //! Messages that an inbox takes, and messages of two parts.
 
 use crate::support::*;
+use proptest::prelude::*;
 use rkey_base::memory::ArenaMemory;
 use rkey_core::Reason;
 use rkey_engine::*;
@@ -126,6 +127,62 @@ fn an_inbox_gets_only_whole_messages_of_its_queue_pair() {
     assert!(taker.seen.is_empty());
     assert_eq!(statuses(&own[1].poll()), [(1, Status::Success)]);
     assert_eq!(statuses(&other[1].poll()), [(2, Status::Success)]);
+}
+
+/// What an inbox and the queue pairs see of messages and other requests in some order: [`Link::next_short_send`] must not
+/// make a difference.
+///
+/// [`Link::next_short_send`]: rkey_link::Link::next_short_send
+fn seen_with(reads_short: bool, order: &[u8], leave: u8) -> (Vec<u8>, [Vec<(u64, Status)>; 3]) {
+    let mut pair = Pair::new();
+    let qps = pair.connect(|_, _| {});
+    let other = pair.connect(|_, _| {});
+    pair.tail(1).reads_short = reads_short;
+    let regions = [0, 1].map(|at| pair.nodes[at].register(0, 4096, ALL));
+    for id in 0..4 {
+        let sge = pair.nodes[1].sge(&regions[1], 100 * id, 100);
+        pair.recv(1, &qps[1], id, &[sge]);
+        pair.recv(1, &other[1], id, &[sge]);
+    }
+    let mut taker = Taker::new(leave);
+    for (at, kind) in order.iter().enumerate() {
+        let id = 10 + at as u8;
+        match kind {
+            0..=3 => send_byte(&mut pair, &qps[0], id),
+            4 => send_byte(&mut pair, &other[0], id),
+            5 => {
+                let work = Work::Send {
+                    imm: Some(7),
+                    invalidate: None,
+                };
+                let from = [pair.nodes[0].sge(&regions[0], 0, 8)];
+                pair.send(0, &qps[0], &SendRequest::new(id.into(), work, &from));
+            }
+            6 => {
+                let remote = pair.nodes[1].target(&regions[1], 2048);
+                let work = Work::Write { remote, imm: None };
+                let from = [pair.nodes[0].sge(&regions[0], 0, 8)];
+                pair.send(0, &qps[0], &SendRequest::new(id.into(), work, &from));
+            }
+            _ => drive_with(&mut pair, &qps[1], &mut taker),
+        }
+    }
+    drive_with(&mut pair, &qps[1], &mut taker);
+    pair.run_until_idle();
+    let completed = [&qps[0], &qps[1], &other[1]].map(|qp| statuses(&qp.poll()));
+    (taker.firsts(), completed)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_inbox_gets_the_same_messages_whichever_way_the_link_reads_them(
+        order in prop::collection::vec(0..8u8, 1..12),
+        leave in 8..24u8,
+    ) {
+        prop_assert_eq!(seen_with(true, &order, leave), seen_with(false, &order, leave));
+    }
 }
 
 /// Copies each message to memory.

@@ -8,7 +8,7 @@
 use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
-use crate::{Header, Malformed, ReceivedFragment, SendError, Ticket};
+use crate::{Header, Malformed, NotShort, ReceivedFragment, SendError, ShortSend, Ticket};
 use crossbeam_utils::CachePadded;
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
@@ -238,9 +238,7 @@ impl End {
         }
         match self.receiver.next() {
             Ok(None) => {
-                if self.receiver.count_empty() {
-                    self.publish_ack();
-                }
+                self.found_nothing();
                 Ok(None)
             }
             Err(malformed) => Err(self.break_with(malformed)),
@@ -252,6 +250,29 @@ impl End {
                 }
                 Ok(some)
             }
+        }
+    }
+
+    /// Like [`Self::next`], for short sends only. Invalid fragments are left to [`Self::next`].
+    #[inline(always)]
+    pub(crate) fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+        if self.broken.get().is_some() {
+            return Err(NotShort);
+        }
+        let short = self.receiver.next_short_send()?;
+        if short.is_none() {
+            self.found_nothing();
+        } else if self.receiver.is_ack_due() {
+            prefetch_write(self.own.ack().as_ptr().cast());
+        }
+        Ok(short)
+    }
+
+    /// Counts a look that found nothing, and publishes the acknowledgement if it is due.
+    #[inline]
+    fn found_nothing(&self) {
+        if self.receiver.count_empty() {
+            self.publish_ack();
         }
     }
 
@@ -306,9 +327,7 @@ impl End {
     /// due), and records how many responses the peer has taken, which a responder does not poll for.
     #[inline]
     pub(crate) fn end_step(&self) {
-        if self.receiver.count_empty() {
-            self.publish_ack();
-        }
+        self.found_nothing();
         if self.role == Role::Responder {
             // An invalid acknowledgement breaks the link; the next call reports it.
             let _ = self.read_peer_ack();

@@ -5,7 +5,7 @@
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
-use crate::{HeaderFlags, Malformed, Payload, ReceivedFragment};
+use crate::{HeaderFlags, Malformed, NotShort, Payload, ReceivedFragment, ShortSend};
 use crossbeam_utils::CachePadded;
 use rkey_base::hint::prefetch_read;
 use rkey_base::shared::PeerBytes;
@@ -143,6 +143,39 @@ impl Receiver {
         self.ack_now
             .set(header.flags.contains(HeaderFlags::ACK_NOW));
         Ok(Some(ReceivedFragment { header, payload }))
+    }
+
+    /// Like [`Self::next`], for valid short sends only.
+    #[inline(always)]
+    pub(crate) fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+        let index = self.consumed();
+        let first = self.peer.slot_word(index).load(Ordering::Acquire);
+        if !slot::is_current(first, index) {
+            self.waited_at.set(index);
+            return Ok(None);
+        }
+        let slot = self.peer.slot(index);
+        // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
+        let header = unsafe { slot::read_if_short(slot, first, &self.rules) }.ok_or(NotShort)?;
+        if index.wrapping_sub(self.waited_at.get()) >= PREFETCH_AFTER {
+            let ahead = self.peer.slot(index + PREFETCH_SLOTS);
+            for line in (0..slot::SHORT_PAYLOAD + header.len as usize).step_by(64) {
+                prefetch_read(ahead.wrapping_add(line));
+            }
+        }
+        self.taken.set(true);
+        self.taken_bytes.set(0);
+        self.ack_now
+            .set(header.flags.contains(HeaderFlags::ACK_NOW));
+        // SAFETY: the reader has checked that the length is at most 208, the size of a slot after a header of 48 bytes; this
+        // header is 24 bytes long.
+        let bytes = unsafe { PeerBytes::new(slot.add(slot::SHORT_PAYLOAD), header.len as usize) };
+        Ok(Some(ShortSend {
+            dst_qp: header.dst_qp,
+            src_qp: header.src_qp,
+            msn: header.msn,
+            bytes,
+        }))
     }
 
     /// Whether the current fragment requested an immediate acknowledgement.

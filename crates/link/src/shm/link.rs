@@ -10,8 +10,8 @@ use super::socket::{Credentials, Socket};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, IN_SLOT_MAX, KeepMapped, PollView, Role};
 use crate::{
-    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, PollHandle, PullError,
-    ReceivedFragment, RemotePeer, SendError, Ticket, peer,
+    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
+    PullError, ReceivedFragment, RemotePeer, SendError, ShortSend, Ticket, peer,
 };
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
@@ -371,6 +371,14 @@ impl Link for ShmLink {
             return Ok(None);
         }
         self.end.next()
+    }
+
+    #[inline(always)]
+    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+        if self.is_requester() {
+            return Err(NotShort);
+        }
+        self.end.next_short_send()
     }
 
     #[inline]

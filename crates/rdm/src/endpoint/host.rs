@@ -5,7 +5,7 @@
 use super::{Connection, Pool};
 use crate::address::Destination;
 use crate::error::{Error, Failure, Result};
-use crate::header::{Atomic, Header};
+use crate::header::{self, Atomic, Header};
 use crate::operation_id::Plain;
 use core::net::SocketAddr;
 use rkey_core::{Denial, DomainId, LKey, LocalUse};
@@ -37,6 +37,9 @@ pub trait Host: Sized {
     /// # Errors
     /// The device's error.
     fn post(&self, qp: &Self::Qp, request: &SendRequest<'_>) -> Result<()>;
+    /// Posts a message at once: its header, then the bytes of `sge`. Returns false, with nothing changed, if that is not
+    /// possible now; then [`Host::post`] decides.
+    fn post_short(&self, qp: &Self::Qp, id: u64, header: &[u8; header::LEN], sge: Sge) -> bool;
     /// The number of a queue pair.
     fn qpn(&self, qp: &Self::Qp) -> u32;
     /// Whether a queue pair can send.
@@ -125,6 +128,19 @@ pub trait Host: Sized {
     ) -> Self::Matched;
     /// Reports that a receive, or one of its messages, is complete.
     fn received(&self, matched: Self::Matched, how: ReceiveOutcome);
+    /// Reports that a receive for one message is complete, with a whole message in its memory: [`Host::matched`] and
+    /// [`Host::received`] in one call.
+    #[inline]
+    fn received_whole(&self, receive: &mut Self::Receive, source: &SocketAddr, header: &Header) {
+        let matched = self.matched(receive, 0, false, source, header);
+        let how = ReceiveOutcome {
+            len: header.len as usize,
+            overflow: 0,
+            error: None,
+            last: false,
+        };
+        self.received(matched, how);
+    }
     /// Reports that a receive was canceled. `stays` says that the receive takes several messages.
     fn canceled(&self, receive: Self::Receive, tagged: bool, stays: bool);
     /// Reports that a peer has written `len` bytes with this data.

@@ -9,6 +9,7 @@
 use super::{Endpoint, Host};
 use crate::error::Error;
 use crate::header::{self, Header};
+use core::net::SocketAddr;
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Denial, NamedKey, Reason};
@@ -26,6 +27,13 @@ impl<H: Host> EndpointInbox<'_, H> {
     /// Ends the poll. Called when the device is unlocked.
     #[inline]
     pub fn finish(self) {
+        if !self.refused.is_empty() {
+            self.report_refused();
+        }
+    }
+
+    #[cold]
+    fn report_refused(self) {
         for denial in self.refused {
             self.host.refused(&denial);
         }
@@ -87,40 +95,36 @@ impl<H: Host> Endpoint<H> {
         }
         let connection = self.connections().find(qpn)?;
         let payload = bytes.slice(header::LEN, bytes.len().checked_sub(header::LEN)?)?;
-        let mut header_bytes = [0; header::LEN];
-        bytes.slice(0, header::LEN)?.get(0, &mut header_bytes);
-        let header = Header::of_message(&header_bytes, payload.len())?;
+        let word = |at: usize| u64::from_le(bytes.get_u64(8 * at));
+        let header = Header::of_message([word(0), word(1), word(2), word(3)], payload.len())?;
         let (needs_credit, ordered) = (self.outbox.needs_credit(), self.outbox.is_ordered());
         let it = &self.connections()[connection];
         if !it.state().hears() {
             return None;
         }
         // The inbox can neither post an answer nor end the connection of a peer that exceeds its credit.
-        let mut window = it.window;
-        if header.confirm || needs_credit && !window.charge(header.len) {
+        if header.confirm || needs_credit && !it.window.has_room(header.len) {
             return None;
         }
         let source = it.peer;
-        let whole = match ordered {
-            true => None,
-            false => self
-                .receives
-                .take_for_whole(&source, &header, payload.len()),
-        };
-        if let Some(mut receive) = whole {
+        if !ordered
+            && let Some((index, receive)) =
+                self.receives
+                    .find_for_whole(&source, &header, payload.len())
+        {
             match copy_to_receive(receive.sges(), payload) {
-                Ok(()) => receive.complete_whole(host, &source, &header),
-                Err(error) => {
-                    let (mut landing, _) = receive.landing(host, &source, &header);
-                    landing.len = payload.len();
-                    self.delivery.complete(host, landing, Some(error));
+                Ok(()) => {
+                    host.received_whole(&mut receive.attached, &source, &header);
+                    self.receives.discard(header.tagged, index);
                 }
+                Err(error) => self.fail_whole(host, index, &source, &header, error),
             }
             if needs_credit {
-                window.release(header.len);
-                self.outbox.connection(connection).window = window;
+                let window = &mut self.outbox.connection(connection).window;
+                window.pass(header.len);
                 // The credit is returned when the device can be used again.
-                self.outbox.owe_credit(window.is_due());
+                let due = window.is_due();
+                self.outbox.owe_credit(due);
             }
             return Some(());
         }
@@ -129,7 +133,7 @@ impl<H: Host> Endpoint<H> {
             return None;
         }
         if needs_credit {
-            self.outbox.connection(connection).window = window;
+            self.outbox.connection(connection).window.charge(header.len);
         }
         let Some(landing) = landing else {
             self.keep_unexpected(connection, header, payload.to_vec());
@@ -147,5 +151,22 @@ impl<H: Host> Endpoint<H> {
             self.outbox.owe_credit(due);
         }
         Some(())
+    }
+
+    /// Fails the receive with this index, because the whole message that it has matched could not be copied to its memory.
+    #[cold]
+    fn fail_whole(
+        &mut self,
+        host: &H,
+        index: usize,
+        source: &SocketAddr,
+        header: &Header,
+        error: Error,
+    ) {
+        if let Some(mut receive) = self.receives.remove(header.tagged, index) {
+            let (mut landing, _) = receive.landing(host, source, header);
+            landing.len = header.len as usize;
+            self.delivery.complete(host, landing, Some(error));
+        }
     }
 }

@@ -15,6 +15,7 @@
 //! | [`host`] | what the endpoint runs on and reports to |
 //! | `outbox` | part: the connections, and what is posted to them |
 //! | `send` | sends messages through the outbox: with their payload, or by rendezvous |
+//! | `short` | the express lane: short messages in one piece |
 //! | `transfer` | reads, writes, atomics and commits through the outbox |
 //! | `in_flight` | the outbox's operations in flight |
 //! | `receives` | part: the posted receives, and the messages that wait for one |
@@ -46,6 +47,7 @@ mod receive;
 mod receives;
 mod send;
 mod shared;
+mod short;
 #[cfg(test)]
 mod test_host;
 mod transfer;
@@ -59,6 +61,7 @@ pub use receive::Receive;
 pub use receives::Receives;
 pub use send::{Outgoing, PayloadSource};
 pub use shared::Pool;
+pub use short::{SHORT_MAX, ShortMessage};
 pub use transfer::{AtomicCall, Memory, PlainTransfer, Transfer};
 
 use crate::error::Result;

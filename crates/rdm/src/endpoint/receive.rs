@@ -1,11 +1,12 @@
 //! A receive of the program, the place of a message in it, and a message that has no receive yet.
 
-use super::{Host, ReceiveOutcome};
+use super::Host;
 use crate::header::Header;
 use crate::matching::AfterMatch;
 use crate::sges::{Sges, part};
 use core::net::SocketAddr;
 use rkey_engine::Sge;
+use smallvec::smallvec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -31,6 +32,17 @@ impl<H: Host> Receive<H> {
         }
     }
 
+    /// A receive into one piece of memory, for one message.
+    #[inline]
+    pub(super) fn of_one(sge: Sge, attached: H::Receive) -> Self {
+        Self {
+            sges: smallvec![sge],
+            room: sge.len as usize,
+            attached,
+            multi: None,
+        }
+    }
+
     /// Whether the receive is for one message, and a message of this length fits.
     #[inline]
     pub(super) fn takes_whole(&self, len: usize) -> bool {
@@ -41,19 +53,6 @@ impl<H: Host> Receive<H> {
     #[inline]
     pub(super) fn sges(&self) -> &[Sge] {
         &self.sges
-    }
-
-    /// Completes the receive with a whole message, which is in its memory.
-    #[inline]
-    pub(super) fn complete_whole(mut self, host: &H, source: &SocketAddr, header: &Header) {
-        let matched = host.matched(&mut self.attached, 0, false, source, header);
-        let how = ReceiveOutcome {
-            len: header.len as usize,
-            overflow: 0,
-            error: None,
-            last: false,
-        };
-        host.received(matched, how);
     }
 
     /// Cancels the receive and reports that to the program.

@@ -10,6 +10,7 @@ use crate::header::Header;
 use crate::limits::DATAGRAMS_MAX;
 use crate::matching::{Matching, Pattern};
 use core::net::SocketAddr;
+use rkey_engine::Sge;
 
 /// The receives and the unexpected messages of one kind.
 type Queue<H> = Matching<SocketAddr, Receive<H>, Unexpected>;
@@ -113,6 +114,30 @@ impl<H: Host> Receives<H> {
         Some(receive)
     }
 
+    /// Posts a receive for one message from any sender, without copies of it. Returns false, with nothing posted, if
+    /// messages wait or the receive would be canceled: then [`Endpoint::receive`](super::Endpoint::receive) decides.
+    #[inline]
+    pub fn post_short(
+        &mut self,
+        tagged: bool,
+        (tag, ignore): (u64, u64),
+        sge: Sge,
+        attached: H::Receive,
+    ) -> bool {
+        let shut = self.shut;
+        let queue = self.queue(tagged);
+        if queue.unexpected() > 0 || shut {
+            return false;
+        }
+        let pattern = Pattern {
+            source: None,
+            tag,
+            ignore,
+        };
+        queue.post(pattern, Receive::of_one(sge, attached));
+        true
+    }
+
     /// Posts a receive that no waiting message matches.
     pub(super) fn post(&mut self, tagged: bool, pattern: Pattern<SocketAddr>, receive: Receive<H>) {
         self.queue(tagged).post(pattern, receive);
@@ -132,17 +157,30 @@ impl<H: Host> Receives<H> {
         })
     }
 
-    /// Takes the receive that matches a message of this length, if it is for one message and has room for it.
+    /// The receive that matches a message of this length, if it is for one message and has room for it, and its index for
+    /// [`Self::remove`].
     #[inline]
-    pub(super) fn take_for_whole(
+    pub(super) fn find_for_whole(
         &mut self,
         source: &SocketAddr,
         header: &Header,
         len: usize,
-    ) -> Option<Receive<H>> {
-        let suits = |receive: &Receive<H>| receive.takes_whole(len);
+    ) -> Option<(usize, &mut Receive<H>)> {
         let queue = self.queue(header.tagged);
-        queue.take_receive_if(source, header.tag, suits)
+        let found = queue.find_receive(source, header.tag);
+        found.filter(|(_, receive)| receive.takes_whole(len))
+    }
+
+    /// Drops a receive that was found.
+    #[inline]
+    pub(super) fn discard(&mut self, tagged: bool, index: usize) {
+        self.queue(tagged).drop_receive(index);
+    }
+
+    /// Removes a receive that was found.
+    #[inline]
+    pub(super) fn remove(&mut self, tagged: bool, index: usize) -> Option<Receive<H>> {
+        self.queue(tagged).remove_receive(index)
     }
 
     /// Keeps a message until a receive matches it.
@@ -292,8 +330,7 @@ mod tests {
         let (mut all, host) = (Receives::<TestHost>::default(), TestHost::default());
         all.post(true, any(1), receive(1, 4));
         let long = message(1, 8);
-        let whole = all.take_for_whole(&source(1), long.header(), 8);
-        assert!(whole.is_none());
+        assert!(all.find_for_whole(&source(1), long.header(), 8).is_none());
         let landing = all.match_receive(&host, &source(1), long.header());
         assert_eq!(landing.map(|it| it.room), Some(4), "the rest is cut off");
         assert_eq!(all.matching(true).posted(), 0);

@@ -4,7 +4,7 @@ use super::{Connection, Host, Note, Outbox, Pool, ReceiveOutcome, Service};
 use crate::address::Destination;
 use crate::connection::Event;
 use crate::error::{Failure, Result};
-use crate::header::{Atomic, Header};
+use crate::header::{self, Atomic, Header};
 use crate::operation_id::{Form, Plain};
 use crate::sges::Sges;
 use core::net::SocketAddr;
@@ -85,6 +85,14 @@ impl Host for TestHost {
         }
         self.report(format!("post {qp}: {:#x}", request.id));
         Ok(())
+    }
+
+    fn post_short(&self, qp: &u32, id: u64, _: &[u8; header::LEN], _: Sge) -> bool {
+        let posts = self.refuses.get().is_none();
+        if posts {
+            self.report(format!("post short {qp}: {id:#x}"));
+        }
+        posts
     }
 
     fn qpn(&self, qp: &u32) -> u32 {

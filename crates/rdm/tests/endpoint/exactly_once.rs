@@ -10,7 +10,7 @@ use rkey_rdm::error::Error;
 use std::collections::{HashMap, HashSet};
 
 const NODES: usize = 3;
-const LENGTHS: [usize; 6] = [0, 1, 400, 500, 8192, 20_000];
+const LENGTHS: [usize; 8] = [0, 1, 176, 177, 400, 500, 8192, 20_000];
 const ROOM: usize = 20_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -270,12 +270,14 @@ proptest! {
     fn every_message_is_received_once_and_in_order(
         steps in steps(),
         connected in any::<bool>(),
+        lane in any::<bool>(),
     ) {
         let service = match connected {
             true => Service::Connected,
             false => Service::ReliableDatagram,
         };
         let (mut world, mut run) = (World::new(NODES, service), Run::default());
+        world.lane = lane;
         for step in steps {
             run.step(&mut world, step);
         }
@@ -287,6 +289,44 @@ proptest! {
         prop_assert!(run.results(&world).values().all(Option::is_none));
         prop_assert_eq!(world.net.borrow().exposed(), 0, "a key is still valid");
         Run::check_credit(&world);
+    }
+
+    #[test]
+    fn the_express_lane_changes_nothing_that_a_program_or_a_peer_sees(
+        before in steps(),
+        after in steps(),
+        connected in any::<bool>(),
+        kills in any::<bool>(),
+    ) {
+        let service = match connected {
+            true => Service::Connected,
+            false => Service::ReliableDatagram,
+        };
+        let play = |lane| {
+            let (mut world, mut run) = (World::new(NODES, service), Run::default());
+            world.lane = lane;
+            for step in &before {
+                run.step(&mut world, *step);
+            }
+            if kills && !connected {
+                world.kill(2);
+            }
+            for step in &after {
+                run.step(&mut world, *step);
+            }
+            run.finish(&mut world);
+            run.check(&world);
+            let bytes: Vec<_> = (0..run.receives.len()).map(|id| world.received(id)).collect();
+            let of_nodes = world.nodes.iter().map(|node| {
+                let matched = node.host.matched.borrow().clone();
+                let credit = node.ep.connections().iter().map(|it| {
+                    (it.credit.left(), it.window.used(), it.outstanding)
+                });
+                (matched, credit.collect::<Vec<_>>())
+            });
+            (run.told, bytes, of_nodes.collect::<Vec<_>>())
+        };
+        prop_assert_eq!(play(true), play(false));
     }
 
     #[test]

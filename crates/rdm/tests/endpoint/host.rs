@@ -3,12 +3,12 @@
 use crate::net::{Net, gather, scatter, sge};
 use core::net::SocketAddr;
 use rkey_core::{Denial, DomainId, LKey, LocalUse};
-use rkey_engine::{Completion, SendRequest, Sge, Status};
+use rkey_engine::{Completion, SendRequest, Sge, Status, Work};
 use rkey_rdm::address::Destination;
 use rkey_rdm::atomic::Request;
 use rkey_rdm::endpoint::{Connection, Host, Note, Pool, ReceiveOutcome};
 use rkey_rdm::error::{Error, Failure, Result};
-use rkey_rdm::header::{Atomic, Header};
+use rkey_rdm::header::{self, Atomic, Header};
 use rkey_rdm::operation_id::{Form, Plain};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -116,6 +116,18 @@ impl Host for SimHost {
 
     fn post(&self, qp: &usize, request: &SendRequest<'_>) -> Result<()> {
         self.net.borrow_mut().post(*qp, request)
+    }
+    fn post_short(&self, qp: &usize, id: u64, header: &[u8; header::LEN], sge: Sge) -> bool {
+        let work = Work::Send {
+            imm: None,
+            invalidate: None,
+        };
+        let sges = [sge];
+        let request = SendRequest {
+            prefix: header,
+            ..SendRequest::new(id, work, &sges)
+        };
+        self.post(qp, &request).is_ok()
     }
     fn qpn(&self, qp: &usize) -> u32 {
         *qp as u32

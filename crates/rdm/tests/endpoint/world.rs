@@ -6,7 +6,7 @@ use crate::net::{Device, Net, scatter, sge};
 use core::net::SocketAddr;
 use rkey_base::shared::PeerBytes;
 use rkey_engine::Sge;
-use rkey_rdm::endpoint::{Endpoint, Outgoing, PayloadSource, Receive, Service};
+use rkey_rdm::endpoint::{Endpoint, Outgoing, PayloadSource, Receive, Service, ShortMessage};
 use rkey_rdm::error::{Error, Result};
 use rkey_rdm::header::{Header, Kind};
 use rkey_rdm::matching::Pattern;
@@ -56,6 +56,8 @@ pub(crate) struct World {
     /// The buffer of each receive.
     buffers: Vec<(usize, usize)>,
     sent: usize,
+    /// Whether messages and receives go through the express lane, if it takes them.
+    pub(crate) lane: bool,
 }
 
 /// The bytes of a message of a test.
@@ -134,6 +136,7 @@ impl World {
             memory: Vec::new(),
             buffers: Vec::new(),
             sent: 0,
+            lane: false,
         }
     }
 
@@ -166,6 +169,23 @@ impl World {
             Some(_) => Form::Tagged,
             None => Form::Message,
         };
+        let plain = Plain {
+            context: id,
+            form,
+            report: true,
+        };
+        let short = ShortMessage {
+            connection,
+            id: plain.number().unwrap(),
+            tag: how.tag,
+            data: Some(id as u64),
+            sge: body.sges[0],
+        };
+        if self.lane && !how.confirm && ep.send_short(host, &short) {
+            self.sent += 1;
+            self.memory.push(bytes);
+            return Ok(id);
+        }
         let outgoing = Outgoing {
             connection,
             header: Header {
@@ -178,11 +198,7 @@ impl World {
                 ..Header::new(Kind::Message)
             },
             inject: how.inject,
-            plain: Some(Plain {
-                context: id,
-                form,
-                report: true,
-            }),
+            plain: Some(plain),
         };
         let form = Some(form);
         ep.send(host, &outgoing, &body, || Op { context: id, form })?;
@@ -222,7 +238,15 @@ impl World {
     pub(crate) fn receive(&mut self, node: usize, from: From, len: usize) -> usize {
         let (id, receive) = self.receive_of(len, false);
         let Node { ep, host, .. } = &mut self.nodes[node];
-        ep.receive(host, from.tag.is_some(), pattern(from), receive);
+        let (tagged, pattern) = (from.tag.is_some(), pattern(from));
+        if self.lane && pattern.source.is_none() {
+            let place = sge(self.memory[self.buffers[id].0].as_ptr() as u64, len);
+            let accepts = (pattern.tag, pattern.ignore);
+            if ep.receives_mut().post_short(tagged, accepts, place, id) {
+                return id;
+            }
+        }
+        ep.receive(host, tagged, pattern, receive);
         id
     }
 

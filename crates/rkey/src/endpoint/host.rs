@@ -11,7 +11,7 @@ use rkey_engine::{Completion, PostError, SendRequest, Sge, Status};
 use rkey_rdm::address::Destination;
 use rkey_rdm::endpoint::{Connection, Host, Note, Pool, ReceiveOutcome};
 use rkey_rdm::error::{Error, Failure, Result};
-use rkey_rdm::header::{Atomic, Header};
+use rkey_rdm::header::{self, Atomic, Header};
 use rkey_rdm::operation_id::Plain;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -58,6 +58,11 @@ impl Host for EndpointHost {
 
     fn post(&self, qp: &Qp, request: &SendRequest<'_>) -> Result<()> {
         qp.post_send(request).map_err(|it| Self::error_of(&it))
+    }
+
+    #[inline]
+    fn post_short(&self, qp: &Qp, id: u64, header: &[u8; header::LEN], sge: Sge) -> bool {
+        qp.post_short(id, header, sge)
     }
 
     fn qpn(&self, qp: &Qp) -> u32 {

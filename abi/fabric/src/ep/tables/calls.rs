@@ -10,6 +10,7 @@ use crate::ep::object::EpObject;
 use crate::ep::receive::Wanted;
 use crate::ep::send::{Descriptors, Message, QUIET};
 use crate::ep::shared::SrxObject;
+use crate::ep::short::{OneBuffer, ShortReceive, ShortSend};
 use crate::errno::{FiError, Result};
 use crate::object::{find, list};
 use crate::sys::*;
@@ -150,6 +151,23 @@ pub(super) unsafe fn send_one(
     it: SendArgs,
 ) -> Result<()> {
     // SAFETY: guaranteed by the caller.
+    let object = unsafe { find::<EpObject, _>(ep)? };
+    let short = ShortSend {
+        buffer: OneBuffer {
+            addr: buf as u64,
+            len,
+            desc,
+        },
+        to: it.to,
+        tag: it.tag,
+        data: it.data,
+        context: it.context,
+        flags: it.flags.unwrap_or(object.flags.transmit()),
+    };
+    if object.inner.send_short(&short) {
+        return Ok(());
+    }
+    // SAFETY: guaranteed by the caller.
     unsafe { send(ep, &single(buf, len), Descriptors::One(desc), it) }
 }
 
@@ -228,13 +246,19 @@ impl ReceiveArgs {
             from: self.from,
             tag: self.tag,
             context: self.context,
-            // Only receives without tags may put several messages into one buffer.
-            flags: self.flags.unwrap_or(match self.tag {
-                None => usual,
-                Some(_) => usual & !FI_MULTI_RECV,
-            }),
+            flags: self.flags_or(usual),
             deferred: None,
         }
+    }
+
+    /// The flags of the receive; `usual` are the flags if the call passed none.
+    #[inline]
+    fn flags_or(&self, usual: u64) -> u64 {
+        // Only receives without tags may put several messages into one buffer.
+        self.flags.unwrap_or(match self.tag {
+            None => usual,
+            Some(_) => usual & !FI_MULTI_RECV,
+        })
     }
 
     pub(super) fn kind(&self) -> u64 {
@@ -265,6 +289,23 @@ pub(super) unsafe fn receive_one(
     desc: *mut c_void,
     it: ReceiveArgs,
 ) -> Result<()> {
+    // SAFETY: guaranteed by the caller.
+    if let Ok(object) = unsafe { find::<EpObject, _>(ep) } {
+        let short = ShortReceive {
+            buffer: OneBuffer {
+                addr: buf as u64,
+                len,
+                desc,
+            },
+            from: it.from,
+            tag: it.tag,
+            context: it.context,
+            flags: it.flags_or(object.flags.receive()),
+        };
+        if object.inner.receive_short(&short) {
+            return Ok(());
+        }
+    }
     // SAFETY: guaranteed by the caller.
     unsafe { receive(ep, &single(buf, len), Descriptors::One(desc), it) }
 }

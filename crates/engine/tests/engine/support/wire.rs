@@ -5,8 +5,8 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole, Malformed, NodeId, Payload,
-    PullError, ReceivedFragment, RemoteIovec, SendError, Ticket,
+    Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole, Malformed, NodeId, NotShort, Op,
+    Payload, PullError, ReceivedFragment, RemoteIovec, SendError, ShortSend, Ticket,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub(crate) struct WireEnd {
     pub(crate) down: Option<DownReason>,
     /// How many responses may wait in `outbox`.
     pub(crate) response_room: usize,
+    /// Whether it reads short sends without the header of a request ([`Link::next_short_send`]).
+    pub(crate) reads_short: bool,
     /// Whether the peer may no longer access our memory.
     pub(crate) ended: bool,
 }
@@ -70,6 +72,7 @@ impl WireEnd {
             requester,
             down: None,
             response_room: 4,
+            reads_short: true,
             ended: false,
         }
     }
@@ -191,6 +194,33 @@ impl Link for WireEnd {
 
     fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         Ok(if self.requester { None } else { self.front() })
+    }
+
+    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+        const EXTRAS: HeaderFlags = HeaderFlags::IMMEDIATE
+            .union(HeaderFlags::INVALIDATE)
+            .union(HeaderFlags::REQUESTED_KEY)
+            .union(HeaderFlags::REMOTE_IOVEC);
+        let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
+        if self.requester || !self.reads_short {
+            return Err(NotShort);
+        }
+        match self.inbox.front() {
+            None => Ok(None),
+            Some(Passing::Fragment(header, Load::Bytes(bytes)))
+                if header.op == Op::Send
+                    && header.flags & (whole | EXTRAS) == whole
+                    && header.total == header.len =>
+            {
+                Ok(Some(ShortSend {
+                    dst_qp: header.dst_qp,
+                    src_qp: header.src_qp,
+                    msn: header.msn,
+                    bytes: PeerBytes::from_slice(bytes),
+                }))
+            }
+            Some(_) => Err(NotShort),
+        }
     }
 
     fn request_done(&mut self) {

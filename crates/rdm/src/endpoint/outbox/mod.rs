@@ -150,6 +150,12 @@ impl<H: Host> Outbox<H> {
         self.connections.iter().any(|it| it.is_busy())
     }
 
+    /// The service of the endpoint.
+    #[inline]
+    pub(super) fn service(&self) -> Service {
+        self.service
+    }
+
     /// Whether senders need credit.
     #[inline]
     pub(super) fn needs_credit(&self) -> bool {
