@@ -10,7 +10,7 @@ use crate::maps::Backing;
 use crate::monitor::Verdict;
 use crate::registrar::{Follows, Registrar};
 use crate::request::Class;
-use crate::table::entries::NONE;
+use crate::table::slots::NONE;
 use crate::why::Why;
 use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
@@ -77,8 +77,7 @@ impl<R: Registrar> Cache<R> {
         if hinted != NONE && self.entries.pin(hinted, range, want, exact) {
             return Some(hinted);
         }
-        let accept = |slot| self.entries.pin(slot, range, want, exact);
-        let found = self.index.find(range.start(), want, exact, accept)?;
+        let found = self.entries.find(range, want, exact)?;
         hint.store(found, Ordering::Relaxed);
         Some(found)
     }

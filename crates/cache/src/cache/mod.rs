@@ -20,8 +20,8 @@ use crate::maps::{Backing, Maps};
 use crate::monitor::{Monitor, Sees, TooManyCaches};
 use crate::registrar::{Follows, Registrar};
 use crate::request::{Class, Kind, Rights};
-use crate::table::entries::{Entries, MOST, NONE};
-use crate::table::index::Index;
+use crate::table::entries::Entries;
+use crate::table::slots::{MOST, NONE};
 use crate::table::values::Values;
 use crate::why::{Off, Why};
 use guard::Guard;
@@ -78,7 +78,6 @@ pub struct Cache<R: Registrar> {
     maps: Option<Maps>,
     entries: Arc<Entries>,
     values: Values<Value<R::Registration>>,
-    index: Index,
     /// Indexed by a hash of a range's first address and class: the slot that last served it. Only a hint.
     hints: Box<[AtomicU32]>,
     /// Counts new entries: the clock by which the least recently used entry is found.
@@ -127,7 +126,6 @@ impl<R: Registrar> Cache<R> {
             maps,
             entries,
             values: Values::new(capacity),
-            index: Index::new(capacity),
             hints: (0..hints).map(|_| AtomicU32::new(NONE)).collect(),
             clock: AtomicU64::new(0),
             over: AtomicBool::new(false),
@@ -293,7 +291,6 @@ impl<R: Registrar> Cache<R> {
     fn parts(&self) -> Parts<'_, Value<R::Registration>> {
         Parts {
             entries: &self.entries,
-            index: &self.index,
             values: &self.values,
         }
     }

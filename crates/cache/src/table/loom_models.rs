@@ -105,6 +105,7 @@ fn a_reused_slot_does_not_serve_a_lookup_for_the_old_entry() {
             })
         };
         if let Freed::Yes(_) = entries.slot(0).word.evict() {
+            entries.remove(0);
             entries.claim(0, page(2), CLASS);
             entries.arm(0);
             assert!(entries.slot(0).word.publish());

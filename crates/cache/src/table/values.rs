@@ -4,7 +4,7 @@
 // UNSAFETY: the cells are read by many threads and written by one at a time, without a lock.
 #![allow(unsafe_code)]
 
-use super::entries::CHUNK;
+use super::slots::CHUNK;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
