@@ -20,10 +20,13 @@
 //!
 //! Exchanging the first two steps breaks the argument.
 
+mod known;
+mod probe;
 mod reader;
 mod sys;
 
 pub use reader::{Reader, Step};
+use sys::Answer;
 pub use sys::Way;
 
 use super::subscribers::Subscribers;
@@ -32,6 +35,7 @@ use crate::maps::{Mapping, Maps};
 use crate::table::entries::Entries;
 use crate::why::{Cause, Refusal};
 use crossbeam_utils::Backoff;
+use known::Known;
 use rkey_base::process::{ForkMark, page_size};
 use rkey_base::range::VaRange;
 use rustix::event::{EventfdFlags, eventfd};
@@ -45,8 +49,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// fails with `EFAULT`.
 const WHOLE: u64 = 1 << 30;
 
-/// A hit asks the kernel about all pages of a range of at most this many pages, and about one page of each mapping in a
-/// larger range: the kernel watches a mapping as a whole or not at all.
+/// If the quick question has no answer, a hit asks about all pages of a range of at most this many pages, and about one page of each
+/// mapping in a larger range: the kernel watches a mapping as a whole or not at all.
 const ASKED: u64 = 16;
 
 /// How many times to ask the kernel while memory is changing.
@@ -97,6 +101,9 @@ pub struct Userfaultfd {
     shared: Arc<Shared>,
     way: Way,
     page: u64,
+    /// Whether the quick question can be used.
+    quick: bool,
+    known: Known,
 }
 
 impl Userfaultfd {
@@ -141,9 +148,11 @@ impl Userfaultfd {
             maps,
         });
         let monitor = Self {
+            quick: probe::quick_question_works(&shared.fd),
             shared: Arc::clone(&shared),
             way,
             page: page_size() as u64,
+            known: Known::default(),
         };
         Ok((monitor, Reader::new(shared)))
     }
@@ -173,6 +182,31 @@ impl Userfaultfd {
         self.shared.stopped.load(Ordering::SeqCst) || self.shared.fork.is_child()
     }
 
+    /// The quick question. Its answer is [`Answer::Unknown`] if this kernel answers it differently.
+    #[inline]
+    fn ask(&self, pages: &VaRange) -> Answer {
+        if self.quick {
+            sys::ask(&self.shared.fd, pages)
+        } else {
+            Answer::Unknown
+        }
+    }
+
+    /// Whether all of the pages are watched, when the quick question has no answer.
+    #[cold]
+    fn ask_slowly(&self, pages: &VaRange) -> Verdict {
+        let asked = if pages.len() > ASKED * self.page {
+            self.ask_each_mapping(pages)
+        } else {
+            sys::is_watched(&self.shared.fd, pages)
+        };
+        match asked {
+            Ok(()) => Verdict::Fresh,
+            Err(Errno::NOENT) => Verdict::Changed,
+            Err(_) => Verdict::Busy,
+        }
+    }
+
     /// Whether all of the pages are watched. Asks again while memory is changing.
     fn is_watched(&self, pages: &VaRange) -> Result<bool, Refusal> {
         let backoff = Backoff::new();
@@ -199,8 +233,33 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Watches a mapping, or only `part` of it if the mapping is larger than [`WHOLE`].
-    fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<(), Refusal> {
+    /// Watches the mappings of a range.
+    fn watch_each_mapping(&self, pages: &VaRange) -> Result<(), Refusal> {
+        let mut address = pages.start();
+        while address < pages.end() {
+            let events = self.events();
+            let mapping = self
+                .shared
+                .maps
+                .mapping(address)
+                .map_err(|errno| match errno {
+                    Errno::NOENT => Refusal::NotMapped,
+                    errno => Refusal::System(errno),
+                })?;
+            can_watch(&mapping)?;
+            let part = mapping.range.intersection(pages);
+            let part = part
+                .filter(|part| part.contains_address(address))
+                .ok_or(Refusal::NotMapped)?;
+            let watched = self.watch_mapping(&mapping, &part)?;
+            self.known.add(watched, events);
+            address = part.end();
+        }
+        Ok(())
+    }
+
+    /// Watches a mapping, or only `part` of it if the mapping is larger than [`WHOLE`]. Returns what is watched.
+    fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<VaRange, Refusal> {
         // The answer does not say which descriptor watches; registering fails if it is not ours.
         let watched = self.is_watched(part)?;
         let range = if mapping.range.len() <= WHOLE {
@@ -222,7 +281,7 @@ impl Userfaultfd {
             self.shared.unwatch_everything();
             return Err(Refusal::Stopped);
         }
-        Ok(())
+        Ok(range)
     }
 }
 
@@ -263,41 +322,50 @@ impl Monitor for Userfaultfd {
         if self.is_stopped() {
             return Err(Refusal::Stopped);
         }
-        let pages = pages(&range);
-        let mut address = pages.start();
-        while address < pages.end() {
-            let mapping = self
-                .shared
-                .maps
-                .mapping(address)
-                .map_err(|errno| match errno {
-                    Errno::NOENT => Refusal::NotMapped,
-                    errno => Refusal::System(errno),
-                })?;
-            can_watch(&mapping)?;
-            let part = mapping.range.intersection(&pages);
-            let part = part
-                .filter(|part| part.contains_address(address))
-                .ok_or(Refusal::NotMapped)?;
-            self.watch_mapping(&mapping, &part)?;
-            address = part.end();
-        }
         // Let events that were read earlier take effect now, so that they do not end the new entry.
         self.settle();
+        let pages = pages(&range);
+        if !self.known.contains(&pages, self.events()) {
+            self.watch_each_mapping(&pages)?;
+            self.settle();
+        }
         Ok(())
     }
 
-    /// Checks again, because registering does not report a hole that appeared during `watch`.
+    /// Checks again, because registering does not report a hole that appeared during `watch`, and because `watch` may have relied on what was
+    /// known before. If it is still known now, when the kernel reports no change in progress, it was true all the time. If not,
+    /// watching again is harmless.
     fn confirm(&self, range: VaRange) -> Verdict {
-        match self.is_watched(&pages(&range)) {
+        let pages = pages(&range);
+        match self.ask(&pages) {
+            Answer::Watched => {
+                self.settle();
+                if self.known.contains(&pages, self.events()) {
+                    return Verdict::Fresh;
+                }
+            }
+            Answer::Changing => return Verdict::Busy,
+            Answer::Unknown => {}
+        }
+        if self.watch_each_mapping(&pages).is_err() {
+            return Verdict::Changed;
+        }
+        match self.is_watched(&pages) {
             Ok(true) => Verdict::Fresh,
             Ok(false) => Verdict::Changed,
             Err(_) => Verdict::Busy,
         }
     }
 
-    fn check(&self, range: VaRange) -> Verdict {
-        self.validate(range)
+    /// Does not ask the kernel. Every change that the calling thread can know of took effect before `confirm`, and so before the
+    /// registration. A later change ends the entry, and each hit validates it.
+    fn check(&self, _: VaRange) -> Verdict {
+        self.settle();
+        if self.is_stopped() {
+            Verdict::Busy
+        } else {
+            Verdict::Fresh
+        }
     }
 
     fn validate(&self, range: VaRange) -> Verdict {
@@ -305,18 +373,13 @@ impl Monitor for Userfaultfd {
             return Verdict::Busy;
         }
         let pages = pages(&range);
-        let asked = if pages.len() > ASKED * self.page {
-            self.ask_each_mapping(&pages)
-        } else {
-            sys::is_watched(&self.shared.fd, &pages)
+        let verdict = match self.ask(&pages) {
+            Answer::Watched => Verdict::Fresh,
+            Answer::Changing => Verdict::Busy,
+            Answer::Unknown => self.ask_slowly(&pages),
         };
-        match asked {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Verdict::Changed,
-            Err(_) => return Verdict::Busy,
-        }
         self.settle();
-        Verdict::Fresh
+        verdict
     }
 }
 
