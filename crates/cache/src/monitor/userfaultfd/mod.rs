@@ -394,3 +394,109 @@ impl Drop for Userfaultfd {
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
     }
 }
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    // UNSAFETY: maps and unmaps memory.
+    #![allow(unsafe_code)]
+
+    use super::*;
+    use std::ptr;
+
+    /// New memory, or new memory over a part of it.
+    fn map(at: Option<VaRange>, pages: usize, flags: libc::c_int) -> VaRange {
+        let (address, fixed) = match at {
+            Some(at) => (at.start() as usize, libc::MAP_FIXED),
+            None => (0, 0),
+        };
+        // SAFETY: at an address of the kernel's choice, or over pages that a test has mapped and does not access.
+        let start = unsafe {
+            libc::mmap(
+                ptr::with_exposed_provenance_mut(address),
+                pages * page_size(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags | fixed | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        VaRange::new(
+            start.expose_provenance() as u64,
+            (pages * page_size()) as u64,
+        )
+        .unwrap()
+    }
+
+    fn page_of(range: &VaRange, number: usize) -> VaRange {
+        let page = page_size() as u64;
+        range.slice(number as u64 * page, page).unwrap()
+    }
+
+    /// The quick question and the slow one agree, and the quick one has an answer for memory in one mapping.
+    #[test]
+    fn both_questions_have_the_same_answers() {
+        let Ok((monitor, reader)) = Userfaultfd::open() else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        std::thread::spawn(move || reader.run());
+        println!("the quick question works: {}", monitor.quick);
+        let memory = map(None, 64, libc::MAP_PRIVATE);
+        assert_eq!(monitor.ask_slowly(&memory), Verdict::Changed);
+        assert_eq!(monitor.ask(&memory), Answer::Unknown);
+        monitor.watch(memory).unwrap();
+        let several = memory.slice(0, 40 * page_size() as u64).unwrap();
+        for part in [memory, several, page_of(&memory, 5)] {
+            assert_eq!(monitor.ask_slowly(&part), Verdict::Fresh);
+            let answer = monitor.ask(&part);
+            assert_eq!(answer == Answer::Watched, monitor.quick, "{answer:?}");
+            assert_eq!(monitor.validate(part), Verdict::Fresh);
+        }
+        // Two mappings: only the slow question has an answer.
+        let second = page_of(&memory, 20);
+        // SAFETY: pages that this test has mapped.
+        unsafe {
+            let start = ptr::with_exposed_provenance_mut(second.start() as usize);
+            assert_eq!(libc::mprotect(start, page_size(), libc::PROT_READ), 0);
+        }
+        assert_eq!(monitor.ask(&several), Answer::Unknown);
+        assert_eq!(monitor.validate(several), Verdict::Fresh);
+        // Other memory, private or shared, or none.
+        for flags in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+            map(Some(second), 1, flags);
+            for part in [second, several, memory] {
+                assert_eq!(monitor.ask(&part), Answer::Unknown);
+                assert_eq!(monitor.validate(part), Verdict::Changed);
+            }
+            assert_eq!(monitor.validate(page_of(&memory, 19)), Verdict::Fresh);
+        }
+    }
+
+    /// A range is known to be watched until its memory changes.
+    #[test]
+    fn a_miss_watches_memory_again_after_it_changed() {
+        let Ok((monitor, reader)) = Userfaultfd::open() else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        std::thread::spawn(move || reader.run());
+        let memory = map(None, 4, libc::MAP_PRIVATE);
+        let page = page_of(&memory, 1);
+        for round in 0..50 {
+            monitor.watch(page).unwrap();
+            assert!(monitor.known.contains(&page, monitor.events()), "{round}");
+            assert_eq!(monitor.confirm(page), Verdict::Fresh);
+            // New memory, which is not watched.
+            map(Some(page), 1, libc::MAP_PRIVATE);
+            monitor.settle();
+            assert_eq!(monitor.validate(page), Verdict::Changed);
+            assert!(!monitor.known.contains(&page, monitor.events()), "{round}");
+        }
+        // A range that was known when `watch` was called, but no longer is.
+        monitor.watch(page).unwrap();
+        map(Some(page), 1, libc::MAP_PRIVATE);
+        assert_eq!(monitor.confirm(page), Verdict::Fresh);
+        assert_eq!(monitor.validate(page), Verdict::Fresh);
+    }
+}
