@@ -57,14 +57,17 @@ fn unmap(page: VaRange) {
 
 /// Unmaps a watched page in another thread, which waits until `meanwhile` has read the event. If no thread can be created, returns
 /// `false`, and the page stays.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the thread inherits the blocked signals, and ends before this returns"
+)]
 fn unmap_while(page: VaRange, meanwhile: impl FnOnce() -> bool) -> bool {
+    let blocked = sys::BlockedSignals::new();
     let thread = std::thread::Builder::new()
         .name("rkey-uffd-probe".into())
         .stack_size(64 << 10)
-        .spawn(move || {
-            let _blocked = sys::BlockedSignals::new();
-            unmap(page);
-        });
+        .spawn(move || unmap(page));
+    drop(blocked);
     match thread {
         Ok(thread) => {
             let works = meanwhile();
