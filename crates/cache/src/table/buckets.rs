@@ -64,6 +64,49 @@ impl Span {
     }
 }
 
+/// What is known of the entries of one level. Changed only by the thread that changes the buckets.
+#[derive(Debug)]
+struct Level {
+    entries: AtomicU32,
+    /// No entry begins below this address, or above the other one. They are reset only when the last entry is removed.
+    lowest: AtomicU64,
+    highest: AtomicU64,
+}
+
+impl Level {
+    fn new() -> Self {
+        Self {
+            entries: AtomicU32::new(0),
+            lowest: AtomicU64::new(u64::MAX),
+            highest: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes an entry that begins at this address. `true` if it is the first one.
+    fn add(&self, start: u64) -> bool {
+        if start < self.lowest.load(Ordering::Relaxed) {
+            self.lowest.store(start, Ordering::SeqCst);
+        }
+        if start > self.highest.load(Ordering::Relaxed) {
+            self.highest.store(start, Ordering::SeqCst);
+        }
+        let before = self.entries.load(Ordering::Relaxed);
+        self.entries.store(before + 1, Ordering::Relaxed);
+        before == 0
+    }
+
+    /// Forgets an entry. `true` if it was the last one.
+    fn remove(&self) -> bool {
+        let left = self.entries.load(Ordering::Relaxed) - 1;
+        self.entries.store(left, Ordering::Relaxed);
+        if left == 0 {
+            self.lowest.store(u64::MAX, Ordering::SeqCst);
+            self.highest.store(0, Ordering::SeqCst);
+        }
+        left == 0
+    }
+}
+
 /// The lists of entries.
 #[derive(Debug)]
 pub(super) struct Buckets {
@@ -71,8 +114,7 @@ pub(super) struct Buckets {
     first: Box<[AtomicU32]>,
     /// Bit n: there are entries of level n.
     levels: AtomicU64,
-    /// The number of entries of each level. Only for the thread that changes the buckets.
-    entries: [AtomicU32; LEVELS],
+    level: [Level; LEVELS],
 }
 
 impl Buckets {
@@ -84,7 +126,7 @@ impl Buckets {
                 .map(|bucket| AtomicU32::new(END | bucket))
                 .collect(),
             levels: AtomicU64::new(0),
-            entries: std::array::from_fn(|_| AtomicU32::new(0)),
+            level: std::array::from_fn(|_| Level::new()),
         }
     }
 
@@ -102,7 +144,7 @@ impl Buckets {
 
     /// The levels that have entries, from `lowest` on.
     #[inline]
-    fn levels(&self, lowest: u32) -> impl Iterator<Item = u32> + use<> {
+    fn levels(&self, lowest: u32) -> impl Iterator<Item = u32> {
         let mut left = self.levels.load(Ordering::SeqCst) >> lowest << lowest;
         std::iter::from_fn(move || {
             let level = left.trailing_zeros();
@@ -113,20 +155,30 @@ impl Buckets {
 
     /// Where the entries begin that contain a range.
     #[inline]
-    fn containing(&self, range: VaRange) -> impl Iterator<Item = Span> + use<> {
-        self.levels(level_of(range.len())).map(move |level| {
+    fn containing(&self, range: VaRange) -> impl Iterator<Item = Span> {
+        self.levels(level_of(range.len())).filter_map(move |level| {
             let first = range.end().saturating_sub(1 << level);
-            Span::new(level, first, range.start())
+            self.span(level, first, range.start())
         })
     }
 
     /// Where the entries begin that have a byte in a range.
     #[inline]
-    fn overlapping(&self, range: VaRange) -> impl Iterator<Item = Span> + use<> {
-        self.levels(0).map(move |level| {
+    fn overlapping(&self, range: VaRange) -> impl Iterator<Item = Span> {
+        self.levels(0).filter_map(move |level| {
             let first = range.start().saturating_sub((1 << level) - 1);
-            Span::new(level, first, range.end() - 1)
+            self.span(level, first, range.end() - 1)
         })
+    }
+
+    /// Where the entries of a level begin that begin from address `first` to `last`. Entries of the highest level that begin before
+    /// `first` may be longer than the level says.
+    #[inline]
+    fn span(&self, level: u32, first: u64, last: u64) -> Option<Span> {
+        let known = &self.level[level as usize];
+        let first = first.max(known.lowest.load(Ordering::SeqCst));
+        let last = last.min(known.highest.load(Ordering::SeqCst));
+        (first <= last || level == HIGHEST).then(|| Span::new(level, first, last))
     }
 
     /// How many buckets [`each_overlapping`](Self::each_overlapping) looks at.
@@ -192,10 +244,7 @@ impl Buckets {
     /// Adds an entry. From now on, every search finds it. The caller has the lock of the slots.
     pub(super) fn add(&self, slots: &Slots, number: u32, range: &VaRange) {
         let (level, bucket) = self.bucket_of(range);
-        let entries = &self.entries[level as usize];
-        let before = entries.load(Ordering::Relaxed);
-        entries.store(before + 1, Ordering::Relaxed);
-        if before == 0 {
+        if self.level[level as usize].add(range.start()) {
             let levels = self.levels.load(Ordering::Relaxed);
             self.levels.store(levels | 1 << level, Ordering::SeqCst);
         }
@@ -221,10 +270,7 @@ impl Buckets {
         }
         let next = slots.get(number).in_bucket.load(Ordering::Relaxed);
         link.store(next, Ordering::SeqCst);
-        let entries = &self.entries[level as usize];
-        let before = entries.load(Ordering::Relaxed);
-        entries.store(before - 1, Ordering::Relaxed);
-        if before == 1 {
+        if self.level[level as usize].remove() {
             let levels = self.levels.load(Ordering::Relaxed);
             self.levels.store(levels & !(1 << level), Ordering::SeqCst);
         }
@@ -330,6 +376,11 @@ mod tests {
         }
         let page = VaRange::new(500 << 12, 0x1000).unwrap();
         assert_eq!(buckets.spread(page), 2);
+        // Of a range, only the part where entries begin counts.
+        let most = VaRange::new(100 << 12, 1 << 46).unwrap();
+        assert_eq!(buckets.spread(most), 1024 - 99);
+        let none = VaRange::new(1 << 30, 1 << 46).unwrap();
+        assert_eq!(buckets.spread(none), 0);
         let mut steps = 0;
         buckets.each_overlapping(&slots, page, |_| steps += 1);
         assert!((2..10).contains(&steps), "{steps} entries compared");
