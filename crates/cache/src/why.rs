@@ -150,8 +150,7 @@ pub enum Why {
     Raced,
     /// The memory cannot be watched or checked. The registration is not an entry.
     Unwatched(Refusal),
-    /// Every entry is in use, or the entries already have 32 combinations of rights and kind. The registration is
-    /// not an entry.
+    /// Every entry is in use. The registration is not an entry.
     Full,
     /// The range is empty. The registration is not an entry.
     Empty,
@@ -186,9 +185,7 @@ impl fmt::Display for Why {
             Self::Overtaken => f.write_str("not cached: memory changed during the registration"),
             Self::Raced => f.write_str("not cached: another thread registered it first"),
             Self::Unwatched(refusal) => write!(f, "not cached: {refusal}"),
-            Self::Full => f.write_str(
-                "not cached: every entry is in use, or the entries already have 32 combinations of rights and kind",
-            ),
+            Self::Full => f.write_str("not cached: every entry is in use"),
             Self::Empty => f.write_str("not cached: the range is empty"),
             Self::OtherKind => {
                 f.write_str("not cached: accelerator memory needs a cache of its own")

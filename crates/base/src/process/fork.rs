@@ -79,8 +79,9 @@ fn first_look(word: &AtomicU64) -> u64 {
 }
 
 /// Distinguishes a forked child from the process that made the mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct ForkMark {
+    word: &'static AtomicU64,
     incarnation: u64,
 }
 
@@ -91,17 +92,18 @@ impl ForkMark {
     ///
     /// On a kernel that cannot wipe pages at a fork (before Linux 4.14), or when there is no memory.
     pub fn new() -> io::Result<Self> {
-        page().map_err(io::Error::from_raw_os_error)?;
         Ok(Self {
+            word: page().map_err(io::Error::from_raw_os_error)?,
             incarnation: incarnation(),
         })
     }
 
-    /// Whether this process is a forked descendant of the one that made the mark. Two loads.
+    /// Whether this process is a forked descendant of the one that made the mark. Two loads: a child's word is 0 until the child
+    /// looks at its own incarnation.
     #[inline]
     #[must_use]
     pub fn is_child(&self) -> bool {
-        self.incarnation != incarnation()
+        self.word.load(Ordering::Relaxed) != self.incarnation
     }
 }
 
@@ -120,6 +122,7 @@ mod tests {
             let noticed = mark.is_child();
             let own = ForkMark {
                 incarnation: incarnation(),
+                ..mark
             };
             // SAFETY: ends the child without running any of the parent's code.
             unsafe { libc::_exit(if noticed && !own.is_child() { 7 } else { 8 }) };

@@ -19,7 +19,6 @@ use std::ops::Deref;
 pub struct Guard<'a, R: Registrar> {
     cache: &'a Cache<R>,
     held: Held<R::Registration>,
-    range: VaRange,
     why: Why,
 }
 
@@ -27,7 +26,7 @@ pub(super) enum Held<T> {
     /// A pinned entry that has a value.
     Entry(u32),
     /// A registration for this lookup only, until it is dropped.
-    Own(Option<Value<T>>),
+    Own(VaRange, Option<Value<T>>),
 }
 
 impl<'a, R: Registrar> Guard<'a, R> {
@@ -40,7 +39,6 @@ impl<'a, R: Registrar> Guard<'a, R> {
         Self {
             cache,
             held: Held::Entry(slot),
-            range: cache.entries.slot(slot).range(),
             why,
         }
     }
@@ -53,14 +51,14 @@ impl<'a, R: Registrar> Guard<'a, R> {
     ) -> Self {
         Self {
             cache,
-            held: Held::Own(Some(value)),
-            range,
+            held: Held::Own(range, Some(value)),
             why,
         }
     }
 
     /// Why the lookup was a hit or a miss.
     #[must_use]
+    #[inline]
     pub fn why(&self) -> Why {
         self.why
     }
@@ -68,16 +66,20 @@ impl<'a, R: Registrar> Guard<'a, R> {
     /// The registered memory, which contains the range that was looked up.
     #[must_use]
     pub fn range(&self) -> VaRange {
-        self.range
+        match self.held {
+            Held::Entry(slot) => self.cache.entries.slot(slot).range(),
+            Held::Own(range, _) => range,
+        }
     }
 
     /// The registration.
     #[must_use]
+    #[inline]
     pub fn registration(&self) -> &R::Registration {
         let value = match &self.held {
             // SAFETY: this guard has pinned the entry (`of_entry`), and the reference borrows from the guard.
             Held::Entry(slot) => unsafe { self.cache.values.get(*slot) },
-            Held::Own(value) => value.as_ref(),
+            Held::Own(_, value) => value.as_ref(),
         };
         &value
             .expect("a guarded entry has a value, and a guard's own value is taken only on drop")
@@ -96,7 +98,7 @@ impl<R: Registrar> Deref for Guard<'_, R> {
 impl<R: Registrar> fmt::Debug for Guard<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("range", &self.range)
+            .field("range", &self.range())
             .field("why", &self.why)
             .finish_non_exhaustive()
     }
@@ -107,9 +109,9 @@ impl<R: Registrar> Drop for Guard<'_, R> {
     fn drop(&mut self) {
         match &mut self.held {
             Held::Entry(slot) => self.cache.unpin(*slot),
-            Held::Own(value) => {
+            Held::Own(range, value) => {
                 if let Some(value) = value.take() {
-                    self.cache.end(self.range, value);
+                    self.cache.end(*range, value);
                 }
             }
         }

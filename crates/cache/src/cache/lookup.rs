@@ -10,11 +10,11 @@ use crate::maps::Backing;
 use crate::monitor::Verdict;
 use crate::registrar::{Follows, Registrar};
 use crate::request::Class;
-use crate::table::entries::NONE;
+use crate::table::slots::NONE;
 use crate::why::Why;
 use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many times a lookup tries to hit while memory is changing.
 const TRIES: usize = 6;
@@ -29,14 +29,36 @@ pub(super) enum Hit<'a, R: Registrar> {
 }
 
 impl<R: Registrar> Cache<R> {
-    /// Looks for an entry that serves the lookup, and validates it.
+    /// Tries the entry that served such a lookup before. If the cache does not hold such memory, there is no such entry.
     #[inline]
+    pub(super) fn quick_hit(&self, range: &VaRange, want: Class) -> Option<Guard<'_, R>> {
+        if range.is_empty() || self.fork.is_child() {
+            return None;
+        }
+        let hinted = self.hint(range, want).load(Ordering::Relaxed);
+        if hinted == NONE
+            || !self
+                .entries
+                .pin(hinted, range, want, self.options.exact_rights)
+        {
+            return None;
+        }
+        let verdict = self.verdict(hinted, range);
+        if verdict != Verdict::Fresh {
+            self.refuse(hinted, verdict);
+            return None;
+        }
+        self.touch(hinted);
+        // SAFETY: the entry is pinned, and was valid, so its value is stored.
+        Some(unsafe { Guard::of_entry(self, hinted, Why::Hit) })
+    }
+
+    /// Looks for an entry that serves the lookup, and validates it.
     pub(super) fn hit(&self, range: &VaRange, want: Class) -> Hit<'_, R> {
         self.hit_by(range, want, || self.find(range, want))
     }
 
     /// Like `hit`, with `find` to find and pin an entry.
-    #[inline]
     pub(super) fn hit_by(
         &self,
         range: &VaRange,
@@ -55,31 +77,28 @@ impl<R: Registrar> Cache<R> {
                     // SAFETY: `find` pinned the entry, which was valid, so its value is stored.
                     return Hit::Found(unsafe { Guard::of_entry(self, slot, Why::Hit) });
                 }
-                Verdict::Changed => self.reject(slot, true),
-                Verdict::Busy => {
-                    add(&self.counters.busy, 1);
-                    self.reject(slot, false);
-                    backoff.snooze();
+                verdict => {
+                    self.refuse(slot, verdict);
+                    if verdict == Verdict::Busy {
+                        backoff.snooze();
+                    }
                 }
             }
         }
         Hit::Busy
     }
 
-    /// Finds an entry that serves the lookup and pins it.
+    /// The hint for a lookup. Lookups of one class whose ranges begin in the same 64 bytes share one.
     #[inline]
-    pub(super) fn find(&self, range: &VaRange, want: Class) -> Option<u32> {
-        let exact = self.options.exact_rights;
-        // Lookups of one class whose ranges begin in the same 64 bytes share a hint.
+    fn hint(&self, range: &VaRange, want: Class) -> &AtomicU32 {
         let hash = ((range.start() >> 6) ^ want.bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let hint = &self.hints[(hash >> 48) as usize & (self.hints.len() - 1)];
-        let hinted = hint.load(Ordering::Relaxed);
-        if hinted != NONE && self.entries.pin(hinted, range, want, exact) {
-            return Some(hinted);
-        }
-        let accept = |slot| self.entries.pin(slot, range, want, exact);
-        let found = self.index.find(range.start(), want, exact, accept)?;
-        hint.store(found, Ordering::Relaxed);
+        &self.hints[(hash >> 48) as usize & (self.hints.len() - 1)]
+    }
+
+    /// Finds an entry that serves the lookup and pins it.
+    pub(super) fn find(&self, range: &VaRange, want: Class) -> Option<u32> {
+        let found = self.entries.find(range, want, self.options.exact_rights)?;
+        self.hint(range, want).store(found, Ordering::Relaxed);
         Some(found)
     }
 
@@ -129,12 +148,13 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Unpins an entry that turned out not to be usable, and ends it if `end` is set.
+    /// Unpins an entry that must not be used, and ends it if its memory has changed.
     #[cold]
-    fn reject(&self, slot: u32, end: bool) {
+    fn refuse(&self, slot: u32, verdict: Verdict) {
         self.entries.slot(slot).no_hit();
-        if end {
-            self.entries.end_replaced(slot);
+        match verdict {
+            Verdict::Changed => self.entries.end_replaced(slot),
+            _ => add(&self.counters.busy, 1),
         }
         self.unpin(slot);
     }

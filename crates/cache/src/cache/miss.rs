@@ -15,8 +15,8 @@ use super::{Cache, Value};
 use crate::maps::Backing;
 use crate::monitor::Verdict;
 use crate::registrar::{Follows, Registrar, Request};
-use crate::request::Class;
-use crate::why::{Refusal, Why};
+use crate::request::{Class, Rights};
+use crate::why::{Cause, Refusal, Why};
 use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
 use std::sync::atomic::Ordering;
@@ -26,8 +26,8 @@ const TRIES: usize = 3;
 
 /// The result of searching under the lock.
 enum Reserved<'a, R: Registrar> {
-    /// A new entry for this range, claimed and pinned, and the reason for the miss.
-    Slot(u32, VaRange, Why),
+    /// A new entry for this range, claimed and pinned.
+    Slot(u32, VaRange),
     /// There is an entry.
     Hit(Guard<'a, R>),
     /// There may be an entry, but memory is changing.
@@ -38,12 +38,50 @@ enum Reserved<'a, R: Registrar> {
 
 /// The result of trying to make an entry.
 enum Made {
-    /// The entry is valid.
-    Entry,
+    /// The registration is that of the memory that is mapped now, unless a change has ended the entry.
+    Fresh,
     /// Memory changed while it was being registered.
     Overtaken,
     /// The registration cannot become an entry, for this reason.
     Refused(Why),
+}
+
+/// What a miss saw of the other entries in its range.
+#[derive(Default)]
+struct Seen {
+    /// An entry of the same class contains the new one.
+    raced: bool,
+    /// The rights of an entry that contains the wanted range.
+    rights: Option<Rights>,
+    /// The part of the wanted range that an entry contains.
+    part: Option<VaRange>,
+}
+
+impl Seen {
+    fn note(&mut self, wanted: &VaRange, want: Class, entry: &VaRange, class: Class) {
+        if class.kind() != want.kind() {
+            return;
+        }
+        if entry.contains(wanted) {
+            self.rights = Some(class.rights());
+        }
+        self.part = self.part.or(entry.intersection(wanted));
+    }
+
+    /// Why the lookup was no hit; `ended` is the reason why an earlier entry ended.
+    fn why(&self, ended: Option<Cause>) -> Why {
+        match *self {
+            Self {
+                rights: Some(rights),
+                ..
+            } => Why::OtherRights(rights),
+            Self { part, .. } => match (ended, part) {
+                (Some(cause), _) => Why::Ended(cause),
+                (None, Some(part)) => Why::Partly(part),
+                (None, None) => Why::Absent,
+            },
+        }
+    }
 }
 
 impl<R: Registrar> Cache<R> {
@@ -52,23 +90,27 @@ impl<R: Registrar> Cache<R> {
     pub(super) fn miss(&self, range: VaRange, want: Class) -> Result<Guard<'_, R>, R::Error> {
         let backoff = Backoff::new();
         for _ in 0..TRIES {
-            let (slot, rounded, why) = match self.reserve(&range, want) {
-                Reserved::Slot(slot, rounded, why) => (slot, rounded, why),
+            let (slot, rounded) = match self.reserve(&range, want) {
+                Reserved::Slot(slot, rounded) => (slot, rounded),
                 Reserved::Hit(guard) => return Ok(guard),
                 Reserved::Busy => return self.own(range, want, Why::Busy),
                 Reserved::Full => return self.own(range, want, Why::Full),
             };
-            match self.make(slot, rounded, want) {
-                Ok(Made::Entry) => {
-                    let why = self.list(slot, rounded, want, why);
-                    self.touch(slot);
-                    let misses = &self.counters.misses;
-                    let uncached = &self.counters.uncached;
-                    add(if why == Why::Raced { uncached } else { misses }, 1);
-                    // SAFETY: `reserve` pinned the entry, and `make` stored its value.
-                    return Ok(unsafe { Guard::of_entry(self, slot, why) });
-                }
-                Ok(Made::Overtaken) => {
+            let made = self.make(slot, rounded, want);
+            let published = match &made {
+                Ok(Made::Fresh) => self.publish(slot, &range, want),
+                _ => None,
+            };
+            if let Some(why) = published {
+                self.touch(slot);
+                let misses = &self.counters.misses;
+                let uncached = &self.counters.uncached;
+                add(if why == Why::Raced { uncached } else { misses }, 1);
+                // SAFETY: `reserve` pinned the entry, and `make` stored its value.
+                return Ok(unsafe { Guard::of_entry(self, slot, why) });
+            }
+            match made {
+                Ok(Made::Fresh | Made::Overtaken) => {
                     add(&self.counters.busy, 1);
                     self.abandon(slot);
                     backoff.snooze();
@@ -119,13 +161,6 @@ impl<R: Registrar> Cache<R> {
         let mut gone = Gone::new();
         let mut shelf = self.shelf.lock();
         shelf.reap(&self.parts(), &mut gone);
-        self.index.unhide(
-            range.start(),
-            want,
-            self.options.exact_rights,
-            |slot| self.entries.slot(slot).word.is_valid(),
-            |slot| self.entries.slot(slot).range().start(),
-        );
         let found = self.find(range, want);
         let reserved = if let Some(found) = found {
             drop(shelf);
@@ -141,7 +176,6 @@ impl<R: Registrar> Cache<R> {
             }
         } else {
             let rounded = self.options.rounding.round(*range);
-            let why = self.explain(range, want);
             self.shrink(&mut shelf, rounded.len(), &mut gone);
             let mut slot = shelf.take(rounded.len());
             if slot.is_none() && shelf.evict(&self.parts(), &mut gone) {
@@ -152,7 +186,7 @@ impl<R: Registrar> Cache<R> {
                 Some(slot) => {
                     self.clock.fetch_add(1, Ordering::Relaxed);
                     self.entries.claim(slot, rounded, want);
-                    Reserved::Slot(slot, rounded, why)
+                    Reserved::Slot(slot, rounded)
                 }
                 None => Reserved::Full,
             };
@@ -161,27 +195,6 @@ impl<R: Registrar> Cache<R> {
         };
         self.end_all(gone);
         reserved
-    }
-
-    /// Why no entry serves the lookup.
-    fn explain(&self, range: &VaRange, want: Class) -> Why {
-        let mut partly = None;
-        for number in self.index.neighbours(range.start()) {
-            let slot = self.entries.slot(number);
-            let (entry, class) = (slot.range(), slot.class());
-            if !slot.word.is_valid() || class.kind() != want.kind() {
-                continue;
-            }
-            if entry.contains(range) {
-                return Why::OtherRights(class.rights());
-            }
-            partly = partly.or(entry.intersection(range));
-        }
-        match (partly, self.entries.end_of(range)) {
-            (_, Some(cause)) => Why::Ended(cause),
-            (Some(part), None) => Why::Partly(part),
-            (None, None) => Why::Absent,
-        }
     }
 
     /// Watches and registers the memory of a claimed entry, and makes it valid.
@@ -219,8 +232,8 @@ impl<R: Registrar> Cache<R> {
         unsafe { self.values.put(slot, value) };
         let same = self.object(&range) == Ok(backing);
         let fresh = !self.watches || self.monitor.check(range) == Verdict::Fresh;
-        if same && fresh && self.entries.slot(slot).word.publish() {
-            Ok(Made::Entry)
+        if same && fresh {
+            Ok(Made::Fresh)
         } else {
             Ok(Made::Overtaken)
         }
@@ -264,36 +277,35 @@ impl<R: Registrar> Cache<R> {
         self.unpin(slot);
     }
 
-    /// Puts a valid entry on the list of its class, where lookups find it, and ends the listed entries that it contains. If
-    /// a valid listed entry contains the new one, or there are too many classes, the new one ends instead: it is not
-    /// listed, and is deregistered when its guard is dropped. Returns `why`, or why the entry is not listed.
-    fn list(&self, slot: u32, range: VaRange, class: Class, why: Why) -> Why {
-        let shelf = self.shelf.lock();
-        while let Some(other) = self.index.before(class, range.start()) {
-            let it = self.entries.slot(other);
-            if !it.range().contains(&range) {
-                break;
+    /// Makes the entry that was made for a lookup valid, and ends the entries of its class that it contains. If an entry of its class
+    /// contains it, it ends instead, and is deregistered when its guard is dropped. Returns why the lookup was no
+    /// hit; `None` if a change has ended the entry.
+    fn publish(&self, slot: u32, wanted: &VaRange, want: Class) -> Option<Why> {
+        let range = self.entries.slot(slot).range();
+        let mut seen = Seen::default();
+        let _shelf = self.shelf.lock();
+        self.entries.each_overlapping(range, |number, other| {
+            if !other.word.is_valid() {
+                return;
             }
-            if it.word.is_valid() {
-                self.entries.clear(slot);
-                return Why::Raced;
+            let (it, class) = (other.range(), other.class());
+            if class == want && it.contains(&range) {
+                seen.raced = true;
+                return;
             }
-            self.index.remove(class, it.range().start(), other);
-        }
-        let inside = |other: u32| range.contains(&self.entries.slot(other).range());
-        for (start, other) in self.index.contained(class, range.start(), inside) {
-            self.index.remove(class, start, other);
-            if self.entries.clear(other) {
-                add(&self.counters.replaced, 1);
+            seen.note(wanted, want, &it, class);
+            if class == want && range.contains(&it) {
+                add(
+                    &self.counters.replaced,
+                    u64::from(self.entries.clear(number)),
+                );
             }
-        }
-        let listed = self.index.insert(class, range.start(), slot);
-        drop(shelf);
-        if listed {
-            why
-        } else {
+        });
+        if seen.raced {
             self.entries.clear(slot);
-            Why::Full
+            return Some(Why::Raced);
         }
+        let why = seen.why(self.entries.end_of(wanted));
+        self.entries.slot(slot).word.publish().then_some(why)
     }
 }

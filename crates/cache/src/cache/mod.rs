@@ -20,8 +20,8 @@ use crate::maps::{Backing, Maps};
 use crate::monitor::{Monitor, Sees, TooManyCaches};
 use crate::registrar::{Follows, Registrar};
 use crate::request::{Class, Kind, Rights};
-use crate::table::entries::{Entries, MOST, NONE};
-use crate::table::index::Index;
+use crate::table::entries::Entries;
+use crate::table::slots::{MOST, NONE};
 use crate::table::values::Values;
 use crate::why::{Off, Why};
 use guard::Guard;
@@ -78,7 +78,6 @@ pub struct Cache<R: Registrar> {
     maps: Option<Maps>,
     entries: Arc<Entries>,
     values: Values<Value<R::Registration>>,
-    index: Index,
     /// Indexed by a hash of a range's first address and class: the slot that last served it. Only a hint.
     hints: Box<[AtomicU32]>,
     /// Counts new entries: the clock by which the least recently used entry is found.
@@ -127,7 +126,6 @@ impl<R: Registrar> Cache<R> {
             maps,
             entries,
             values: Values::new(capacity),
-            index: Index::new(capacity),
             hints: (0..hints).map(|_| AtomicU32::new(NONE)).collect(),
             clock: AtomicU64::new(0),
             over: AtomicBool::new(false),
@@ -146,6 +144,7 @@ impl<R: Registrar> Cache<R> {
     ///
     /// # Errors
     /// The registrar's error, if there is no entry and the registration fails.
+    #[inline]
     pub fn get(
         &self,
         range: VaRange,
@@ -153,29 +152,44 @@ impl<R: Registrar> Cache<R> {
         kind: Kind,
     ) -> Result<Guard<'_, R>, R::Error> {
         let want = Class::new(rights, kind);
-        let guard = match self.refuses(&range, kind) {
-            Some(why) => self.own(range, want, why)?,
-            None => match self.hit(&range, want) {
-                Hit::Found(guard) => guard,
-                Hit::Busy => self.own(range, want, Why::Busy)?,
-                Hit::None => self.miss(range, want)?,
-            },
-        };
-        if let Some(trace) = &self.trace
-            && !self.fork.is_child()
+        if self.trace.is_none()
+            && let Some(guard) = self.quick_hit(&range, want)
         {
-            let mut trace = trace.lock();
-            if trace.len() == self.options.trace {
-                trace.pop_front();
-            }
-            trace.push_back(Event {
-                range,
-                rights,
-                kind,
-                why: guard.why(),
-            });
+            return Ok(guard);
         }
+        let guard = self.hit_or_miss(range, want)?;
+        self.record(range, &guard, want);
         Ok(guard)
+    }
+
+    /// A lookup that was no hit at the first try.
+    #[cold]
+    fn hit_or_miss(&self, range: VaRange, want: Class) -> Result<Guard<'_, R>, R::Error> {
+        if let Some(why) = self.refuses(&range, want.kind()) {
+            return self.own(range, want, why);
+        }
+        match self.hit(&range, want) {
+            Hit::Found(guard) => Ok(guard),
+            Hit::Busy => self.own(range, want, Why::Busy),
+            Hit::None => self.miss(range, want),
+        }
+    }
+
+    /// Records a lookup for the trace.
+    fn record(&self, range: VaRange, guard: &Guard<'_, R>, want: Class) {
+        let Some(trace) = self.trace.as_ref().filter(|_| !self.fork.is_child()) else {
+            return;
+        };
+        let mut trace = trace.lock();
+        if trace.len() == self.options.trace {
+            trace.pop_front();
+        }
+        trace.push_back(Event {
+            range,
+            rights: want.rights(),
+            kind: want.kind(),
+            why: guard.why(),
+        });
     }
 
     /// Registers memory for this call alone: the registration neither uses nor becomes an entry.
@@ -192,7 +206,6 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Why this lookup does not go through the cache.
-    #[inline]
     fn refuses(&self, range: &VaRange, kind: Kind) -> Option<Why> {
         if self.fork.is_child() {
             Some(Why::Off(Off::Forked))
@@ -293,7 +306,6 @@ impl<R: Registrar> Cache<R> {
     fn parts(&self) -> Parts<'_, Value<R::Registration>> {
         Parts {
             entries: &self.entries,
-            index: &self.index,
             values: &self.values,
         }
     }

@@ -1,7 +1,6 @@
 //! Which slots are free, and which entries to evict: the state under the cache's lock.
 
-use crate::table::entries::{CHUNK, Entries};
-use crate::table::index::Index;
+use crate::table::entries::Entries;
 use crate::table::values::Values;
 use crate::table::word::Freed;
 use rkey_base::range::VaRange;
@@ -17,8 +16,9 @@ struct Candidate {
     generation: u64,
 }
 
-/// A search keeps this many of the idle entries, or 1 in [`CHUNK`] if that is more: fewer would not be worth a scan of
-/// all entries.
+/// A search keeps one idle entry in so many, and at least [`CANDIDATES`]: fewer would not be worth a scan of all entries.
+const SHARE: usize = 4;
+
 const CANDIDATES: usize = 16;
 
 /// The state under the lock.
@@ -28,8 +28,6 @@ pub(super) struct Shelf {
     free: Vec<u32>,
     /// Slots from this number on were never used.
     fresh: usize,
-    /// How many slots of each chunk are in use.
-    in_chunk: Vec<u16>,
     /// The least recently used idle entries at the last search, oldest last.
     oldest: Vec<Candidate>,
     /// The bytes of all entries.
@@ -39,7 +37,6 @@ pub(super) struct Shelf {
 /// The parts of a cache that change together with the shelf.
 pub(super) struct Parts<'a, V> {
     pub(super) entries: &'a Entries,
-    pub(super) index: &'a Index,
     pub(super) values: &'a Values<V>,
 }
 
@@ -49,7 +46,6 @@ impl Shelf {
             capacity,
             free: Vec::new(),
             fresh: 0,
-            in_chunk: vec![0; capacity.div_ceil(CHUNK)],
             oldest: Vec::new(),
             bytes: 0,
         }
@@ -69,7 +65,6 @@ impl Shelf {
             }
             None => return None,
         };
-        self.in_chunk[slot as usize / CHUNK] += 1;
         self.bytes += len;
         Some(slot)
     }
@@ -119,7 +114,7 @@ impl Shelf {
             })
         });
         self.oldest = idle.collect();
-        let keep = CANDIDATES.max(self.oldest.len() / CHUNK);
+        let keep = CANDIDATES.max(self.oldest.len() / SHARE);
         if self.oldest.len() > keep {
             self.oldest.select_nth_unstable_by_key(keep, |it| it.used);
             self.oldest.truncate(keep);
@@ -132,15 +127,10 @@ impl Shelf {
         let slot = parts.entries.slot(number);
         let range = slot.range();
         slot.add_hits(hits);
-        parts.index.remove(slot.class(), range.start(), number);
+        parts.entries.remove(number);
         self.bytes -= range.len();
         if let Some(value) = take(parts, number) {
             gone.push((range, value));
-        }
-        let in_chunk = &mut self.in_chunk[number as usize / CHUNK];
-        *in_chunk -= 1;
-        if *in_chunk == 0 {
-            parts.entries.reset_chunk(number);
         }
         self.free.push(number);
     }

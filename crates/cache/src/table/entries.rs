@@ -5,109 +5,16 @@
 //! no system call: it only marks entries, and the cache frees them later. The marks are in the table itself, so there
 //! is at most one for each entry, however many changes affect it.
 
-use super::word::{OVERFLOW_HITS, Pin, Word};
+use super::buckets::Buckets;
+use super::slots::{NONE, Slot, Slots};
+use super::word::{OVERFLOW_HITS, Pin};
 use crate::request::Class;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::why::Cause;
 use rkey_base::range::VaRange;
-use std::sync::OnceLock;
-
-/// How many slots are allocated together.
-pub(crate) const CHUNK: usize = if cfg!(loom) { 2 } else { 64 };
-
-/// The number that means "no slot".
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// How many ended entries are recorded, for explanations.
 const REMEMBERED: usize = if cfg!(loom) { 2 } else { 64 };
-
-/// The maximum number of entries of a table.
-pub(crate) const MOST: usize = 1 << 20;
-
-/// A slot: one entry, or room for one.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct Slot {
-    pub(crate) word: Word,
-    start: AtomicU64,
-    end: AtomicU64,
-    class: AtomicU64,
-    /// The time of the last use, on the cache's clock.
-    pub(crate) used: AtomicU64,
-    /// Hits that are no longer counted in the word, minus pins that were not hits. May wrap.
-    hits: AtomicU64,
-    /// The next slot in the queue of dead entries.
-    next: AtomicU32,
-}
-
-impl Slot {
-    fn new() -> Self {
-        Self {
-            word: Word::new(),
-            start: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-            class: AtomicU64::new(0),
-            used: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            next: AtomicU32::new(NONE),
-        }
-    }
-
-    /// The entry's range. Unless the entry is pinned or the slots are locked, its two ends may belong to different entries.
-    #[inline]
-    pub(crate) fn range(&self) -> VaRange {
-        let start = self.start.load(Ordering::Relaxed);
-        let end = self.end.load(Ordering::Relaxed);
-        VaRange::new(start, end.saturating_sub(start))
-            .expect("start plus length is the end, which fits in 64 bits")
-    }
-
-    /// The entry's class. Unless the entry is pinned or the slots are locked, the slot may get another entry at any time.
-    #[inline]
-    pub(crate) fn class(&self) -> Class {
-        Class::from_bits(self.class.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    fn serves(&self, range: &VaRange, want: Class, exact: bool) -> bool {
-        self.start.load(Ordering::Relaxed) <= range.start()
-            && range.end() <= self.end.load(Ordering::Relaxed)
-            && self.class().serves(want, exact)
-    }
-
-    /// Adds hits that the word no longer counts.
-    pub(crate) fn add_hits(&self, hits: u64) {
-        self.hits.fetch_add(hits, Ordering::Relaxed);
-    }
-
-    /// Subtracts a hit: the last pin was not one.
-    pub(crate) fn no_hit(&self) {
-        self.hits.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Slots, and a range that contains the ranges of all their entries.
-#[derive(Debug)]
-struct Chunk {
-    lowest: AtomicU64,
-    highest: AtomicU64,
-    slots: Box<[Slot]>,
-}
-
-impl Chunk {
-    fn new() -> Self {
-        Self {
-            lowest: AtomicU64::new(u64::MAX),
-            highest: AtomicU64::new(0),
-            slots: (0..CHUNK).map(|_| Slot::new()).collect(),
-        }
-    }
-
-    fn concerns(&self, range: &VaRange) -> bool {
-        self.lowest.load(Ordering::SeqCst) < range.end()
-            && range.start() < self.highest.load(Ordering::SeqCst)
-    }
-}
 
 /// The record of an entry that ended. Its fields may belong to different entries, which is good enough for explanations.
 #[derive(Debug)]
@@ -140,9 +47,8 @@ impl Ended {
 /// ```
 #[derive(Debug)]
 pub struct Entries {
-    chunks: Box<[OnceLock<Chunk>]>,
-    /// Slots from this number on were never used.
-    high: AtomicUsize,
+    slots: Slots,
+    buckets: Buckets,
     /// The queue of dead entries without users: a stack, linked through the slots.
     dead: AtomicU32,
     invalidated: AtomicU64,
@@ -151,12 +57,11 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// A table for `capacity` entries, at most [`MOST`].
+    /// A table for `capacity` entries, at most [`MOST`](super::slots::MOST).
     pub(crate) fn new(capacity: usize) -> Self {
-        let chunks = capacity.min(MOST).div_ceil(CHUNK);
         Self {
-            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
-            high: AtomicUsize::new(0),
+            slots: Slots::new(capacity),
+            buckets: Buckets::new(capacity),
             dead: AtomicU32::new(NONE),
             invalidated: AtomicU64::new(0),
             ended: std::array::from_fn(|_| Ended::new()),
@@ -169,30 +74,21 @@ impl Entries {
     /// # Panics
     /// If the slot was never claimed.
     #[inline]
-    pub(crate) fn slot(&self, slot: u32) -> &Slot {
-        let chunk = self.chunks[slot as usize / CHUNK]
-            .get()
-            .expect("the slot was claimed before");
-        &chunk.slots[slot as usize % CHUNK]
+    pub(crate) fn slot(&self, number: u32) -> &Slot {
+        self.slots.get(number)
     }
 
-    /// The number of slots that were ever used.
-    pub(crate) fn high(&self) -> usize {
-        self.high.load(Ordering::Acquire)
+    /// The numbers of the slots that were ever claimed.
+    pub(crate) fn numbers(&self) -> std::ops::Range<u32> {
+        self.slots.numbers()
     }
 
     /// Begins an entry in a free slot, pinned by the caller. The caller has the lock of the slots.
     pub(crate) fn claim(&self, number: u32, range: VaRange, class: Class) {
-        let index = number as usize;
-        let chunk = self.chunks[index / CHUNK].get_or_init(Chunk::new);
-        let slot = &chunk.slots[index % CHUNK];
-        slot.start.store(range.start(), Ordering::Relaxed);
-        slot.end.store(range.end(), Ordering::Relaxed);
-        slot.class.store(class.bits(), Ordering::Relaxed);
-        chunk.lowest.fetch_min(range.start(), Ordering::SeqCst);
-        chunk.highest.fetch_max(range.end(), Ordering::SeqCst);
-        self.high.fetch_max(index + 1, Ordering::SeqCst);
+        let slot = self.slots.prepare(number);
+        slot.describe(range, class);
         slot.word.claim();
+        self.buckets.add(&self.slots, number, &range);
     }
 
     /// From now on, a change of memory ends the claimed entry.
@@ -200,11 +96,35 @@ impl Entries {
         self.slot(number).word.arm();
     }
 
-    /// Resets the range of a chunk that has no slot in use. The caller has the lock of the slots.
-    pub(crate) fn reset_chunk(&self, number: u32) {
-        if let Some(chunk) = self.chunks[number as usize / CHUNK].get() {
-            chunk.lowest.store(u64::MAX, Ordering::SeqCst);
-            chunk.highest.store(0, Ordering::SeqCst);
+    /// Takes an entry whose slot was freed out of its bucket. The caller has the lock of the slots, and has not yet claimed the slot
+    /// again.
+    pub(crate) fn remove(&self, number: u32) {
+        let range = self.slot(number).range();
+        self.buckets.remove(&self.slots, number, &range);
+    }
+
+    /// Finds a valid entry that serves the lookup, and pins it.
+    #[inline]
+    pub(crate) fn find(&self, range: &VaRange, want: Class, exact: bool) -> Option<u32> {
+        self.buckets.find_containing(&self.slots, *range, |number| {
+            self.slot(number).word.is_valid() && self.pin(number, range, want, exact)
+        })
+    }
+
+    /// Passes the entries that have a byte in `range` to `each`, which may get an entry more than once.
+    pub(crate) fn each_overlapping(&self, range: VaRange, mut each: impl FnMut(u32, &Slot)) {
+        // A slot that gets another entry during the search need not be checked again, because that entry is newer than the
+        // search. The range that is read here may be mixed from both.
+        let mut check = |number| {
+            let slot = self.slot(number);
+            if slot.range().overlaps(&range) {
+                each(number, slot);
+            }
+        };
+        if self.buckets.spread(range) <= self.slots.count() as u64 {
+            self.buckets.each_overlapping(&self.slots, range, check);
+        } else {
+            self.numbers().for_each(&mut check);
         }
     }
 
@@ -276,24 +196,13 @@ impl Entries {
             return 0;
         }
         let mut count = 0;
-        let high = self.high.load(Ordering::SeqCst);
-        for (index, chunk) in self.chunks[..high.div_ceil(CHUNK)].iter().enumerate() {
-            let Some(chunk) = chunk.get().filter(|chunk| chunk.concerns(&range)) else {
-                continue;
-            };
-            for (inner, slot) in chunk.slots.iter().enumerate() {
-                // A slot that gets another entry during the scan need not be checked again, because that entry is newer than
-                // the change. If the range read here is mixed from both, ending the new entry costs a miss but is not
-                // an error.
-                if slot.word.is_valid_or_pending()
-                    && slot.range().overlaps(&range)
-                    && self.clear((index * CHUNK + inner) as u32)
-                {
-                    self.remember(slot.range(), cause);
-                    count += 1;
-                }
+        self.each_overlapping(range, |number, slot| {
+            // If the slot has got another entry, ending that one costs a miss but is not an error.
+            if slot.word.is_valid_or_pending() && self.clear(number) {
+                self.remember(slot.range(), cause);
+                count += 1;
             }
-        }
+        });
         self.invalidated.fetch_add(count as u64, Ordering::Relaxed);
         count
     }
@@ -338,7 +247,7 @@ impl Entries {
         }
         let mut head = self.dead.load(Ordering::Relaxed);
         loop {
-            slot.next.store(head, Ordering::Relaxed);
+            slot.in_queue.store(head, Ordering::Relaxed);
             match self
                 .dead
                 .compare_exchange_weak(head, number, Ordering::AcqRel, Ordering::Relaxed)
@@ -360,7 +269,7 @@ impl Entries {
         let mut number = self.dead.swap(NONE, Ordering::AcqRel);
         while number != NONE {
             // Read the link first: once the slot is freed, it can be queued again.
-            let next = self.slot(number).next.load(Ordering::Relaxed);
+            let next = self.slot(number).in_queue.load(Ordering::Relaxed);
             each(number);
             number = next;
         }
@@ -368,14 +277,8 @@ impl Entries {
 
     /// The hits of all entries.
     pub(crate) fn hits(&self) -> u64 {
-        (0..self.high() as u32)
-            .filter(|&number| self.chunks[number as usize / CHUNK].get().is_some())
-            .map(|number| {
-                let slot = self.slot(number);
-                slot.hits
-                    .load(Ordering::Relaxed)
-                    .wrapping_add(slot.word.hits())
-            })
+        self.numbers()
+            .map(|number| self.slot(number).all_hits())
             .fold(0, u64::wrapping_add)
     }
 }

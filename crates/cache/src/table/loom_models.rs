@@ -105,6 +105,7 @@ fn a_reused_slot_does_not_serve_a_lookup_for_the_old_entry() {
             })
         };
         if let Freed::Yes(_) = entries.slot(0).word.evict() {
+            entries.remove(0);
             entries.claim(0, page(2), CLASS);
             entries.arm(0);
             assert!(entries.slot(0).word.publish());
@@ -203,6 +204,68 @@ fn hit_against_munmap(question_first: bool) {
     });
 }
 
+/// A registration against a change that the kernel reports, and then a hit by a thread that knows of the change. With `arm_first`, the
+/// entry is pending before the page is pinned, which is correct. The registration does not ask the kernel after it has pinned
+/// the page.
+fn registration_against_munmap(arm_first: bool) {
+    loom::model(move || {
+        let entries = Arc::new(Entries::new(2));
+        entries.claim(0, page(1), CLASS);
+        let kernel: Shared = Arc::new((Mutex::new(Kernel::default()), Condvar::new()));
+        let epoch = Arc::new(AtomicU64::new(0));
+        let unmapper = {
+            let kernel = Arc::clone(&kernel);
+            thread::spawn(move || {
+                change(&kernel, |it| it.changing += 1);
+                change(&kernel, |it| it.unmapped = true);
+                change(&kernel, |it| it.queued = true);
+                wait_until(&kernel, |it| it.read);
+                change(&kernel, |it| it.changing -= 1);
+            })
+        };
+        let reader = {
+            let (entries, kernel, epoch) = (
+                Arc::clone(&entries),
+                Arc::clone(&kernel),
+                Arc::clone(&epoch),
+            );
+            thread::spawn(move || {
+                wait_until(&kernel, |it| it.queued);
+                epoch.fetch_add(1, Ordering::SeqCst);
+                change(&kernel, |it| it.read = true);
+                entries.invalidate(page(1), Cause::Unmapped);
+                epoch.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        // Other memory is mapped there as soon as the page is unmapped.
+        let pin_page = || kernel.0.lock().unwrap().unmapped;
+        let new = if arm_first {
+            entries.arm(0);
+            pin_page()
+        } else {
+            let new = pin_page();
+            entries.arm(0);
+            new
+        };
+        if !entries.slot(0).word.publish() {
+            entries.clear(0);
+        }
+        entries.unpin(0);
+        unmapper.join().unwrap();
+        let mut reader = Some(reader);
+        if pin(&entries, &page(1)) {
+            if epoch.load(Ordering::SeqCst) % 2 == 1 {
+                reader.take().unwrap().join().unwrap();
+            }
+            assert!(new || !entries.slot(0).word.is_valid(), "stale");
+            entries.unpin(0);
+        }
+        if let Some(reader) = reader {
+            reader.join().unwrap();
+        }
+    });
+}
+
 /// A registration against a change that a hook or the program announces: the changer increments the count, ends the
 /// entries, makes the change, and decrements the count. With `confirmed`, the registration begins only if no change is in
 /// progress, which is correct.
@@ -257,6 +320,18 @@ fn a_registration_during_a_change_does_not_become_an_entry() {
 #[should_panic(expected = "stale")]
 fn the_model_finds_a_registration_that_begins_during_a_change() {
     registration_against_change(false);
+}
+
+#[test]
+fn a_registration_that_spans_an_unmapping_is_never_a_stale_entry() {
+    registration_against_munmap(true);
+}
+
+/// The model finds the mistake.
+#[test]
+#[should_panic(expected = "stale")]
+fn the_model_finds_a_page_that_is_pinned_before_its_entry_is_pending() {
+    registration_against_munmap(false);
 }
 
 #[test]

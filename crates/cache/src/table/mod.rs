@@ -3,13 +3,15 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`word`] | the life of one entry, in one atomic word |
-//! | [`entries`] | all entries: their ranges, and what ends them |
+//! | [`slots`] | room for entries, with their ranges and classes |
+//! | [`buckets`] | finds entries by address |
+//! | [`entries`] | all entries, and what ends them |
 //! | [`values`] | the registrations of entries |
-//! | [`index`] | finds an entry by address |
 
+mod buckets;
 pub(crate) mod entries;
-pub(crate) mod index;
 #[cfg(all(test, loom))]
 mod loom_models;
+pub(crate) mod slots;
 pub(crate) mod values;
 pub(crate) mod word;

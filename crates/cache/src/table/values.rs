@@ -4,11 +4,11 @@
 // UNSAFETY: the cells are read by many threads and written by one at a time, without a lock.
 #![allow(unsafe_code)]
 
-use super::entries::CHUNK;
+use super::slots::CHUNK;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
-type Cells<T> = Box<[UnsafeCell<Option<T>>]>;
+type Cells<T> = Box<[UnsafeCell<Option<T>>; CHUNK]>;
 
 /// One value for each slot.
 pub(crate) struct Values<T> {
@@ -33,10 +33,8 @@ impl<T> Values<T> {
 
     fn cell(&self, slot: u32) -> &UnsafeCell<Option<T>> {
         let slot = slot as usize;
-        let cells = self.chunks[slot / CHUNK].get_or_init(|| {
-            let cells = (0..CHUNK).map(|_| UnsafeCell::new(None));
-            cells.collect()
-        });
+        let cells = self.chunks[slot / CHUNK]
+            .get_or_init(|| Box::new(std::array::from_fn(|_| UnsafeCell::new(None))));
         &cells[slot % CHUNK]
     }
 
@@ -47,8 +45,9 @@ impl<T> Values<T> {
     /// A claimed entry's value is not stored or taken during that time.
     #[inline]
     pub(crate) unsafe fn get(&self, slot: u32) -> Option<&T> {
+        let cells = self.chunks[slot as usize / CHUNK].get()?;
         // SAFETY: while the entry is pinned, the contracts of `put` and `take` forbid calling them for this slot.
-        unsafe { (*self.cell(slot).get()).as_ref() }
+        unsafe { (*cells[slot as usize % CHUNK].get()).as_ref() }
     }
 
     /// Stores the value of a slot.

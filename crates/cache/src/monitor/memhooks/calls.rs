@@ -10,6 +10,7 @@ use crate::monitor::pages;
 use crate::why::Cause;
 use rkey_base::range::VaRange;
 use std::ffi::{CStr, CString, c_int, c_long, c_void};
+use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -376,7 +377,8 @@ pub(super) fn exercise(path: Path) {
     if matches!(path, Path::Free | Path::Realloc) {
         // SAFETY: memory of the allocator, which this frees once.
         unsafe {
-            let chunk = libc::malloc(LEN);
+            // Opaque, or the compiler removes the pair of calls.
+            let chunk = black_box(libc::malloc(LEN));
             if path == Path::Realloc && !chunk.is_null() {
                 let larger = libc::realloc(chunk, 2 * LEN);
                 let last = if larger.is_null() { chunk } else { larger };

@@ -20,10 +20,13 @@
 //!
 //! Exchanging the first two steps breaks the argument.
 
+mod known;
+mod probe;
 mod reader;
 mod sys;
 
 pub use reader::{Reader, Step};
+use sys::Answer;
 pub use sys::Way;
 
 use super::subscribers::Subscribers;
@@ -32,6 +35,7 @@ use crate::maps::{Mapping, Maps};
 use crate::table::entries::Entries;
 use crate::why::{Cause, Refusal};
 use crossbeam_utils::Backoff;
+use known::Known;
 use rkey_base::process::{ForkMark, page_size};
 use rkey_base::range::VaRange;
 use rustix::event::{EventfdFlags, eventfd};
@@ -45,8 +49,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// fails with `EFAULT`.
 const WHOLE: u64 = 1 << 30;
 
-/// A hit asks the kernel about all pages of a range of at most this many pages, and about one page of each mapping in a
-/// larger range: the kernel watches a mapping as a whole or not at all.
+/// If the quick question has no answer, a hit asks about all pages of a range of at most this many pages, and about one page of each
+/// mapping in a larger range: the kernel watches a mapping as a whole or not at all.
 const ASKED: u64 = 16;
 
 /// How many times to ask the kernel while memory is changing.
@@ -97,6 +101,9 @@ pub struct Userfaultfd {
     shared: Arc<Shared>,
     way: Way,
     page: u64,
+    /// Whether the quick question can be used.
+    quick: bool,
+    known: Known,
 }
 
 impl Userfaultfd {
@@ -141,9 +148,11 @@ impl Userfaultfd {
             maps,
         });
         let monitor = Self {
+            quick: probe::quick_question_works(&shared.fd),
             shared: Arc::clone(&shared),
             way,
             page: page_size() as u64,
+            known: Known::default(),
         };
         Ok((monitor, Reader::new(shared)))
     }
@@ -173,6 +182,31 @@ impl Userfaultfd {
         self.shared.stopped.load(Ordering::SeqCst) || self.shared.fork.is_child()
     }
 
+    /// The quick question. Its answer is [`Answer::Unknown`] if this kernel answers it differently.
+    #[inline]
+    fn ask(&self, pages: &VaRange) -> Answer {
+        if self.quick {
+            sys::ask(&self.shared.fd, pages)
+        } else {
+            Answer::Unknown
+        }
+    }
+
+    /// Whether all of the pages are watched, when the quick question has no answer.
+    #[cold]
+    fn ask_slowly(&self, pages: &VaRange) -> Verdict {
+        let asked = if pages.len() > ASKED * self.page {
+            self.ask_each_mapping(pages)
+        } else {
+            sys::is_watched(&self.shared.fd, pages)
+        };
+        match asked {
+            Ok(()) => Verdict::Fresh,
+            Err(Errno::NOENT) => Verdict::Changed,
+            Err(_) => Verdict::Busy,
+        }
+    }
+
     /// Whether all of the pages are watched. Asks again while memory is changing.
     fn is_watched(&self, pages: &VaRange) -> Result<bool, Refusal> {
         let backoff = Backoff::new();
@@ -199,8 +233,33 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Watches a mapping, or only `part` of it if the mapping is larger than [`WHOLE`].
-    fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<(), Refusal> {
+    /// Watches the mappings of a range.
+    fn watch_each_mapping(&self, pages: &VaRange) -> Result<(), Refusal> {
+        let mut address = pages.start();
+        while address < pages.end() {
+            let events = self.events();
+            let mapping = self
+                .shared
+                .maps
+                .mapping(address)
+                .map_err(|errno| match errno {
+                    Errno::NOENT => Refusal::NotMapped,
+                    errno => Refusal::System(errno),
+                })?;
+            can_watch(&mapping)?;
+            let part = mapping.range.intersection(pages);
+            let part = part
+                .filter(|part| part.contains_address(address))
+                .ok_or(Refusal::NotMapped)?;
+            let watched = self.watch_mapping(&mapping, &part)?;
+            self.known.add(watched, events);
+            address = part.end();
+        }
+        Ok(())
+    }
+
+    /// Watches a mapping, or only `part` of it if the mapping is larger than [`WHOLE`]. Returns what is watched.
+    fn watch_mapping(&self, mapping: &Mapping, part: &VaRange) -> Result<VaRange, Refusal> {
         // The answer does not say which descriptor watches; registering fails if it is not ours.
         let watched = self.is_watched(part)?;
         let range = if mapping.range.len() <= WHOLE {
@@ -222,7 +281,7 @@ impl Userfaultfd {
             self.shared.unwatch_everything();
             return Err(Refusal::Stopped);
         }
-        Ok(())
+        Ok(range)
     }
 }
 
@@ -263,41 +322,50 @@ impl Monitor for Userfaultfd {
         if self.is_stopped() {
             return Err(Refusal::Stopped);
         }
-        let pages = pages(&range);
-        let mut address = pages.start();
-        while address < pages.end() {
-            let mapping = self
-                .shared
-                .maps
-                .mapping(address)
-                .map_err(|errno| match errno {
-                    Errno::NOENT => Refusal::NotMapped,
-                    errno => Refusal::System(errno),
-                })?;
-            can_watch(&mapping)?;
-            let part = mapping.range.intersection(&pages);
-            let part = part
-                .filter(|part| part.contains_address(address))
-                .ok_or(Refusal::NotMapped)?;
-            self.watch_mapping(&mapping, &part)?;
-            address = part.end();
-        }
         // Let events that were read earlier take effect now, so that they do not end the new entry.
         self.settle();
+        let pages = pages(&range);
+        if !self.known.contains(&pages, self.events()) {
+            self.watch_each_mapping(&pages)?;
+            self.settle();
+        }
         Ok(())
     }
 
-    /// Checks again, because registering does not report a hole that appeared during `watch`.
+    /// Checks again, because registering does not report a hole that appeared during `watch`, and because `watch` may have relied on what was
+    /// known before. If it is still known now, when the kernel reports no change in progress, it was true all the time. If not,
+    /// watching again is harmless.
     fn confirm(&self, range: VaRange) -> Verdict {
-        match self.is_watched(&pages(&range)) {
+        let pages = pages(&range);
+        match self.ask(&pages) {
+            Answer::Watched => {
+                self.settle();
+                if self.known.contains(&pages, self.events()) {
+                    return Verdict::Fresh;
+                }
+            }
+            Answer::Changing => return Verdict::Busy,
+            Answer::Unknown => {}
+        }
+        if self.watch_each_mapping(&pages).is_err() {
+            return Verdict::Changed;
+        }
+        match self.is_watched(&pages) {
             Ok(true) => Verdict::Fresh,
             Ok(false) => Verdict::Changed,
             Err(_) => Verdict::Busy,
         }
     }
 
-    fn check(&self, range: VaRange) -> Verdict {
-        self.validate(range)
+    /// Does not ask the kernel. Every change that the calling thread can know of took effect before `confirm`, and so before the
+    /// registration. A later change ends the entry, and each hit validates it.
+    fn check(&self, _: VaRange) -> Verdict {
+        self.settle();
+        if self.is_stopped() {
+            Verdict::Busy
+        } else {
+            Verdict::Fresh
+        }
     }
 
     fn validate(&self, range: VaRange) -> Verdict {
@@ -305,18 +373,13 @@ impl Monitor for Userfaultfd {
             return Verdict::Busy;
         }
         let pages = pages(&range);
-        let asked = if pages.len() > ASKED * self.page {
-            self.ask_each_mapping(&pages)
-        } else {
-            sys::is_watched(&self.shared.fd, &pages)
+        let verdict = match self.ask(&pages) {
+            Answer::Watched => Verdict::Fresh,
+            Answer::Changing => Verdict::Busy,
+            Answer::Unknown => self.ask_slowly(&pages),
         };
-        match asked {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Verdict::Changed,
-            Err(_) => return Verdict::Busy,
-        }
         self.settle();
-        Verdict::Fresh
+        verdict
     }
 }
 
@@ -329,5 +392,111 @@ impl Drop for Userfaultfd {
         // The counter cannot overflow, and a nonblocking write of 8 bytes is complete. The reader sees it and stops
         // watching.
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(all(test, not(miri), not(loom)))]
+mod tests {
+    // UNSAFETY: maps and unmaps memory.
+    #![allow(unsafe_code)]
+
+    use super::*;
+    use std::ptr;
+
+    /// New memory, or new memory over a part of it.
+    fn map(at: Option<VaRange>, pages: usize, flags: libc::c_int) -> VaRange {
+        let (address, fixed) = match at {
+            Some(at) => (at.start() as usize, libc::MAP_FIXED),
+            None => (0, 0),
+        };
+        // SAFETY: at an address of the kernel's choice, or over pages that a test has mapped and does not access.
+        let start = unsafe {
+            libc::mmap(
+                ptr::with_exposed_provenance_mut(address),
+                pages * page_size(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags | fixed | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        VaRange::new(
+            start.expose_provenance() as u64,
+            (pages * page_size()) as u64,
+        )
+        .unwrap()
+    }
+
+    fn page_of(range: &VaRange, number: usize) -> VaRange {
+        let page = page_size() as u64;
+        range.slice(number as u64 * page, page).unwrap()
+    }
+
+    /// The quick question and the slow one agree, and the quick one has an answer for memory in one mapping.
+    #[test]
+    fn both_questions_have_the_same_answers() {
+        let Ok((monitor, reader)) = Userfaultfd::open() else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        std::thread::spawn(move || reader.run());
+        println!("the quick question works: {}", monitor.quick);
+        let memory = map(None, 64, libc::MAP_PRIVATE);
+        assert_eq!(monitor.ask_slowly(&memory), Verdict::Changed);
+        assert_eq!(monitor.ask(&memory), Answer::Unknown);
+        monitor.watch(memory).unwrap();
+        let several = memory.slice(0, 40 * page_size() as u64).unwrap();
+        for part in [memory, several, page_of(&memory, 5)] {
+            assert_eq!(monitor.ask_slowly(&part), Verdict::Fresh);
+            let answer = monitor.ask(&part);
+            assert_eq!(answer == Answer::Watched, monitor.quick, "{answer:?}");
+            assert_eq!(monitor.validate(part), Verdict::Fresh);
+        }
+        // Two mappings: only the slow question has an answer.
+        let second = page_of(&memory, 20);
+        // SAFETY: pages that this test has mapped.
+        unsafe {
+            let start = ptr::with_exposed_provenance_mut(second.start() as usize);
+            assert_eq!(libc::mprotect(start, page_size(), libc::PROT_READ), 0);
+        }
+        assert_eq!(monitor.ask(&several), Answer::Unknown);
+        assert_eq!(monitor.validate(several), Verdict::Fresh);
+        // Other memory, private or shared, or none.
+        for flags in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+            map(Some(second), 1, flags);
+            for part in [second, several, memory] {
+                assert_eq!(monitor.ask(&part), Answer::Unknown);
+                assert_eq!(monitor.validate(part), Verdict::Changed);
+            }
+            assert_eq!(monitor.validate(page_of(&memory, 19)), Verdict::Fresh);
+        }
+    }
+
+    /// A range is known to be watched until its memory changes.
+    #[test]
+    fn a_miss_watches_memory_again_after_it_changed() {
+        let Ok((monitor, reader)) = Userfaultfd::open() else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        std::thread::spawn(move || reader.run());
+        let memory = map(None, 4, libc::MAP_PRIVATE);
+        let page = page_of(&memory, 1);
+        for round in 0..50 {
+            monitor.watch(page).unwrap();
+            assert!(monitor.known.contains(&page, monitor.events()), "{round}");
+            assert_eq!(monitor.confirm(page), Verdict::Fresh);
+            // New memory, which is not watched.
+            map(Some(page), 1, libc::MAP_PRIVATE);
+            monitor.settle();
+            assert_eq!(monitor.validate(page), Verdict::Changed);
+            assert!(!monitor.known.contains(&page, monitor.events()), "{round}");
+        }
+        // A range that was known when `watch` was called, but no longer is.
+        monitor.watch(page).unwrap();
+        map(Some(page), 1, libc::MAP_PRIVATE);
+        assert_eq!(monitor.confirm(page), Verdict::Fresh);
+        assert_eq!(monitor.validate(page), Verdict::Fresh);
     }
 }
