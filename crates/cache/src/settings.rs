@@ -313,6 +313,15 @@ mod tests {
         let absurd = read(&[(MAX_COUNT, "-1"), (MAX_SIZE, "1e9"), (MONITOR, "")]);
         assert_eq!((absurd.max_count, absurd.max_size), (None, None));
         assert_eq!(absurd.ignored.len(), 2);
+        let beyond_64_bits = read(&[
+            (MAX_COUNT, "18446744073709551616"),
+            (MAX_SIZE, "99999999999999999999"),
+        ]);
+        assert_eq!(
+            (beyond_64_bits.max_count, beyond_64_bits.max_size),
+            (None, None)
+        );
+        assert_eq!(beyond_64_bits.ignored.len(), 2);
     }
 
     /// Proves partly: FI-244, FI-245, FI-246 (the variables as a library reads them)

@@ -10,7 +10,7 @@ use crate::maps::Backing;
 use crate::monitor::Verdict;
 use crate::registrar::{Follows, Registrar};
 use crate::request::Class;
-use crate::table::slots::NONE;
+use crate::table::slots::{NONE, Slot};
 use crate::why::Why;
 use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
@@ -36,19 +36,17 @@ impl<R: Registrar> Cache<R> {
             return None;
         }
         let hinted = self.hint(range, want).load(Ordering::Relaxed);
-        if hinted == NONE
-            || !self
-                .entries
-                .pin(hinted, range, want, self.options.exact_rights)
-        {
+        if hinted == NONE {
             return None;
         }
+        let exact = self.options.exact_rights;
+        let slot = self.entries.pin(hinted, range, want, exact)?;
         let verdict = self.verdict(hinted, range);
         if verdict != Verdict::Fresh {
             self.refuse(hinted, verdict);
             return None;
         }
-        self.touch(hinted);
+        self.touch(slot);
         // SAFETY: the entry is pinned, and was valid, so its value is stored.
         Some(unsafe { Guard::of_entry(self, hinted, Why::Hit) })
     }
@@ -73,7 +71,7 @@ impl<R: Registrar> Cache<R> {
             debug_assert!(self.entries.slot(slot).class().serves(want, false));
             match self.verdict(slot, range) {
                 Verdict::Fresh => {
-                    self.touch(slot);
+                    self.touch(self.entries.slot(slot));
                     // SAFETY: `find` pinned the entry, which was valid, so its value is stored.
                     return Hit::Found(unsafe { Guard::of_entry(self, slot, Why::Hit) });
                 }
@@ -161,11 +159,10 @@ impl<R: Registrar> Cache<R> {
 
     /// Records the time of a use.
     #[inline]
-    pub(super) fn touch(&self, slot: u32) {
+    pub(super) fn touch(&self, slot: &Slot) {
         let now = self.clock.load(Ordering::Relaxed);
-        let used = &self.entries.slot(slot).used;
-        if used.load(Ordering::Relaxed) != now {
-            used.store(now, Ordering::Relaxed);
+        if slot.used.load(Ordering::Relaxed) != now {
+            slot.used.store(now, Ordering::Relaxed);
         }
     }
 }

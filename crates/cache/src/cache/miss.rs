@@ -102,7 +102,7 @@ impl<R: Registrar> Cache<R> {
                 _ => None,
             };
             if let Some(why) = published {
-                self.touch(slot);
+                self.touch(self.entries.slot(slot));
                 let misses = &self.counters.misses;
                 let uncached = &self.counters.uncached;
                 add(if why == Why::Raced { uncached } else { misses }, 1);

@@ -107,7 +107,7 @@ impl Entries {
     #[inline]
     pub(crate) fn find(&self, range: &VaRange, want: Class, exact: bool) -> Option<u32> {
         self.buckets.find_containing(&self.slots, *range, |number| {
-            self.slot(number).word.is_valid() && self.pin(number, range, want, exact)
+            self.slot(number).word.is_valid() && self.pin(number, range, want, exact).is_some()
         })
     }
 
@@ -130,10 +130,16 @@ impl Entries {
 
     /// Pins the entry in a slot if it is valid and serves the lookup.
     #[inline]
-    pub(crate) fn pin(&self, number: u32, range: &VaRange, want: Class, exact: bool) -> bool {
+    pub(crate) fn pin(
+        &self,
+        number: u32,
+        range: &VaRange,
+        want: Class,
+        exact: bool,
+    ) -> Option<&Slot> {
         let slot = self.slot(number);
         if !slot.serves(range, want, exact) {
-            return false;
+            return None;
         }
         match slot.word.pin() {
             Pin::Held => {}
@@ -147,16 +153,16 @@ impl Entries {
                 if orphaned {
                     self.queue(number);
                 }
-                return false;
+                return None;
             }
         }
         // Check again: the slot may have got another entry between the first check and the pin.
         if slot.serves(range, want, exact) {
-            return true;
+            return Some(slot);
         }
         slot.no_hit();
         self.unpin(number);
-        false
+        None
     }
 
     /// Unpins an entry. `true` if that orphaned it, so that it can be reaped.

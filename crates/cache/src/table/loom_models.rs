@@ -16,7 +16,7 @@ fn page(number: u64) -> VaRange {
 }
 
 fn pin(entries: &Entries, range: &VaRange) -> bool {
-    entries.pin(0, range, CLASS, true)
+    entries.pin(0, range, CLASS, true).is_some()
 }
 
 /// A table with a valid, unused entry of page 1 in slot 0.

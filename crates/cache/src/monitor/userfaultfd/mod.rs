@@ -473,14 +473,21 @@ mod tests {
         }
     }
 
-    /// A range is known to be watched until its memory changes.
+    /// A range is known to be watched until its memory changes, whether or not the kernel answers the quick question.
     #[test]
     fn a_miss_watches_memory_again_after_it_changed() {
-        let Ok((monitor, reader)) = Userfaultfd::open() else {
-            println!("skipped: no userfaultfd");
-            return;
-        };
-        std::thread::spawn(move || reader.run());
+        for quick in [true, false] {
+            let Ok((mut monitor, reader)) = Userfaultfd::open() else {
+                println!("skipped: no userfaultfd");
+                return;
+            };
+            monitor.quick &= quick;
+            std::thread::spawn(move || reader.run());
+            watch_and_map_over(&monitor);
+        }
+    }
+
+    fn watch_and_map_over(monitor: &Userfaultfd) {
         let memory = map(None, 4, libc::MAP_PRIVATE);
         let page = page_of(&memory, 1);
         for round in 0..50 {
