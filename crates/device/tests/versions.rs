@@ -128,7 +128,7 @@ fn a_client_of_another_version_learns_our_version() {
     let mut answer = [0; 8192];
     let (_, len) = recv(&client, &mut answer[..], RecvFlags::DONTWAIT).unwrap();
     assert!(
-        answer[..len].starts_with(b"rkeyCON2"),
+        answer[..len].starts_with(b"rkeyCON3"),
         "{:?}",
         &answer[..len]
     );

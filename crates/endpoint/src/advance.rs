@@ -109,7 +109,14 @@ impl<F: Front> Driver<F> {
         loop {
             let mut state = self.state.lock();
             self.advance(&mut state);
-            if !state.rdm.outbox().is_busy() || time::now() >= until {
+            if !state.rdm.outbox().is_busy() {
+                return;
+            }
+            if time::now() >= until {
+                tracing::warn!(
+                    "closing an endpoint whose peers have not acknowledged its last messages for {LINGER:?}: \
+                     they may be lost"
+                );
                 return;
             }
             drop(state);

@@ -75,9 +75,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
     }
 
     /// Takes the requests that the responder has deferred, after the responses and acknowledgements on other links that were published
-    /// before them. A peer acknowledges a message before its program can answer it, so the send of a message completes before the
-    /// receive of the answer. Programs rely on this order: tgt, for one, ends the connection if it is violated. Endpoints pass an
-    /// inbox, and do not need it.
+    /// before them. If nothing else is outstanding, a peer acknowledges a message before its program can answer it, so the send of the
+    /// message completes before the receive of the answer. Programs rely on this order: tgt, for one, ends the connection if it is
+    /// violated. Acknowledgements of several outstanding messages may come later than the answers. Endpoints pass an inbox, and do not
+    /// need the order.
     #[cold]
     fn take_deferred(&mut self, budget: u32, progress: &mut Progress) {
         self.x.is_deferred = false;

@@ -15,9 +15,9 @@ use rkey_rdm::endpoint::{SHORT_MAX, ShortMessage};
 use rkey_rdm::operation_id::{Form, Plain};
 use std::ffi::c_void;
 
-/// The flags of messages in the lane: those that ask for nothing more than a plain operation does.
-const SEND_FLAGS: u64 =
-    QUIET | FI_COMPLETION | FI_MORE | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+/// The flags of messages in the lane: those that ask for nothing more than a plain operation does. Injected messages are not among
+/// them: the device may have to send a message again, so it must have a copy of the bytes.
+const SEND_FLAGS: u64 = QUIET | FI_COMPLETION | FI_MORE | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
 /// The flags of receives in the lane.
 const RECEIVE_FLAGS: u64 = FI_COMPLETION | FI_MORE;
 
@@ -81,11 +81,8 @@ impl Endpoint {
         if !usual {
             return None;
         }
-        // The device checks the rights when it copies the bytes, which is now or never. Injected bytes need none.
-        let sge = match it.flags & FI_INJECT != 0 {
-            true => local::unnamed(&self.pd, addr, len as u32),
-            false => local::named(&self.domain, &self.pd, addr, len as u32, desc)?,
-        };
+        // The device checks the rights each time it copies the bytes.
+        let sge = local::named(&self.domain, &self.pd, addr, len as u32, desc)?;
         let tx = live.host.tx.as_ref();
         let report = BoundCq::reports(tx, it.flags);
         if report && tx.is_some_and(|tx| tx.cq.is_full()) {

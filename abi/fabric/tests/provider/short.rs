@@ -243,3 +243,45 @@ fn the_express_lane_keeps_limits() {
     assert_eq!(send(&a, &mut bytes, 9, null_mut(), peer, true), too_long);
     assert_eq!(send(&a, &mut bytes, 8, null_mut(), peer, true), 0);
 }
+
+/// The receiver does not read its queue, so the device refuses the messages for which it has no buffer, and the sender sends them
+/// again. It must still have the bytes that were injected.
+#[test]
+fn injected_messages_keep_their_bytes_until_the_receiver_has_a_buffer() {
+    /// More than an endpoint has buffers.
+    const MESSAGES: u64 = 300;
+    let wish = Wish::default();
+    let (sender, receiver) = (Side::open(&wish), Side::open(&wish));
+    let peer = sender.peer(&receiver);
+    let mut bytes = 0u64.to_le_bytes();
+    for number in 0..MESSAGES {
+        bytes = number.to_le_bytes();
+        let at = bytes.as_ptr().cast();
+        // SAFETY: the handle is live; the call copies the bytes.
+        let inject = || unsafe { ((*(*sender.ep).tagged).inject)(sender.ep, at, 8, peer, TAG) };
+        assert_eq!(again(inject), 0, "message {number}");
+    }
+    bytes.fill(0xff);
+    for number in 0..MESSAGES {
+        let mut into = [0u8; 8];
+        let at = into.as_mut_ptr().cast();
+        // SAFETY: the handle is live; the buffer stays valid until the completion.
+        let code = unsafe {
+            let recv = (*(*receiver.ep).tagged).recv;
+            recv(
+                receiver.ep,
+                at,
+                8,
+                null_mut(),
+                FI_ADDR_UNSPEC,
+                TAG,
+                0,
+                null_mut(),
+            )
+        };
+        assert_eq!(code, 0);
+        assert_eq!(receiver.completion(&[&sender]).unwrap().len, 8);
+        assert_eq!(u64::from_le_bytes(into), number);
+    }
+    assert_eq!(bytes, [0xff; 8]);
+}

@@ -196,7 +196,9 @@ impl Device {
     fn watch(&self, stream: &Arc<Stream>, qps: &[&Qp]) -> Result<(), DeviceError> {
         let qps = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
         let shared = self.shared();
-        (shared.streams).watch(&shared.reactor, Arc::clone(stream), qps)
+        let token = (shared.streams).watch(&shared.reactor, Arc::clone(stream), qps)?;
+        (shared.streams).handle(&shared.reactor, &shared.driver, token, Instant::now());
+        Ok(())
     }
 
     fn side(

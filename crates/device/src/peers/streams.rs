@@ -80,7 +80,8 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Watches a connection until it or its queue pairs end.
+    /// Watches a connection until it or its queue pairs end. Call [`Streams::handle`] next: packets may have arrived together with
+    /// the last one of the handshake.
     ///
     /// # Errors
     /// The system cannot watch another descriptor.
@@ -89,14 +90,14 @@ impl Streams {
         reactor: &Reactor,
         stream: Arc<Stream>,
         qps: Vec<(QpId, u32)>,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Token, DeviceError> {
         let mut table = self.0.lock();
         let token = reactor.new_token();
         reactor.add(stream.socket(), token)?;
         table.by_qp.extend(qps.iter().map(|(qp, _)| (*qp, token)));
         let stream = WatchedStream { stream, qps };
         table.streams.insert(token, stream);
-        Ok(())
+        Ok(token)
     }
 
     /// Handles a readable descriptor, if it is one of these. Returns whether the engine thread should drive.
