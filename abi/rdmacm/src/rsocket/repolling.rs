@@ -18,9 +18,7 @@ use rkey_kit::{Errno, c_call_or_minus_one};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -77,7 +75,7 @@ impl Entry {
         self.events & flag as u32 != 0
     }
 
-    /// The events that are to be reported. `fired` says that something may have happened since the last check.
+    /// The events that are to be reported. `fired` says that something may have happened since the last call.
     fn ready(&mut self, socket: &Any, fired: bool) -> c_short {
         let wanted = (self.events & !FLAGS) as c_short;
         if self.has(libc::EPOLLET) {
@@ -105,22 +103,10 @@ struct Set {
 /// An instance.
 #[derive(Debug)]
 struct Instance {
-    /// Closed by `rclose` only. If the program has closed the descriptor itself, its number may stand for another one now.
-    epoll: ManuallyDrop<OwnedFd>,
-    /// Whether `rclose` was called.
-    is_closed: AtomicBool,
+    epoll: OwnedFd,
     /// Signalled when the set changes.
     wake: EventFd,
     set: Mutex<Set>,
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        if self.is_closed.load(Ordering::Relaxed) {
-            // SAFETY: dropped once, here, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.epoll) };
-        }
-    }
 }
 
 static INSTANCES: RwLock<BTreeMap<RawFd, Arc<Instance>>> = RwLock::new(BTreeMap::new());
@@ -132,29 +118,22 @@ fn find(number: RawFd) -> Result<Arc<Instance>, Errno> {
 
 /// Closes an instance. Returns whether there is one with this number.
 pub fn close(number: RawFd) -> bool {
-    let instance = INSTANCES.write().remove(&number);
-    if let Some(instance) = &instance {
-        instance.is_closed.store(true, Ordering::Relaxed);
-    }
-    instance.is_some()
+    INSTANCES.write().remove(&number).is_some()
 }
 
 fn create() -> Result<RawFd, Errno> {
     crate::state::front::service()?;
     let made = Instance {
-        epoll: ManuallyDrop::new(epoll::create(CreateFlags::CLOEXEC).map_err(errno)?),
-        is_closed: AtomicBool::new(false),
+        epoll: epoll::create(CreateFlags::CLOEXEC).map_err(errno)?,
         wake: EventFd::new().map_err(errno)?,
         set: Mutex::default(),
     };
     let wake = EventData::new_u64(made.wake.fd().as_raw_fd() as u64);
-    if let Err(error) = epoll::add(&*made.epoll, made.wake.fd(), wake, EventFlags::IN) {
-        made.is_closed.store(true, Ordering::Relaxed);
-        return Err(errno(error));
-    }
+    epoll::add(&made.epoll, made.wake.fd(), wake, EventFlags::IN).map_err(errno)?;
     let number = made.epoll.as_raw_fd();
-    // The program may have closed an earlier instance with this number.
-    INSTANCES.write().insert(number, Arc::new(made));
+    let earlier = INSTANCES.write().insert(number, Arc::new(made));
+    // The program has closed the earlier instance with `close`, so its descriptor must not be closed again.
+    std::mem::forget(earlier);
     Ok(number)
 }
 
@@ -247,11 +226,7 @@ impl Instance {
         }; BATCH];
         let room = most.min(BATCH);
         let count = loop {
-            match epoll::wait(
-                &*self.epoll,
-                &mut arrived[..room],
-                Some(&Default::default()),
-            ) {
+            match epoll::wait(&self.epoll, &mut arrived[..room], Some(&Default::default())) {
                 Err(rustix::io::Errno::INTR) => {}
                 result => break result.map_err(errno)?,
             }
@@ -316,8 +291,7 @@ impl Instance {
                 entries.remove(&number);
                 continue;
             };
-            // Another call may have taken the descriptor's signal. So a periodic check reports what is ready, even if that is not new.
-            let events = entry.ready(&socket, all || fired.contains(&number));
+            let events = entry.ready(&socket, fired.contains(&number));
             if events == 0 {
                 continue;
             }
@@ -354,7 +328,7 @@ impl Instance {
             tv_nsec: i64::from(time.subsec_nanos()),
         };
         let mut fds = [rustix::event::PollFd::new(
-            &*self.epoll,
+            &self.epoll,
             rustix::event::PollFlags::IN,
         )];
         let count = rustix::event::poll(&mut fds, Some(&time)).map_err(errno)?;
