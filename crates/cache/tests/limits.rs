@@ -9,6 +9,7 @@ use rkey_cache::{
     Timing, Unneeded, Why,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn options() -> Options {
     let mut options = Options::default();
@@ -338,6 +339,59 @@ fn idle_registrations_are_evicted_when_the_registrar_is_exhausted() {
     let error = cache.get(buffer(60), SEND, Kind::HOST).unwrap_err();
     assert_eq!(error, common::Exhausted);
     assert_eq!(get(&cache, buffer(7)), Why::Hit);
+}
+
+/// Has room for one registration, and does not deregister it before another thread has tried several times to register.
+struct Slow {
+    fake: Fake,
+    attempts: AtomicU64,
+}
+
+impl Registrar for Slow {
+    type Registration = common::Pinned;
+    type Error = common::Exhausted;
+
+    fn follows(&self) -> Follows {
+        Follows::Addresses
+    }
+
+    fn register(&self, request: &Request) -> Result<common::Pinned, Self::Error> {
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        self.fake.register(request)
+    }
+
+    fn deregister(&self, registration: common::Pinned) {
+        while self.attempts.load(Ordering::SeqCst) < 5 {
+            std::thread::yield_now();
+        }
+        self.fake.deregister(registration);
+    }
+
+    fn is_exhausted(&self, error: &Self::Error) -> bool {
+        self.fake.is_exhausted(error)
+    }
+}
+
+#[test]
+fn an_exhausted_registrar_waits_for_evictions_by_other_threads() {
+    let slow = Slow {
+        fake: Fake::limited(&World::new(64), 1),
+        attempts: AtomicU64::new(0),
+    };
+    let monitor = Arc::new(Imported::new((), Timing::Around));
+    let cache = Cache::new(slow, monitor, options()).unwrap();
+    drop(cache.get(buffer(1), SEND, Kind::HOST).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| cache.flush());
+        // The entry has left the table, but still occupies the registrar.
+        while cache.stats().entries > 0 {
+            std::thread::yield_now();
+        }
+        let second = cache.get(buffer(2), SEND, Kind::HOST);
+        // The other thread must not wait forever if this fails.
+        cache.registrar().attempts.store(5, Ordering::SeqCst);
+        assert_eq!(second.unwrap().why(), Why::Absent);
+    });
 }
 
 #[test]

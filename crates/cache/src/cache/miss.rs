@@ -24,6 +24,9 @@ use std::sync::atomic::Ordering;
 /// How many times a lookup registers if changes overtake it.
 const TRIES: usize = 3;
 
+/// How many times a lookup registers if the registrar is exhausted, while other threads use up or make room.
+const TRIES_IF_EXHAUSTED: usize = 1000;
+
 /// The result of searching under the lock.
 enum Reserved<'a, R: Registrar> {
     /// A new entry for this range, claimed and pinned.
@@ -261,14 +264,25 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
+    /// Registers memory. If the registrar is exhausted, evicts all idle entries and tries again, as long as entries can be evicted, or other
+    /// threads are deregistering those that they have evicted.
     fn register(&self, request: &Request) -> Result<R::Registration, R::Error> {
-        match self.registrar.register(request) {
-            Err(error) if self.registrar.is_exhausted(&error) => {
-                self.flush();
-                self.registrar.register(request)
+        let backoff = Backoff::new();
+        let mut result = self.registrar.register(request);
+        for _ in 0..TRIES_IF_EXHAUSTED {
+            let exhausted = |error: &R::Error| self.registrar.is_exhausted(error);
+            if !result.as_ref().is_err_and(exhausted) {
+                break;
             }
-            result => result,
+            let evicted = self.evict_all() > 0;
+            let may_change = evicted || self.leaving.load(Ordering::Acquire) > 0;
+            result = self.registrar.register(request);
+            if !may_change {
+                break;
+            }
+            backoff.snooze();
         }
+        result
     }
 
     /// Gives up an entry that never became valid and that only the caller uses. Deregisters its value, if it has one.

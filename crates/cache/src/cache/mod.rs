@@ -35,7 +35,7 @@ use stats::{Counters, Event, Stats, add};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A registration, and what the cache needs to check it and to end it.
 pub(crate) struct Value<T> {
@@ -85,6 +85,8 @@ pub struct Cache<R: Registrar> {
     /// Whether entries in use exceed the limit of bytes, so that they must be evicted when they are idle.
     over: AtomicBool,
     shelf: Mutex<Shelf>,
+    /// How many values have left the table and are not deregistered yet.
+    leaving: AtomicUsize,
     counters: Counters,
     trace: Option<Mutex<VecDeque<Event>>>,
 }
@@ -130,6 +132,7 @@ impl<R: Registrar> Cache<R> {
             clock: AtomicU64::new(0),
             over: AtomicBool::new(false),
             shelf: Mutex::new(Shelf::new(capacity)),
+            leaving: AtomicUsize::new(0),
             counters: Counters::default(),
             trace: (options.trace > 0).then(|| Mutex::new(VecDeque::new())),
             options,
@@ -259,8 +262,13 @@ impl<R: Registrar> Cache<R> {
 
     /// Evicts all idle entries.
     pub fn flush(&self) {
+        self.evict_all();
+    }
+
+    /// Evicts all idle entries. Returns how many entries were evicted or had ended before.
+    fn evict_all(&self) -> usize {
         if self.fork.is_child() {
-            return;
+            return 0;
         }
         let mut gone = Gone::new();
         {
@@ -270,7 +278,9 @@ impl<R: Registrar> Cache<R> {
                 add(&self.counters.evictions, 1);
             }
         }
+        let count = gone.len();
         self.end_all(gone);
+        count
     }
 
     /// The counters. A forked child has no entries.
@@ -307,6 +317,7 @@ impl<R: Registrar> Cache<R> {
         Parts {
             entries: &self.entries,
             values: &self.values,
+            leaving: &self.leaving,
         }
     }
 
@@ -350,6 +361,7 @@ impl<R: Registrar> Cache<R> {
     fn end_all(&self, gone: Gone<Value<R::Registration>>) {
         for (range, value) in gone {
             self.end(range, value);
+            self.leaving.fetch_sub(1, Ordering::Release);
         }
     }
 

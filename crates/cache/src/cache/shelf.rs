@@ -5,6 +5,7 @@ use crate::table::values::Values;
 use crate::table::word::Freed;
 use rkey_base::range::VaRange;
 use smallvec::SmallVec;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Values that left the table. They are deregistered after the lock is released.
 pub(super) type Gone<V> = SmallVec<[(VaRange, V); 4]>;
@@ -38,6 +39,8 @@ pub(super) struct Shelf {
 pub(super) struct Parts<'a, V> {
     pub(super) entries: &'a Entries,
     pub(super) values: &'a Values<V>,
+    /// How many values have left the table and are not deregistered yet.
+    pub(super) leaving: &'a AtomicUsize,
 }
 
 impl Shelf {
@@ -90,7 +93,7 @@ impl Shelf {
     fn evict_candidate<V>(&mut self, parts: &Parts<'_, V>, gone: &mut Gone<V>) -> bool {
         while let Some(it) = self.oldest.pop() {
             let slot = parts.entries.slot(it.slot);
-            let used = slot.used.load(std::sync::atomic::Ordering::Relaxed);
+            let used = slot.used.load(Ordering::Relaxed);
             // An entry that was used since the search may no longer be the oldest.
             if used != it.used || slot.word.generation() != it.generation {
                 continue;
@@ -108,7 +111,7 @@ impl Shelf {
         let idle = (0..self.fresh as u32).filter_map(|number| {
             let slot = entries.slot(number);
             slot.word.is_idle().then(|| Candidate {
-                used: slot.used.load(std::sync::atomic::Ordering::Relaxed),
+                used: slot.used.load(Ordering::Relaxed),
                 slot: number,
                 generation: slot.word.generation(),
             })
@@ -130,6 +133,7 @@ impl Shelf {
         parts.entries.remove(number);
         self.bytes -= range.len();
         if let Some(value) = take(parts, number) {
+            parts.leaving.fetch_add(1, Ordering::Relaxed);
             gone.push((range, value));
         }
         self.free.push(number);
