@@ -201,15 +201,22 @@ impl Buckets {
         })
     }
 
-    /// Passes the entries that may have a byte in a range to `each`. `each` may get an entry more than once.
+    /// Passes the entries that may have a byte in a range to `each`. `each` may get an entry more than once. Returns `false` if it has
+    /// given up because there are more buckets to look at than `limit`: entries far away may come after [`spread`](Self::spread).
     #[inline]
     pub(super) fn each_overlapping(
         &self,
         slots: &Slots,
         range: VaRange,
+        limit: u64,
         mut each: impl FnMut(u32),
-    ) {
+    ) -> bool {
+        let mut left = limit;
         for span in self.overlapping(range) {
+            let Some(rest) = left.checked_sub(span.len()) else {
+                return false;
+            };
+            left = rest;
             for granule in span.first..=span.last {
                 let bucket = self.bucket(span.level, granule);
                 self.walk(slots, bucket, &mut |number| {
@@ -218,6 +225,7 @@ impl Buckets {
                 });
             }
         }
+        true
     }
 
     #[inline]
@@ -318,7 +326,7 @@ mod tests {
         // The callers do not search more buckets than there are slots.
         let mut part = Vec::new();
         if buckets.spread(range) < 1000 {
-            buckets.each_overlapping(slots, range, |number| part.push(number));
+            assert!(buckets.each_overlapping(slots, range, u64::MAX, |number| part.push(number)));
         }
         (around, matching(part, &|it| it.overlaps(&range)))
     }
@@ -382,7 +390,11 @@ mod tests {
         let none = VaRange::new(1 << 30, 1 << 46).unwrap();
         assert_eq!(buckets.spread(none), 0);
         let mut steps = 0;
-        buckets.each_overlapping(&slots, page, |_| steps += 1);
+        assert!(buckets.each_overlapping(&slots, page, u64::MAX, |_| steps += 1));
+        assert!(
+            !buckets.each_overlapping(&slots, page, 0, |_| ()),
+            "a limit"
+        );
         assert!((2..10).contains(&steps), "{steps} entries compared");
     }
 }
@@ -409,7 +421,7 @@ mod loom_models {
     /// As monitors search.
     fn meets(it: &(Slots, Buckets), number: u32, range: &VaRange) -> bool {
         let mut met = false;
-        it.1.each_overlapping(&it.0, *range, |other| met |= other == number);
+        it.1.each_overlapping(&it.0, *range, u64::MAX, |other| met |= other == number);
         met
     }
 

@@ -121,9 +121,10 @@ impl Entries {
                 each(number, slot);
             }
         };
-        if self.buckets.spread(range) <= self.slots.count() as u64 {
-            self.buckets.each_overlapping(&self.slots, range, check);
-        } else {
+        let count = self.slots.count() as u64;
+        let looked = self.buckets.spread(range) <= count
+            && (self.buckets).each_overlapping(&self.slots, range, count, &mut check);
+        if !looked {
             self.numbers().for_each(&mut check);
         }
     }
