@@ -100,7 +100,7 @@ impl CreditUse {
             self.held.0.saturating_sub(1),
             self.held.1.saturating_sub(len),
         );
-        self.returnable = (self.returnable.0 + 1, self.returnable.1 + len);
+        self.pass(len);
     }
 
     /// Charges a message for which the peer has credit, and releases it at once.

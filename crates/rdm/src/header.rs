@@ -195,13 +195,6 @@ impl Header {
         matches!(self.kind, Kind::Message).then(|| self.encode_fields(1))
     }
 
-    /// Encodes the header as that of an eager message, whatever its kind.
-    #[inline]
-    #[must_use]
-    pub(crate) fn encode_short(&self) -> [u8; LEN] {
-        self.encode_fields(1)
-    }
-
     /// Encodes the number of the kind, and the fields that all kinds have.
     #[inline]
     fn encode_fields(&self, number: u8) -> [u8; LEN] {

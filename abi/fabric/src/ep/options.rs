@@ -60,13 +60,6 @@ impl Limits {
         usize::try_from(place).ok().filter(|&place| place < 8)
     }
 
-    /// Whether [`Self::check`] allows a transfer.
-    #[inline]
-    pub(super) fn allow(&self, kind: usize, flags: u64, len: usize) -> bool {
-        let limit = |kind: usize| self.now[kind].load(Ordering::Relaxed);
-        len <= limit(kind) && (flags & FI_INJECT == 0 || len <= limit(kind + Self::INJECTED))
-    }
-
     /// Returns `FI_EMSGSIZE` if a transfer of this kind is longer than the program or the endpoint allows.
     #[inline]
     pub(super) fn check(&self, kind: usize, flags: u64, len: usize) -> Result<()> {

@@ -74,7 +74,7 @@ impl Endpoint {
         let OneBuffer { addr, len, desc } = it.buffer;
         let usual = it.flags & !SEND_FLAGS == 0
             && (1..=SHORT_MAX as usize).contains(&len)
-            && self.limits.allow(limit, it.flags, len)
+            && self.limits.check(limit, it.flags, len).is_ok()
             && self.ep_type == FI_EP_RDM
             && live.stx.is_none()
             && !self.domain.hmem;

@@ -98,7 +98,7 @@ pub(crate) fn unnamed(pd: &ProtectionDomain, addr: u64, len: u32) -> Sge {
     Sge { addr, len, key }
 }
 
-/// The entry for a buffer that is accessed at once or not at all: its rights are not checked here. `None` if it takes more
+/// The entry for a buffer whose rights are not checked here: the device checks them at each access. `None` if it takes more
 /// than a look at the descriptor to find it.
 #[inline]
 pub(crate) fn named(

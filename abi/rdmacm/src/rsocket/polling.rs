@@ -5,7 +5,7 @@
 
 use super::socket::{Phase, State};
 use super::table::{self, Any};
-use super::waiting::{Progress, SPIN, TICK};
+use super::waiting::{Progress, SPIN, TICK, Waiting};
 use rkey_kit::argument::output;
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::{c_int, c_short};
@@ -14,48 +14,57 @@ use std::time::{Duration, Instant};
 /// The maximum number of descriptors in one call.
 const MAX: usize = 1 << 20;
 
-/// Returns the events that are ready on a socket. If there are none and `rearms` is set, rearms the socket's descriptor for a sleep.
+/// When to rearm a socket's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rearm {
+    /// Not at all.
+    Never,
+    /// For a sleep, if nothing is ready.
+    IfNothing,
+    /// Before looking.
+    First,
+}
+
+/// Returns the events that are ready on a socket, and rearms its descriptor.
 #[must_use]
-pub fn check(socket: &Any, wanted: c_short, rearms: bool) -> c_short {
+pub fn check(socket: &Any, wanted: c_short, rearm: Rearm) -> c_short {
     match socket {
         Any::Stream(socket) => {
             let mut state = socket.state.lock();
-            state.progress();
-            let found = ready(&state, wanted);
-            if found != 0 || !rearms {
-                return found;
-            }
-            socket.waiting.rearm(&mut *state);
-            ready(&state, wanted)
+            look(
+                &socket.waiting,
+                &mut *state,
+                |state| ready(state, wanted),
+                rearm,
+            )
         }
         Any::Datagram(socket) => {
             let mut state = socket.state.lock();
-            state.progress();
-            let found = state.ready(wanted);
-            if found != 0 || !rearms {
-                return found;
-            }
-            socket.waiting.rearm(&mut *state);
-            state.ready(wanted)
+            look(
+                &socket.waiting,
+                &mut *state,
+                |state| state.ready(wanted),
+                rearm,
+            )
         }
     }
 }
 
-/// Rearms the socket's descriptor, then returns the events that are ready.
-#[must_use]
-pub fn check_rearmed(socket: &Any, wanted: c_short) -> c_short {
-    match socket {
-        Any::Stream(socket) => {
-            let mut state = socket.state.lock();
-            socket.waiting.rearm(&mut *state);
-            ready(&state, wanted)
-        }
-        Any::Datagram(socket) => {
-            let mut state = socket.state.lock();
-            socket.waiting.rearm(&mut *state);
-            state.ready(wanted)
+fn look<S: Progress>(
+    waiting: &Waiting,
+    state: &mut S,
+    ready: impl Fn(&S) -> c_short,
+    rearm: Rearm,
+) -> c_short {
+    if rearm != Rearm::First {
+        state.progress();
+        let found = ready(state);
+        if found != 0 || rearm == Rearm::Never {
+            return found;
         }
     }
+    waiting.rearm(state);
+    ready(state)
 }
 
 /// Returns the events that are ready on a stream.
@@ -119,14 +128,14 @@ impl Polled {
     }
 
     /// Stores the ready events of each descriptor. Returns the number of descriptors with events.
-    fn check(&mut self, fds: &mut [libc::pollfd], rearms: bool) -> Result<usize, Errno> {
+    fn check(&mut self, fds: &mut [libc::pollfd], rearm: Rearm) -> Result<usize, Errno> {
         let has_others = self.sockets.iter().any(Option::is_none);
         if has_others {
             self.poll(Duration::ZERO)?;
         }
         for (entry, (socket, polled)) in fds.iter_mut().zip(self.sockets.iter().zip(&self.all)) {
             entry.revents = match socket {
-                Some(socket) => check(socket, entry.events, rearms),
+                Some(socket) => check(socket, entry.events, rearm),
                 None => polled.revents,
             };
         }
@@ -154,14 +163,14 @@ fn wait(fds: &mut [libc::pollfd], deadline: Option<Instant>) -> Result<usize, Er
     let start = rkey_device::time::now();
     let left = |now: Instant| deadline.map_or(TICK, |it| it.saturating_duration_since(now));
     loop {
-        let found = polled.check(fds, false)?;
+        let found = polled.check(fds, Rearm::Never)?;
         if found > 0 || left(rkey_device::time::now()).is_zero() {
             return Ok(found);
         }
         if rkey_device::time::since(start) < SPIN {
             continue;
         }
-        let found = polled.check(fds, true)?;
+        let found = polled.check(fds, Rearm::IfNothing)?;
         if found > 0 {
             return Ok(found);
         }

@@ -8,7 +8,7 @@
 // UNSAFETY: C functions, and `epoll_ctl` on descriptors that programs pass.
 
 use super::datagram::Datagram;
-use super::polling::{check, check_rearmed};
+use super::polling::{Rearm, check};
 use super::socket::Socket;
 use super::table::{self, Any};
 use super::waiting::{TICK, errno};
@@ -80,13 +80,13 @@ impl Entry {
         let wanted = (self.events & !FLAGS) as c_short;
         if self.has(libc::EPOLLET) {
             // Rearmed first, so that whatever happens from now on is a new edge.
-            let found = check_rearmed(socket, wanted);
+            let found = check(socket, wanted, Rearm::First);
             let is_new = fired || found & !self.reported != 0;
             self.reported = found;
             self.is_due = false;
             return if is_new { found } else { 0 };
         }
-        let found = check(socket, wanted, true);
+        let found = check(socket, wanted, Rearm::IfNothing);
         self.is_due = found != 0;
         found
     }

@@ -141,6 +141,22 @@ fn change(shared: &Shared, it: impl Fn(&mut Kernel)) {
     shared.1.notify_all();
 }
 
+/// The monitor's thread: reads the only event, and applies it while the epoch is odd.
+fn reader(
+    entries: &Arc<Entries>,
+    kernel: &Shared,
+    epoch: &Arc<AtomicU64>,
+) -> thread::JoinHandle<()> {
+    let (entries, kernel, epoch) = (Arc::clone(entries), Arc::clone(kernel), Arc::clone(epoch));
+    thread::spawn(move || {
+        wait_until(&kernel, |it| it.queued);
+        epoch.fetch_add(1, Ordering::SeqCst);
+        change(&kernel, |it| it.read = true);
+        entries.invalidate(page(1), Cause::Unmapped);
+        epoch.fetch_add(1, Ordering::SeqCst);
+    })
+}
+
 /// A hit asks the kernel, then waits until the reader is between two reads, then checks the entry. Without
 /// `question_first`, it does the first two in the wrong order.
 fn hit_against_munmap(question_first: bool) {
@@ -160,20 +176,7 @@ fn hit_against_munmap(question_first: bool) {
                 change(&kernel, |it| it.changing -= 1);
             })
         };
-        let reader = {
-            let (entries, kernel, epoch) = (
-                Arc::clone(&entries),
-                Arc::clone(&kernel),
-                Arc::clone(&epoch),
-            );
-            thread::spawn(move || {
-                wait_until(&kernel, |it| it.queued);
-                epoch.fetch_add(1, Ordering::SeqCst);
-                change(&kernel, |it| it.read = true);
-                entries.invalidate(page(1), Cause::Unmapped);
-                epoch.fetch_add(1, Ordering::SeqCst);
-            })
-        };
+        let reader = reader(&entries, &kernel, &epoch);
         let mut reader = Some(reader);
         // This thread gets the address that was unmapped, and looks it up.
         let unmapped = kernel.0.lock().unwrap().unmapped;
@@ -223,20 +226,7 @@ fn registration_against_munmap(arm_first: bool) {
                 change(&kernel, |it| it.changing -= 1);
             })
         };
-        let reader = {
-            let (entries, kernel, epoch) = (
-                Arc::clone(&entries),
-                Arc::clone(&kernel),
-                Arc::clone(&epoch),
-            );
-            thread::spawn(move || {
-                wait_until(&kernel, |it| it.queued);
-                epoch.fetch_add(1, Ordering::SeqCst);
-                change(&kernel, |it| it.read = true);
-                entries.invalidate(page(1), Cause::Unmapped);
-                epoch.fetch_add(1, Ordering::SeqCst);
-            })
-        };
+        let reader = reader(&entries, &kernel, &epoch);
         // Other memory is mapped there as soon as the page is unmapped.
         let pin_page = || kernel.0.lock().unwrap().unmapped;
         let new = if arm_first {

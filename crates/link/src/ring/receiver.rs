@@ -99,17 +99,32 @@ impl Receiver {
         slot::is_current(self.peer.slot_word(next).load(Ordering::Acquire), next)
     }
 
-    /// The next fragment, if it has arrived.
+    /// The index of the next slot and its first word, if a fragment has arrived there.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
+    fn front(&self) -> Option<(u64, u64)> {
         let index = self.consumed();
         let first = self.peer.slot_word(index).load(Ordering::Acquire);
         if !slot::is_current(first, index) {
             self.waited_at.set(index);
-            return Ok(None);
+            return None;
         }
+        Some((index, first))
+    }
+
+    /// Whether the peer is so far ahead that prefetching pays off.
+    #[inline(always)]
+    fn is_behind(&self, index: u64) -> bool {
+        index.wrapping_sub(self.waited_at.get()) >= PREFETCH_AFTER
+    }
+
+    /// The next fragment, if it has arrived.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
+        let Some((index, first)) = self.front() else {
+            return Ok(None);
+        };
         let slot = self.peer.slot(index);
-        let behind = index.wrapping_sub(self.waited_at.get()) >= PREFETCH_AFTER;
+        let behind = self.is_behind(index);
         if behind {
             prefetch_read(self.peer.slot(index + PREFETCH_SLOTS));
         }
@@ -148,16 +163,13 @@ impl Receiver {
     /// Like [`Self::next`], for valid short sends only.
     #[inline(always)]
     pub(crate) fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
-        let index = self.consumed();
-        let first = self.peer.slot_word(index).load(Ordering::Acquire);
-        if !slot::is_current(first, index) {
-            self.waited_at.set(index);
+        let Some((index, first)) = self.front() else {
             return Ok(None);
-        }
+        };
         let slot = self.peer.slot(index);
         // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
         let header = unsafe { slot::read_if_short(slot, first, &self.rules) }.ok_or(NotShort)?;
-        if index.wrapping_sub(self.waited_at.get()) >= PREFETCH_AFTER {
+        if self.is_behind(index) {
             let ahead = self.peer.slot(index + PREFETCH_SLOTS);
             for line in (0..slot::SHORT_PAYLOAD + header.len as usize).step_by(64) {
                 prefetch_read(ahead.wrapping_add(line));

@@ -49,7 +49,10 @@ impl<H: Host> Outbox<H> {
             len,
             ..Header::new(Kind::Message)
         };
-        if !host.post_short(qp, it.id, &header.encode_short(), it.sge) {
+        let Some(header) = header.encode_message() else {
+            return false;
+        };
+        if !host.post_short(qp, it.id, &header, it.sge) {
             return false;
         }
         connection.credit = credit;
