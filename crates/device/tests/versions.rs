@@ -94,7 +94,7 @@ fn connecting_to_a_listener_of_another_version_names_the_version() {
             error,
             DeviceError::Version {
                 there: 1,
-                here: 2,
+                here: 3,
                 ..
             }
         ),
@@ -102,7 +102,7 @@ fn connecting_to_a_listener_of_another_version_names_the_version() {
     );
     let text = error.to_string();
     assert!(
-        text.contains("version 1") && text.contains("version 2"),
+        text.contains("version 1") && text.contains("version 3"),
         "{text}"
     );
 }
