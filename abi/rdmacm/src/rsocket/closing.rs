@@ -36,6 +36,7 @@ pub extern "C" fn rshutdown(number: c_int, how: c_int) -> c_int {
         let mut state = socket.state.lock();
         state.progress();
         state.connection()?.shut(how);
+        state.edges.phase();
         drop(state);
         // Other threads that wait for the socket must check again.
         socket.waiting.wake_fd.signal();

@@ -41,7 +41,7 @@ fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<(), 
     state.is_reported = false;
     let id = state.id.as_ref().ok_or(Errno::BADF)?;
     id.resolve(to)?;
-    state.phase = Phase::Connecting(None);
+    state.enter(Phase::Connecting(None));
     Ok(())
 }
 

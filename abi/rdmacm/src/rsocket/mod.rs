@@ -11,7 +11,7 @@
 //! | [`memory`], [`completions`], [`link`], [`connection`] | memory that peers write; the completion queue; the queue pair; the queue pair with the state machine |
 //! | [`cm`], [`service`] | identifiers of the connection manager; the thread that handles their events |
 //! | [`socket`], [`datagram`] | stream sockets, datagram sockets |
-//! | [`waiting`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; the numbers and the options of sockets; log lines about peers |
+//! | [`waiting`], [`edges`], [`table`], [`options`], [`complaint`] | how threads wait for sockets; how often sockets became ready; the numbers and the options of sockets; log lines about peers |
 //! | [`open`], [`connecting`], [`closing`] | the calls that create, connect and close sockets |
 //! | [`transfer`], [`iomap`], [`iomap_calls`] | the calls that move data; memory that the peer addresses by an offset |
 //! | [`names`], [`setting`] | addresses; options |
@@ -24,6 +24,7 @@ pub mod completions;
 pub mod connecting;
 pub mod connection;
 pub mod datagram;
+pub mod edges;
 pub mod iomap;
 pub mod iomap_calls;
 pub mod link;

@@ -25,7 +25,7 @@ pub(super) fn ensure_id(socket: &Arc<Socket>, state: &mut State) -> Result<(), E
         let id = Id::new(service::channel()?)?;
         table::register(id.key()?, socket);
         state.id = Some(id);
-        state.phase = Phase::New;
+        state.enter(Phase::New);
     }
     Ok(())
 }
@@ -111,15 +111,15 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
             _ => return Err(Errno::INVAL),
         }
         // Change the phase before `listen`, because a request may arrive at once.
-        state.phase = Phase::Listening(Listening {
+        state.enter(Phase::Listening(Listening {
             ready: VecDeque::new(),
             pending: Vec::new(),
             limit,
-        });
+        }));
         let id = state.id.as_ref().ok_or(Errno::BADF)?;
         let listens = id.listen();
         if let Err(error) = listens {
-            state.phase = Phase::New;
+            state.enter(Phase::New);
             return Err(error);
         }
         Ok(0)

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and `poll` on descriptors that programs pass.
 
+use super::edges::Edges;
 use super::socket::{Phase, State};
 use super::table::{self, Any};
 use super::waiting::{Progress, SPIN, TICK, Waiting};
@@ -26,15 +27,20 @@ pub enum Rearm {
 }
 
 /// Returns the events that are ready on a socket, and rearms its descriptor.
+fn check(socket: &Any, wanted: c_short, rearm: Rearm) -> c_short {
+    check_edges(socket, wanted, rearm).0
+}
+
+/// Returns the events that are ready on a socket, and how often it has become ready. Rearms its descriptor.
 #[must_use]
-pub fn check(socket: &Any, wanted: c_short, rearm: Rearm) -> c_short {
+pub fn check_edges(socket: &Any, wanted: c_short, rearm: Rearm) -> (c_short, Edges) {
     match socket {
         Any::Stream(socket) => {
             let mut state = socket.state.lock();
             look(
                 &socket.waiting,
                 &mut *state,
-                |state| ready(state, wanted),
+                |state| (ready(state, wanted), state.edges),
                 rearm,
             )
         }
@@ -43,7 +49,7 @@ pub fn check(socket: &Any, wanted: c_short, rearm: Rearm) -> c_short {
             look(
                 &socket.waiting,
                 &mut *state,
-                |state| state.ready(wanted),
+                |state| (state.ready(wanted), state.edges),
                 rearm,
             )
         }
@@ -53,13 +59,13 @@ pub fn check(socket: &Any, wanted: c_short, rearm: Rearm) -> c_short {
 fn look<S: Progress>(
     waiting: &Waiting,
     state: &mut S,
-    ready: impl Fn(&S) -> c_short,
+    ready: impl Fn(&S) -> (c_short, Edges),
     rearm: Rearm,
-) -> c_short {
+) -> (c_short, Edges) {
     if rearm != Rearm::First {
         state.progress();
         let found = ready(state);
-        if found != 0 || rearm == Rearm::Never {
+        if found.0 != 0 || rearm == Rearm::Never {
             return found;
         }
     }
@@ -82,7 +88,7 @@ fn ready(state: &State, wanted: c_short) -> c_short {
             if !stream.is_readable() {
                 now |= libc::POLLRDHUP;
             }
-            if stream.has_room() || !stream.is_writable() {
+            if stream.accepts_data() {
                 now |= libc::POLLOUT | libc::POLLWRNORM;
             }
             // Report the end only after the program has read everything: some programs (rstream) treat POLLHUP as a failure.

@@ -1,14 +1,16 @@
 //! `repoll_create`, `repoll_ctl` and `repoll_wait`: epoll for sockets and other descriptors.
 //!
 //! An instance is an epoll descriptor of the kernel. It watches ordinary descriptors with the program's events, and the descriptor of
-//! each socket, which becomes readable when something may have happened. After that, the socket itself says what is ready. A socket
-//! that is ready is checked again in the next call; all others sleep until their descriptors are readable.
+//! each socket, which becomes readable when something may have happened. After that, the socket itself says what is ready, and how
+//! often it has become ready. A socket that is ready is checked again in the next call; all others sleep until their descriptors are
+//! readable. Because another thread or instance may rearm a descriptor first, all sockets are also checked every [`TICK`].
 
 #![allow(unsafe_code)]
 // UNSAFETY: C functions, and `epoll_ctl` on descriptors that programs pass.
 
 use super::datagram::Datagram;
-use super::polling::{Rearm, check};
+use super::edges::Edges;
+use super::polling::{Rearm, check_edges};
 use super::socket::Socket;
 use super::table::{self, Any};
 use super::waiting::{TICK, errno};
@@ -18,7 +20,9 @@ use rkey_kit::{Errno, c_call_or_minus_one};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -62,8 +66,8 @@ struct Entry {
     /// `events` as the program passed it.
     events: u32,
     data: u64,
-    /// The events that the last call reported, for `EPOLLET`.
-    reported: c_short,
+    /// The events that were ready in the last check, and how often the socket had become ready, for `EPOLLET`.
+    seen: (c_short, Edges),
     /// Whether the next call checks the socket, although its descriptor is not readable.
     is_due: bool,
     /// Whether `EPOLLONESHOT` has disabled it.
@@ -75,38 +79,51 @@ impl Entry {
         self.events & flag as u32 != 0
     }
 
-    /// The events that are to be reported. `fired` says that something may have happened since the last call.
-    fn ready(&mut self, socket: &Any, fired: bool) -> c_short {
+    /// The events that are to be reported.
+    fn ready(&mut self, socket: &Any) -> c_short {
         let wanted = (self.events & !FLAGS) as c_short;
         if self.has(libc::EPOLLET) {
-            // Rearmed first, so that whatever happens from now on is a new edge.
-            let found = check(socket, wanted, Rearm::First);
-            let is_new = fired || found & !self.reported != 0;
-            self.reported = found;
+            // Rearmed first, so that its descriptor becomes readable with the next edge.
+            let (found, edges) = check_edges(socket, wanted, Rearm::First);
+            let (reported, earlier) = std::mem::replace(&mut self.seen, (found, edges));
+            let is_new = edges.are_new(earlier, wanted) || found & !reported != 0;
             self.is_due = false;
             return if is_new { found } else { 0 };
         }
-        let found = check(socket, wanted, Rearm::IfNothing);
+        let (found, _) = check_edges(socket, wanted, Rearm::IfNothing);
         self.is_due = found != 0;
         found
     }
 }
 
 /// The descriptors of an instance.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Set {
     entries: BTreeMap<RawFd, Entry>,
     /// The socket from which the next call starts, so that a small array does not starve the others.
     next: RawFd,
+    /// When all sockets were checked last.
+    checked: Instant,
 }
 
-/// An instance.
+/// An instance. Its number is the number of its epoll descriptor.
 #[derive(Debug)]
 struct Instance {
-    epoll: OwnedFd,
+    epoll: ManuallyDrop<OwnedFd>,
+    /// Whether the program has closed the descriptor with `close`, so that its number now stands for another one.
+    is_gone: AtomicBool,
     /// Signalled when the set changes.
     wake: EventFd,
     set: Mutex<Set>,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if !self.is_gone.load(Ordering::Relaxed) {
+            // SAFETY: only here, so the descriptor is closed once, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.epoll) };
+        }
+    }
 }
 
 static INSTANCES: RwLock<BTreeMap<RawFd, Arc<Instance>>> = RwLock::new(BTreeMap::new());
@@ -116,6 +133,14 @@ fn find(number: RawFd) -> Result<Arc<Instance>, Errno> {
     INSTANCES.read().get(&number).cloned().ok_or(Errno::BADF)
 }
 
+/// Removes the instance with this number, if there is one, because the number stands for a new descriptor: the program has closed
+/// the instance with `close`.
+pub fn forget(number: RawFd) {
+    if let Some(instance) = INSTANCES.write().remove(&number) {
+        instance.is_gone.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Closes an instance. Returns whether there is one with this number.
 pub fn close(number: RawFd) -> bool {
     INSTANCES.write().remove(&number).is_some()
@@ -123,17 +148,23 @@ pub fn close(number: RawFd) -> bool {
 
 fn create() -> Result<RawFd, Errno> {
     crate::state::front::service()?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(errno)?;
+    let wake = EventFd::new().map_err(errno)?;
+    let of_wake = EventData::new_u64(wake.fd().as_raw_fd() as u64);
+    epoll::add(&epoll, wake.fd(), of_wake, EventFlags::IN).map_err(errno)?;
+    let number = epoll.as_raw_fd();
+    forget(number);
     let made = Instance {
-        epoll: epoll::create(CreateFlags::CLOEXEC).map_err(errno)?,
-        wake: EventFd::new().map_err(errno)?,
-        set: Mutex::default(),
+        epoll: ManuallyDrop::new(epoll),
+        is_gone: AtomicBool::new(false),
+        wake,
+        set: Mutex::new(Set {
+            entries: BTreeMap::new(),
+            next: 0,
+            checked: rkey_device::time::now(),
+        }),
     };
-    let wake = EventData::new_u64(made.wake.fd().as_raw_fd() as u64);
-    epoll::add(&made.epoll, made.wake.fd(), wake, EventFlags::IN).map_err(errno)?;
-    let number = made.epoll.as_raw_fd();
-    let earlier = INSTANCES.write().insert(number, Arc::new(made));
-    // The program has closed the earlier instance with `close`, so its descriptor must not be closed again.
-    std::mem::forget(earlier);
+    INSTANCES.write().insert(number, Arc::new(made));
     Ok(number)
 }
 
@@ -206,7 +237,7 @@ impl Instance {
             socket: socket.as_ref().map(Watched::new),
             events,
             data,
-            reported: 0,
+            seen: Default::default(),
             is_due: true,
             is_disabled: false,
         };
@@ -217,8 +248,9 @@ impl Instance {
         Ok(())
     }
 
-    /// Returns at most `most` events. Checks the sockets that are due or whose descriptors are readable, or all of them.
-    fn check(&self, most: usize, all: bool) -> Result<Vec<Found>, Errno> {
+    /// Returns at most `most` events. Checks the sockets that are due or whose descriptors are readable, or all of them: at times, and
+    /// when a thread was woken (`is_woken`) by a descriptor that is no longer readable.
+    fn check(&self, most: usize, is_woken: bool) -> Result<Vec<Found>, Errno> {
         let mut set = self.set.lock();
         let mut arrived = [epoll::Event {
             flags: EventFlags::empty(),
@@ -226,7 +258,11 @@ impl Instance {
         }; BATCH];
         let room = most.min(BATCH);
         let count = loop {
-            match epoll::wait(&self.epoll, &mut arrived[..room], Some(&Default::default())) {
+            match epoll::wait(
+                &*self.epoll,
+                &mut arrived[..room],
+                Some(&Default::default()),
+            ) {
                 Err(rustix::io::Errno::INTR) => {}
                 result => break result.map_err(errno)?,
             }
@@ -249,6 +285,10 @@ impl Instance {
                 None => {}
             }
         }
+        let all = (is_woken && count == 0) || rkey_device::time::since(set.checked) >= TICK;
+        if all {
+            set.checked = rkey_device::time::now();
+        }
         self.check_sockets(&mut set, &fired, all, most, &mut found);
         Ok(found)
     }
@@ -261,7 +301,7 @@ impl Instance {
         most: usize,
         found: &mut Vec<Found>,
     ) {
-        let Set { entries, next } = set;
+        let Set { entries, next, .. } = set;
         let due = |(_, entry): &(&RawFd, &Entry)| {
             entry.socket.is_some() && !entry.is_disabled && (all || entry.is_due)
         };
@@ -291,7 +331,7 @@ impl Instance {
                 entries.remove(&number);
                 continue;
             };
-            let events = entry.ready(&socket, fired.contains(&number));
+            let events = entry.ready(&socket);
             if events == 0 {
                 continue;
             }
@@ -309,15 +349,15 @@ impl Instance {
 
     /// Waits until there are events, or the deadline has passed.
     fn wait(&self, most: usize, deadline: Option<Instant>) -> Result<Vec<Found>, Errno> {
-        let mut all = false;
+        let mut is_woken = false;
         loop {
-            let found = self.check(most, all)?;
+            let found = self.check(most, is_woken)?;
             let now = rkey_device::time::now();
             let left = deadline.map_or(TICK, |at| at.saturating_duration_since(now));
             if !found.is_empty() || left.is_zero() {
                 return Ok(found);
             }
-            all = !self.sleep(left.min(TICK))?;
+            is_woken = self.sleep(left.min(TICK))?;
         }
     }
 
@@ -328,7 +368,7 @@ impl Instance {
             tv_nsec: i64::from(time.subsec_nanos()),
         };
         let mut fds = [rustix::event::PollFd::new(
-            &self.epoll,
+            &*self.epoll,
             rustix::event::PollFlags::IN,
         )];
         let count = rustix::event::poll(&mut fds, Some(&time)).map_err(errno)?;

@@ -111,7 +111,7 @@ fn request_connection(socket: &Socket, state: &mut State) -> Result<(), Errno> {
     })?;
     socket.waiting.watch(link.fd())?;
     let offer = link.offer();
-    state.phase = Phase::Connecting(Some(link));
+    state.enter(Phase::Connecting(Some(link)));
     with_id(state, |id, _| id.connect(&offer.encode()))
 }
 
@@ -122,7 +122,7 @@ fn established(state: &mut State, data: &[u8]) -> Result<(), Errno> {
     };
     let offer = offer(data)?;
     let link = link.take().ok_or(Errno::INVAL)?;
-    state.phase = Phase::Open(Box::new(Connection::new(link, &offer)));
+    state.enter(Phase::Open(Box::new(Connection::new(link, &offer))));
     Ok(())
 }
 
@@ -138,14 +138,17 @@ fn offer(data: &[u8]) -> Result<Offer, Errno> {
 /// Ends an attempt to connect, or a connection.
 fn end(state: &mut State, error: Errno) {
     match &mut state.phase {
-        Phase::Open(connection) => connection.disconnected(),
+        Phase::Open(connection) => {
+            connection.disconnected();
+            state.edges.phase();
+        }
         Phase::Connecting(_) => {
             mention(format_args!("an rsocket cannot connect: {error}"));
             let (id, phase) = state.close();
             // In this order: see `State::close`.
             drop(id);
             drop(phase);
-            state.phase = Phase::Refused(error);
+            state.enter(Phase::Refused(error));
         }
         _ => {}
     }
@@ -174,7 +177,7 @@ fn accept_request(listener: &Socket, data: &[u8], child: Id) -> Result<(), Errno
     socket.waiting.watch(link.fd())?;
     let mut own = socket.state.lock();
     own.listener = Some(about);
-    own.phase = Phase::Open(Box::new(Connection::new(link, &offer)));
+    own.enter(Phase::Open(Box::new(Connection::new(link, &offer))));
     let accepted = with_id(&mut own, |id, _| id.accept(&answer.encode()));
     drop(own);
     let socket = Arc::new(socket);
@@ -206,6 +209,7 @@ fn queue_for_accept(socket: &Arc<Socket>, listener: crate::state::hub::IdKey) {
         if let Some(at) = at {
             let (_, socket) = listening.pending.swap_remove(at);
             listening.ready.push_back(socket);
+            state.edges.readable();
             listener.waiting.wake_fd.signal();
         }
     }

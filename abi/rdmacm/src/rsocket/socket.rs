@@ -2,6 +2,7 @@
 
 use super::cm::Id;
 use super::connection::Connection;
+use super::edges::Edges;
 use super::iomap::Iomaps;
 use super::link::Link;
 use super::options::Options;
@@ -47,8 +48,10 @@ pub struct Listening {
 pub struct State {
     /// The identifier. Declared before `phase`, so that it is dropped before the queue pair.
     pub id: Option<Id>,
-    /// The state of the socket.
+    /// The state of the socket. Changed by [`enter`](State::enter).
     pub phase: Phase,
+    /// How often it became ready.
+    pub edges: Edges,
     /// The options.
     pub options: Options,
     /// The listener, until the program accepts the connection.
@@ -62,8 +65,21 @@ pub struct State {
 impl Progress for State {
     fn progress(&mut self) {
         if let Phase::Open(connection) = &mut self.phase {
+            let before = connection.stream();
+            let (waiting, reads) = (before.waiting(), before.is_readable());
+            let (accepts, ended) = (before.accepts_data(), before.has_ended());
             connection.progress();
             self.iomaps.send_records(connection);
+            let now = connection.stream();
+            if now.waiting() > waiting || now.is_readable() != reads {
+                self.edges.readable();
+            }
+            if now.accepts_data() && !accepts {
+                self.edges.writable();
+            }
+            if now.has_ended() != ended {
+                self.edges.phase();
+            }
         }
     }
 
@@ -93,10 +109,17 @@ impl State {
         }
     }
 
+    /// Changes the phase.
+    pub fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.edges.phase();
+    }
+
     /// Takes the identifier and the queue pair. The caller must drop them in this order.
     #[must_use]
     pub fn close(&mut self) -> (Option<Id>, Phase) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        self.edges.phase();
         (self.id.take(), phase)
     }
 }
@@ -121,6 +144,7 @@ impl Socket {
             state: Mutex::new(State {
                 id: Some(id),
                 phase: Phase::New,
+                edges: Edges::default(),
                 options,
                 listener: None,
                 is_reported: false,

@@ -140,24 +140,37 @@ fn fi_pingpong_runs_over_libfabrics_verbs_provider() {
     }
 }
 
-/// uDAPL's provider that uses librdmacm. On a host with only loopback addresses, it must fail.
+/// The name of the entry in `dat.conf`.
+const DAPLOFA: &str = "ofa-v2-cma";
+
+/// A stage on which uDAPL loads its provider that uses librdmacm. The provider does not open a loopback address.
+fn daplofa(name: &str) -> Stage {
+    let stage = Stage::new(name);
+    let address = outside().map_or("lo".to_owned(), |address| address.to_string());
+    let entry = format!(
+        "{DAPLOFA} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n"
+    );
+    stage.write("dat.conf", &entry);
+    stage
+}
+
+fn daplofa_side(stage: &Stage, program: &str, words: &[&str]) -> Command {
+    let mut command = stage.command(program);
+    command.env("DAT_OVERRIDE", stage.file("dat.conf"));
+    command.args(words);
+    command
+}
+
+/// On a host with only loopback addresses, it must fail.
 #[test]
 fn dtest_runs_over_udapls_librdmacm_provider() {
     /// The fixed port of `dtest`.
     const PORT: u16 = 15_828;
     let _turn = Turn::take(&PORT.to_string());
-    let stage = Stage::new("dtest");
-    let address = outside().map_or("lo".to_owned(), |address| address.to_string());
-    let entry = format!(
-        "ofa-v2-cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"{address} 0\" \"\"\n"
-    );
-    stage.write("dat.conf", &entry);
+    let stage = daplofa("dtest");
     let side = |more: &[&str]| {
-        let mut command = stage.command("dtest");
-        command.env("DAT_OVERRIDE", stage.file("dat.conf"));
-        command.args(["-P", "ofa-v2-cma", "-b", "4096", "-B", "20"]);
-        command.args(more);
-        command
+        let words = ["-P", DAPLOFA, "-b", "4096", "-B", "20"];
+        daplofa_side(&stage, "dtest", &[&words, more].concat())
     };
     let server = stage.server_when(side(&[]), || listens_on_tcp(std::process::id(), PORT));
     let client = side(&["-h", "127.0.0.1"]);
@@ -167,6 +180,58 @@ fn dtest_runs_over_udapls_librdmacm_provider() {
     for said in stage.client_of(server, client) {
         assert!(said.contains("DAPL Test Complete. PASSED"), "{said}");
     }
+}
+
+/// Transactions (messages, RDMA reads and writes, with several threads and EPs, and verification), and performance tests.
+#[test]
+fn dapltest_runs_over_udapls_librdmacm_provider() {
+    const CLIENTS: [(&str, &str, &str); 4] = [
+        ("T", "-i 200 client SR 256 1 server SR 256 1", "Total Recv"),
+        (
+            "T",
+            "-i 50 -t 2 -w 4 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4",
+            "Total RDMA Read",
+        ),
+        ("P", "-i 1024 -m b RW 4096 2", "raw: RW"),
+        ("P", "-i 1024 -m p RR 4096 2", "raw: RR"),
+    ];
+    // All servers of `dapltest` listen on the same port.
+    let _turn = Turn::take("dapltest");
+    let stage = daplofa("dapltest");
+    let server = daplofa_side(&stage, "dapltest", &["-T", "S", "-D", DAPLOFA]);
+    let mut server = stage.start(server, "server");
+    let Some(address) = outside() else {
+        // It exits with status 0 nevertheless.
+        return server.wait_for("Could not open ofa-v2-cma (DAT_INVALID_ADDRESS )");
+    };
+    let address = address.to_string();
+    server.wait_for("Service Point Ready");
+    let client = |test: &str, words: &str| {
+        let both = ["-T", test, "-s", &address, "-D", DAPLOFA];
+        let words = words.split_whitespace().collect::<Vec<_>>();
+        let command = daplofa_side(&stage, "dapltest", &[&both, &words[..]].concat());
+        stage.start(command, "client").succeed()
+    };
+    for (test, words, figure) in CLIENTS {
+        let said = client(test, words);
+        // `dapltest` prints no figures if the run was too short for its clock.
+        let measured = said.contains(figure) || said.contains("enough time has lapsed");
+        let is_good = measured && said.contains("End of Work") && !said.contains("rror");
+        assert!(is_good, "{words}: {said}\nserver: {}", server.text());
+    }
+    client("Q", "");
+    let said = server.succeed();
+    let finished = |what: &str| said.matches(what).count();
+    assert_eq!(
+        finished("Transaction Test Finished for this client"),
+        2,
+        "{said}"
+    );
+    assert_eq!(
+        finished("Finished performance test.  Exiting."),
+        2,
+        "{said}"
+    );
 }
 
 /// Checks that both sides fail, and that neither hangs.

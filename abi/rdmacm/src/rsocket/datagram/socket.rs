@@ -1,6 +1,7 @@
 //! A datagram socket.
 
 use super::super::complaint::{complain, mention};
+use super::super::edges::Edges;
 use super::super::memory::Buffers;
 use super::super::options::Options;
 use super::super::waiting::{Progress, Waiting, errno};
@@ -70,6 +71,8 @@ pub struct State {
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     /// The address that the socket is connected to: the default destination, and the only accepted sender.
     pub peer: Option<SocketAddr>,
+    /// How often it became ready.
+    pub edges: Edges,
     /// The options.
     pub options: Options,
     /// Whether the program has closed it or shut it down.
@@ -108,6 +111,7 @@ impl Datagram {
             peers: BTreeMap::new(),
             inbox: VecDeque::new(),
             peer: None,
+            edges: Edges::default(),
             options: Options::new(family, libc::SOCK_DGRAM),
             is_closed: false,
         };
@@ -119,7 +123,11 @@ impl Datagram {
 
     /// Closes the socket. Threads that wait for the socket get `EBADF`.
     pub fn end(&self) {
-        self.state.lock().is_closed = true;
+        {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            state.edges.phase();
+        }
         self.waiting.wake_fd.signal();
     }
 
@@ -283,6 +291,7 @@ impl State {
         let is_wanted = self.peer.is_none_or(|peer| plain(peer) == plain(from));
         if is_wanted && self.inbox.len() < INBOX_MAX {
             self.inbox.push_back((from, data.to_vec()));
+            self.edges.readable();
         }
     }
 
@@ -393,7 +402,11 @@ impl Progress for State {
             }
         }
         let mut arrived = Vec::new();
+        let had_room = self.link.has_room();
         self.link.poll(|one| arrived.push(one));
+        if self.link.has_room() && !had_room {
+            self.edges.writable();
+        }
         for one in arrived {
             self.between(&one);
         }

@@ -225,6 +225,12 @@ impl Stream {
         self.sending.is_idle() && self.controls == CONTROLS && self.final_control.is_none()
     }
 
+    /// Whether a call that sends would not wait: there is room, or the call fails at once.
+    #[must_use]
+    pub fn accepts_data(&self) -> bool {
+        self.has_room() || !self.writes
+    }
+
     /// The offset in the ring, and the length, of the bytes of the next [`send`](Self::send).
     #[must_use]
     pub fn room(&self, want: usize) -> Option<(u32, u32)> {
