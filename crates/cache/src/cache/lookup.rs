@@ -35,7 +35,7 @@ impl<R: Registrar> Cache<R> {
         if range.is_empty() || self.fork.is_child() {
             return None;
         }
-        let hinted = self.hint(range, want).load(Ordering::Relaxed);
+        let hinted = self.hint(range, want).load(Ordering::Acquire);
         if hinted == NONE {
             return None;
         }
@@ -96,7 +96,8 @@ impl<R: Registrar> Cache<R> {
     /// Finds an entry that serves the lookup and pins it.
     pub(super) fn find(&self, range: &VaRange, want: Class) -> Option<u32> {
         let found = self.entries.find(range, want, self.options.exact_rights)?;
-        self.hint(range, want).store(found, Ordering::Relaxed);
+        // A thread that reads the hint also sees that the slot exists.
+        self.hint(range, want).store(found, Ordering::Release);
         Some(found)
     }
 

@@ -19,6 +19,15 @@
 //! 3. *The entry's state is read* (by the cache). So it has ended.
 //!
 //! Exchanging the first two steps breaks the argument.
+//!
+//! Two changes are outside the argument:
+//!
+//! * For `madvise` with `DONTNEED`, `FREE` or `REMOVE`, the kernel queues the event *before* it drops the pages. The entries that exist
+//!   end in time. But if another thread registers the same pages between the event and the drop, its entry refers to the pages
+//!   that are then dropped. Such a program uses memory while it discards it, so what it sends at that moment is undefined anyway; but its
+//!   entry stays, and later hits of it are stale. Nothing tells this monitor when the drop is complete.
+//! * Before Linux 6.17, another descriptor of this process may stop our watching and watch the memory itself. The kernel does not say
+//!   so, and its answers do not say which descriptor watches.
 
 mod known;
 mod probe;
@@ -192,6 +201,18 @@ impl Userfaultfd {
         }
     }
 
+    /// The quick question, asked again while memory is changing, so that a change elsewhere does not cost a registration.
+    fn ask_until_unchanging(&self, pages: &VaRange) -> Answer {
+        let backoff = Backoff::new();
+        for _ in 1..TRIES {
+            match self.ask(pages) {
+                Answer::Changing => backoff.snooze(),
+                answer => return answer,
+            }
+        }
+        self.ask(pages)
+    }
+
     /// Whether all of the pages are watched, when the quick question has no answer.
     #[cold]
     fn ask_slowly(&self, pages: &VaRange) -> Verdict {
@@ -337,7 +358,7 @@ impl Monitor for Userfaultfd {
     /// watching again is harmless.
     fn confirm(&self, range: VaRange) -> Verdict {
         let pages = pages(&range);
-        match self.ask(&pages) {
+        match self.ask_until_unchanging(&pages) {
             Answer::Watched => {
                 self.settle();
                 if self.known.contains(&pages, self.events()) {
