@@ -216,11 +216,14 @@ static void closed_as_descriptors(void)
 {
 	struct sockaddr_in name;
 	socklen_t len = sizeof name;
-	int set = repoll_create(1), sets[8], before = open_descriptors(), i, fd;
+	int set, sets[8], before = open_descriptors(), i, fd;
+	/* Another set gets the number. */
+	set = repoll_create(1);
 	for (i = 0; i < 20; i++) {
 		close(set);
 		TRUE(repoll_create(1) == set);
 	}
+	GOOD(rclose(set));
 	TRUE(open_descriptors() == before);
 	/* A socket has several descriptors. One of the numbers becomes its own. */
 	for (i = 0; i < 8; i++)
@@ -231,7 +234,122 @@ static void closed_as_descriptors(void)
 	TRUE(fd >= sets[0] && fd <= sets[7]);
 	GOOD(rclose(fd));
 	FAILS(EBADF, rgetsockname(fd, ADDRESS(name), &len));
+	/* A descriptor of the program gets the number. */
+	set = repoll_create(1);
+	close(set);
+	MUST((fd = eventfd(0, EFD_CLOEXEC)) == set);
+	TRUE(rclose(fd) == EBADF);
+	GOOD(close(fd));
+	TRUE(open_descriptors() == before);
+}
+
+static void *waits(void *set)
+{
+	struct epoll_event events[1];
+	FAILS(EBADF, repoll_wait(*(int *)set, events, 1, -1));
+	return NULL;
+}
+
+/* Closing a set wakes the threads that wait for it. */
+static void closed_while_waiting(void)
+{
+	int set = repoll_create(1), same;
+	pthread_t thread;
+	GOOD(pthread_create(&thread, NULL, waits, &set));
+	usleep(50000);
 	GOOD(rclose(set));
+	GOOD(pthread_join(thread, NULL));
+	set = repoll_create(1);
+	GOOD(pthread_create(&thread, NULL, waits, &set));
+	usleep(50000);
+	close(set);
+	same = repoll_create(1);
+	TRUE(same == set);
+	GOOD(pthread_join(thread, NULL));
+	GOOD(rclose(same));
+}
+
+/* Ready sockets and descriptors do not keep others from being reported, although there is room for one event only. */
+static void fair(void)
+{
+	int set = repoll_create(1), other = repoll_create(1), pairs[3][2], counter = eventfd(1, EFD_CLOEXEC), seen[5] = { 0 }, i;
+	struct epoll_event events[1];
+	MUST(repoll_wait(set, events, 1, 0) == 0);
+	for (i = 0; i < 3; i++) {
+		connected(pairs[i]);
+		GOOD(control(set, EPOLL_CTL_ADD, pairs[i][0], i == 2 ? EPOLLIN : EPOLLOUT, (uint64_t)i));
+	}
+	GOOD(control(set, EPOLL_CTL_ADD, counter, EPOLLIN, 3));
+	GOOD(control(other, EPOLL_CTL_ADD, pairs[2][0], EPOLLIN | EPOLLET, 4));
+	for (i = 0; i < 20; i++)
+		MUST(repoll_wait(set, events, 1, 0) == 1);
+	/* The other set takes the event. */
+	MUST(rsend(pairs[2][1], "a", 1, 0) == 1);
+	TRUE(event(other, 4, 5000) == EPOLLIN);
+	for (i = 0; i < 5000 && !seen[2]; i++) {
+		MUST(repoll_wait(set, events, 1, 0) == 1);
+		seen[events[0].data.u64]++;
+		usleep(100);
+	}
+	TRUE(seen[0] && seen[1] && seen[2] && seen[3]);
+	/* What is ready is reported, whoever was preferred. */
+	GOOD(control(set, EPOLL_CTL_MOD, pairs[0][0], EPOLLIN | EPOLLET, 0));
+	GOOD(repoll_ctl(set, EPOLL_CTL_DEL, pairs[1][0], NULL));
+	GOOD(repoll_ctl(set, EPOLL_CTL_DEL, pairs[2][0], NULL));
+	for (i = 0; i < 20; i++)
+		MUST(repoll_wait(set, events, 1, 0) == 1 && events[0].data.u64 == 3);
+	close(counter);
+	for (i = 0; i < 3; i++) {
+		GOOD(rclose(pairs[i][0]));
+		GOOD(rclose(pairs[i][1]));
+	}
+	GOOD(rclose(set));
+	GOOD(rclose(other));
+}
+
+/* Each kind of change is an edge for each of two sets: connections, refusals, shutdowns, datagrams. */
+static void kinds_of_edges(void)
+{
+	uint16_t port;
+	int sets[2] = { repoll_create(1), repoll_create(1) }, fd = listener(&port), pair[2], clients[2], i;
+	int datagrams[2] = { rsocket(AF_INET, SOCK_DGRAM, 0), rsocket(AF_INET, SOCK_DGRAM, 0) };
+	struct sockaddr_in to = loopback(0);
+	socklen_t len = sizeof to;
+	GOOD(rlisten(fd, 8));
+	GOOD(rfcntl(fd, F_SETFL, O_NONBLOCK));
+	connected(pair);
+	GOOD(rbind(datagrams[0], ADDRESS(to), sizeof to));
+	GOOD(rgetsockname(datagrams[0], ADDRESS(to), &len));
+	for (i = 0; i < 2; i++) {
+		GOOD(control(sets[i], EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
+		GOOD(control(sets[i], EPOLL_CTL_ADD, pair[0], EPOLLIN | EPOLLRDHUP | EPOLLET, 2));
+		GOOD(control(sets[i], EPOLL_CTL_ADD, datagrams[0], EPOLLIN | EPOLLET, 3));
+		TRUE(event(sets[i], 0, 20) == 0);
+	}
+	for (i = 0; i < 2; i++) {
+		/* The second connection arrives while the first one waits. */
+		MUST((clients[i] = client(port)) >= 0);
+		TRUE(event(sets[0], 1, 5000) == EPOLLIN);
+		TRUE(event(sets[1], 1, 5000) == EPOLLIN);
+	}
+	for (i = 0; i < 3; i++) {
+		MUST(rsendto(datagrams[1], "x", 1, 0, ADDRESS(to), sizeof to) == 1);
+		TRUE(event(sets[0], 3, 5000) == EPOLLIN);
+		TRUE(event(sets[1], 3, 5000) == EPOLLIN);
+	}
+	GOOD(rshutdown(pair[1], SHUT_WR));
+	TRUE(event(sets[0], 2, 5000) == (EPOLLIN | EPOLLRDHUP));
+	TRUE(event(sets[1], 2, 5000) == (EPOLLIN | EPOLLRDHUP));
+	GOOD(rclose(pair[1]));
+	for (i = 0; i < 2; i++)
+		TRUE(event(sets[i], 2, 5000) & EPOLLHUP);
+	for (i = 0; i < 2; i++) {
+		GOOD(rclose(sets[i]));
+		GOOD(rclose(clients[i]));
+		GOOD(rclose(datagrams[i]));
+	}
+	GOOD(rclose(fd));
+	GOOD(rclose(pair[0]));
 }
 
 #define CLIENTS 40
@@ -326,6 +444,9 @@ int main(void)
 	once();
 	others();
 	closed_as_descriptors();
+	closed_while_waiting();
+	fair();
+	kinds_of_edges();
 	server(0);
 	server(EPOLLET);
 	return finish();

@@ -7,8 +7,8 @@ use rkey_base::range::VaRange;
 const RANGES: usize = 8;
 
 /// Ranges that were watched when a certain number of events had been applied. While no further event has been applied, and the kernel
-/// reports no change in progress, they are still watched: each way in which memory stops being watched causes an event first, except that
-/// before Linux 6.17 another descriptor may stop our watching.
+/// reports no change in progress, they are still watched: each way in which memory stops being watched causes an event first. There are two
+/// exceptions: `shmat` over it, which the kernel's answer shows, and before Linux 6.17, another descriptor that stops our watching.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Ranges>);
 

@@ -174,9 +174,9 @@ pub(super) fn ask(fd: impl AsFd, range: &VaRange) -> Answer {
         mode: 0,
         mapped: 0,
     };
-    // SAFETY: the opcode belongs to this structure. The kernel refuses the request for private memory. If the program has mapped shared memory
-    // there, which some other descriptor watches, the kernel may put pages that the shared object already has into the page table. No byte
-    // changes, and an access would do the same, or would first wait for that descriptor's owner.
+    // SAFETY: the opcode belongs to this structure. The kernel refuses the request for anonymous private memory. If the program has mapped a
+    // memory object there, which some other descriptor watches, the kernel may put pages that the object already has into the page table. No
+    // byte changes. An access would do the same, unless that descriptor reports such accesses: then they no longer wait for its owner.
     match unsafe { ioctl::ioctl(fd, Updater::<CONTINUE, _>::new(&mut argument)) } {
         Err(Errno::INVAL) => Answer::Watched,
         Err(Errno::AGAIN) => Answer::Changing,
