@@ -69,12 +69,19 @@ impl Target {
     /// Runs one of libiscsi's programs, and returns its output. The programs give up if the target does not answer within a second,
     /// which may happen on a busy machine; such a run is repeated.
     fn initiator(&self, program: &str, words: &[&str]) -> String {
+        /// libiscsi 1.19 reads a list (`tx_desc` in its `lib/iser.c`) in memory from `malloc` that it has not initialized, and sometimes
+        /// crashes. With this, `malloc` returns memory of zeros.
+        const ZEROS: (&str, &str) = (
+            "GLIBC_TUNABLES",
+            "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0",
+        );
         const LATE: &str = "revents is not POLLIN";
         const TIMES: usize = 5;
         let unit = format!("iser://127.0.0.1:{}/{}/1", self.port.number, Self::NAME);
         for _ in 0..TIMES {
             let mut command = self.stage.command(program);
             command.args(["-i", Self::INITIATOR]).args(words).arg(&unit);
+            command.env(ZEROS.0, ZEROS.1);
             let mut client = self.stage.start(command, "initiator");
             let status = client.wait();
             let said = client.text();
