@@ -14,6 +14,7 @@ use rkey_cache::{
     Cache, Follows, Imported, Kind, Memhooks, Monitor, Options, Registrar, Request, Rights, Timing,
     Userfaultfd,
 };
+use rustix::event::{EventfdFlags, eventfd};
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -179,8 +180,8 @@ fn compare(name: &str, cache: &Cache<Nothing>, memory: &Memory, peer: &mut Peer)
     }
 }
 
-/// The cost that no lookup can avoid: one atomic addition to begin the use of an entry, and one to end it; and the cost
-/// of a system call.
+/// The cost that no lookup can avoid: one atomic addition to begin the use of an entry, and one to end it. And the costs of the
+/// cheapest system call, and of an `ioctl` that is refused, which `userfaultfd` cannot avoid.
 fn floor() {
     let word = AtomicU64::new(0);
     report(
@@ -194,6 +195,13 @@ fn floor() {
         "floor: a system call (getppid)",
         best(100_000, |_| {
             black_box(rustix::process::getppid());
+        }),
+    );
+    let descriptor = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor is available");
+    report(
+        "floor: an ioctl that is refused",
+        best(100_000, |_| {
+            let _ = black_box(rustix::io::ioctl_fionread(&descriptor));
         }),
     );
 }
