@@ -20,19 +20,29 @@ pub struct TestBinary {
     pub directory: PathBuf,
 }
 
+/// A compiled program that is not a test.
+pub struct Program {
+    /// The crate it belongs to.
+    pub package: String,
+    /// Whether it is an example.
+    pub is_example: bool,
+    /// The path of the program.
+    pub executable: PathBuf,
+}
+
 /// The output of a build.
 #[derive(Default)]
 pub struct Built {
     /// Test programs.
     pub tests: Vec<TestBinary>,
     /// Other programs (binaries and examples) by target name.
-    pub programs: BTreeMap<String, PathBuf>,
+    pub programs: BTreeMap<String, Program>,
     /// Shared libraries, by file name.
     pub libraries: BTreeMap<String, PathBuf>,
 }
 
 /// Builds with `cargo ARGUMENTS --message-format json` and reads its messages.
-pub fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
+fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
     let mut command = process::cargo(root);
     command
         .args(arguments)
@@ -63,17 +73,21 @@ pub fn build(root: &Path, arguments: &[&str]) -> Result<Built> {
             .manifest_path
             .parent()
             .map_or_else(PathBuf::new, |p| p.into());
+        let package = package_name(&artifact.manifest_path)?;
         if artifact.profile.test {
             built.tests.push(TestBinary {
-                package: package_name(&artifact.manifest_path)?,
+                package,
                 target: artifact.target.name,
                 executable: executable.into(),
                 directory,
             });
         } else {
-            built
-                .programs
-                .insert(artifact.target.name, executable.into());
+            let program = Program {
+                package,
+                is_example: artifact.target.is_example(),
+                executable: executable.into(),
+            };
+            built.programs.insert(artifact.target.name, program);
         }
     }
     anyhow::ensure!(
@@ -98,6 +112,19 @@ fn package_name(manifest: &cargo_metadata::camino::Utf8Path) -> Result<String> {
 /// Builds every test of the workspace.
 pub fn build_tests(root: &Path) -> Result<Built> {
     build(root, &["test", "--workspace", "--no-run"])
+}
+
+/// Builds every library, program and example of the workspace. Which features the other crates get depends on all that is built at once,
+/// so a build of one crate would compile most crates again.
+pub fn build_all(root: &Path) -> Result<Built> {
+    let words = ["build", "--workspace", "--lib", "--bins", "--examples"];
+    build(root, &words)
+}
+
+/// Builds the front ends and `rkey` for release. Both at once, for the same reason.
+pub fn build_release(root: &Path) -> Result<Built> {
+    let words = ["build", "--release", "-p", "rkey-all", "-p", "rkey-cli"];
+    build(root, &words)
 }
 
 /// A test of the workspace, and whether an ordinary run skips it.

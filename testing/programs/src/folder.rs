@@ -2,7 +2,8 @@
 //! the front ends, under the names that other programs look for. Directories that are kept between runs.
 
 use anyhow::{Context, Result};
-use rkey_harness::{Session, process, testbin};
+use rkey_harness::testbin::{self, Built};
+use rkey_harness::{Session, process};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -20,23 +21,17 @@ pub(crate) fn verbs_into(session: &Session<'_>, folder: &Path) -> Result<()> {
         "librdmacm.so.1",
         "librdmacm.so",
     ];
-    library_into(session, &["build"], folder, &names)
+    library_into(&testbin::build_all(session.root)?, folder, &names)
 }
 
 /// Puts a release build of the provider into a directory, under the name that libfabric looks for.
 pub(crate) fn provider_into(session: &Session<'_>, folder: &Path) -> Result<()> {
-    library_into(session, &["build", "--release"], folder, &["librkey-fi.so"])
+    let built = testbin::build_release(session.root)?;
+    library_into(&built, folder, &["librkey-fi.so"])
 }
 
-/// Builds the front ends with cargo's `words` and puts their library into a directory under each of `names`.
-pub(crate) fn library_into(
-    session: &Session<'_>,
-    words: &[&str],
-    folder: &Path,
-    names: &[&str],
-) -> Result<()> {
-    let words = [words, &["-p", "rkey-all"]].concat();
-    let built = testbin::build(session.root, &words)?;
+/// Puts the library with the front ends into a directory under each of `names`.
+pub(crate) fn library_into(built: &Built, folder: &Path, names: &[&str]) -> Result<()> {
     let library = built.libraries.get(LIBRARY);
     let library = library.with_context(|| format!("cargo built no {LIBRARY}"))?;
     fs::create_dir_all(folder)?;

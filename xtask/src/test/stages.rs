@@ -2,7 +2,8 @@
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
 use super::{Report, Session, counts, fresh, fuzz, unprivileged};
-use crate::{conform, lint, packages, process, testbin};
+use crate::testbin::{self, Program};
+use crate::{conform, lint, packages, process};
 use anyhow::{Context, Result};
 use rkey_harness::in_target;
 use rkey_programs::{deny, fabric, mpi, rdma_core, soft_roce, transfer, udapl};
@@ -286,12 +287,10 @@ fn miri(session: &Session<'_>) -> Result<Report> {
 
 /// The release build of `rkey`.
 fn release_build(session: &Session<'_>) -> Result<PathBuf> {
-    let built = testbin::build(session.root, &["build", "--release", "-p", "rkey-cli"])?;
-    built
-        .programs
-        .get("rkey")
-        .cloned()
-        .context("cargo built no program named rkey")
+    let mut built = testbin::build_release(session.root)?;
+    let program = built.programs.remove("rkey");
+    let program = program.context("cargo built no program named rkey")?;
+    Ok(program.executable)
 }
 
 fn instruction_counts(session: &Session<'_>) -> Result<Report> {
@@ -315,19 +314,22 @@ fn demo(session: &Session<'_>) -> Result<Report> {
 }
 
 fn examples(session: &Session<'_>) -> Result<Report> {
-    let built = testbin::build(session.root, &["build", "-p", "rkey", "--examples"])?;
+    let built = testbin::build_all(session.root)?;
+    let programs = built.programs.into_values();
+    let wanted = |program: &Program| program.is_example && program.package == "rkey";
+    let examples: Vec<_> = programs.filter(wanted).collect();
     let mut report = Report {
         passed: 0,
         failures: Vec::new(),
-        note: format!("{} examples", built.programs.len()),
+        note: format!("{} examples", examples.len()),
         skipped: false,
     };
-    for program in built.programs.values() {
-        let mut command = Command::new(program);
+    for example in &examples {
+        let mut command = Command::new(&example.executable);
         command.current_dir(session.root);
         report.add(succeeds(command, 2 * MINUTE)?);
     }
-    if built.programs.is_empty() {
+    if examples.is_empty() {
         report
             .failures
             .push("cargo built no examples of rkey".into());

@@ -53,14 +53,10 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let wanted = |b: &&testbin::TestBinary| {
         CRATES.contains(&b.package.as_str()) && !LEFT_OUT.contains(&b.target.as_str())
     };
-    let programs = testbin::build(
-        session.root,
-        &["build", "--workspace", "--bins", "--examples"],
-    )?
-    .programs;
+    let programs = testbin::build_all(session.root)?.programs;
     let rkey = programs
         .get("rkey")
-        .map(|path| copy(session, path))
+        .map(|program| copy(session, &program.executable))
         .transpose()?;
     // The front ends are copied next to the programs, which search their own directory for them. The filter skips procedural
     // macros, which are libraries, too.
@@ -71,11 +67,8 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     {
         copy(session, front_end.1)?;
     }
-    for example in programs.values().filter(|path| {
-        path.parent()
-            .is_some_and(|folder| folder.ends_with("examples"))
-    }) {
-        copy_to(session, example, "bin/examples")?;
+    for example in programs.values().filter(|program| program.is_example) {
+        copy_to(session, &example.executable, "bin/examples")?;
     }
     for binary in built.tests.iter().filter(wanted) {
         let mut command = command(session, &binary.executable)?;

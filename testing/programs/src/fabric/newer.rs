@@ -2,7 +2,8 @@
 //! package.
 
 use anyhow::{Context, Result, ensure};
-use rkey_harness::{process, testbin};
+use rkey_harness::process;
+use rkey_harness::testbin::{self, TestBinary};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -51,17 +52,10 @@ pub(super) fn check(folder: &Path) -> Result<String> {
 /// Runs the tests of `abi/fabric/tests/programs` with the library of the directory. Returns how many passed, and
 /// adds failures to `wrong`.
 pub(super) fn programs(root: &Path, folder: &Path, wrong: &mut Vec<String>) -> Result<usize> {
-    let words = [
-        "test",
-        "-p",
-        "rkey-fabric",
-        "--test",
-        "programs",
-        "--no-run",
-    ];
-    let built = testbin::build(root, &words)?;
+    let built = testbin::build_tests(root)?;
     let mut passed = 0;
-    for test in built.tests.iter().filter(|test| test.target == "programs") {
+    let wanted = |test: &&TestBinary| test.package == "rkey-fabric" && test.target == "programs";
+    for test in built.tests.iter().filter(wanted) {
         let mut command = Command::new(&test.executable);
         command
             .args(["--test-threads", "2"])

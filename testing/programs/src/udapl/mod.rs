@@ -10,7 +10,7 @@ mod scene;
 use crate::folder::{library_into, open_up};
 use anyhow::Result;
 use cases::{ALONE, Case, SCENES};
-use rkey_harness::{Report, Session, UID, process};
+use rkey_harness::{Report, Session, UID, process, testbin};
 use scene::{Place, Said, Turn};
 use std::fs;
 use std::time::Duration;
@@ -28,7 +28,8 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     let folder = session.scratch.join("udapl");
     let library = folder.join("lib/libdaplrkey.so.2");
     let names = ["libdaplrkey.so.2"];
-    library_into(session, &["build"], &folder.join("lib"), &names)?;
+    let built = testbin::build_all(session.root)?;
+    library_into(&built, &folder.join("lib"), &names)?;
     let entry = format!(
         "{IA} u2.0 nonthreadsafe default {} dapl.2.0 \"lo 0\" \"\"\n",
         library.display()
