@@ -7,6 +7,19 @@ pub fn connect(bytes: &[u8]) -> bool {
     crate::connect::decodes(bytes)
 }
 
+/// Parses a packet between the connection managers of two processes.
+#[must_use]
+pub fn cm_packet(bytes: &[u8]) -> bool {
+    let packet = crate::cm::packet::CmPacket::decode(bytes);
+    if let Some(packet) = &packet {
+        assert_eq!(
+            crate::cm::packet::CmPacket::decode(&packet.encode()).as_ref(),
+            Some(packet)
+        );
+    }
+    packet.is_some()
+}
+
 /// Parses the inspection of another device, or of another connection manager.
 #[must_use]
 pub fn inspection(bytes: &[u8]) -> bool {

@@ -101,6 +101,12 @@ pub const ALL: &[Entry] = &[
         seeds: include_str!("../../../fuzz/seeds/cm.hex"),
     },
     Entry {
+        name: "rsocket",
+        run: rsocket,
+        samples: rsocket_samples,
+        seeds: include_str!("../../../fuzz/seeds/rsocket.hex"),
+    },
+    Entry {
         name: "roce",
         run: roce,
         samples: roce_samples,
@@ -295,6 +301,7 @@ fn udapl_samples() -> Vec<Vec<u8>> {
 
 /// A message of the connection manager, and a hostile network between two managers.
 pub fn cm(bytes: &[u8]) {
+    let _ = rkey_device::fuzzing::cm_packet(bytes);
     crate::cm::message(bytes);
     crate::cm::run(bytes);
 }
@@ -304,6 +311,16 @@ fn cm_samples() -> Vec<Vec<u8>> {
     (0..8)
         .map(|_| (0..600).map(|_| random.draw() as u8).collect())
         .collect()
+}
+
+/// What an rsocket gets from its peer: private data and messages of a stream, headers of datagrams.
+pub fn rsocket(bytes: &[u8]) {
+    crate::rsocket::datagram(bytes);
+    crate::rsocket::stream(bytes);
+}
+
+fn rsocket_samples() -> Vec<Vec<u8>> {
+    crate::rsocket::samples()
 }
 
 /// A datagram of RoCEv2.

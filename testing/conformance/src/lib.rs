@@ -12,6 +12,7 @@ pub mod hostile;
 pub mod mutate;
 pub mod roce;
 pub mod roce_queue_pair;
+pub mod rsocket;
 pub mod world;
 
 /// The program in README.md compiles and runs.

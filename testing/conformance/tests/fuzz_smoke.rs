@@ -103,6 +103,11 @@ fn hostile_connection_manager_messages_do_no_harm() {
 }
 
 #[test]
+fn hostile_messages_to_an_rsocket_do_no_harm() {
+    soak("rsocket");
+}
+
+#[test]
 fn hostile_roce_datagrams_do_no_harm() {
     soak("roce");
 }
