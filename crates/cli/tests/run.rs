@@ -83,6 +83,43 @@ fn sockets_move_to_rdma_only_on_request() {
     assert!(!text(&run(&shows).stdout).contains("librspreload"));
 }
 
+/// A server with `--sockets` listens over RDMA only, so only a client with `--sockets` reaches it.
+#[test]
+fn iperf3_runs_over_rdma_with_sockets() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    // A port that was free a moment ago.
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    drop(held);
+    let server = ["run", "--sockets", "--", "iperf3", "-s", "-1", "-p", &port];
+    let mut server = program()
+        .args(server)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let client = ["iperf3", "-c", "127.0.0.1", "-n", "20M", "-p", &port];
+    let begun = Instant::now();
+    let output = loop {
+        // The server may not listen yet.
+        let output = run(&[&["--sockets", "--"], &client[..]].concat());
+        if output.status.success() || begun.elapsed() > PATIENCE {
+            break output;
+        }
+        let plain = Command::new(client[0]).args(&client[1..]).output();
+        assert!(!plain.unwrap().status.success(), "it listens over TCP");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    if !output.status.success() {
+        // Without a client, it would wait forever.
+        server.kill().unwrap();
+    }
+    assert!(text(&output.stdout).contains("iperf Done."), "{output:?}");
+    let server = server.wait_with_output().unwrap();
+    assert!(server.status.success(), "{server:?}");
+    assert!(text(&server.stdout).contains("Accepted connection"));
+}
+
 /// The adapters are in the registry that `DAT_OVERRIDE` names, unless the user has set it.
 #[test]
 fn udapl_finds_the_adapters() {
