@@ -267,6 +267,85 @@ static void many_in_a_row(void)
 	rdma_destroy_event_channel(there);
 }
 
+/* Numbers of extensions (ECE) travel in both directions. A notification stands for the message that ends the handshake. */
+static void extensions(void)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_TCP), *server;
+	struct rdma_cm_id *client = new_client(here, RDMA_PS_TCP, rdma_get_src_port(listener));
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .qp_num = 0x77 };
+	struct ibv_ece ece = { .vendor_id = 0xff123456, .options = 0xabcdef01 }, none = { 0 };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR + 1 };
+	struct rdma_cm_event *event;
+	int mask;
+
+	FAILS(EINVAL, rdma_init_qp_attr(client, &attr, &mask));
+	FAILS(EINVAL, rdma_set_local_ece(client, &none));
+	FAILS(EINVAL, rdma_set_local_ece(client, NULL));
+	FAILS(EINVAL, rdma_get_remote_ece(client, NULL));
+	GOOD(rdma_set_local_ece(client, &ece));
+	GOOD(rdma_connect(client, &param));
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	server = event->id;
+	GOOD(rdma_ack_cm_event(event));
+	memset(&ece, 0, sizeof ece);
+	GOOD(rdma_get_remote_ece(server, &ece));
+	/* The vendor has 24 bits. */
+	TRUE(ece.vendor_id == 0x123456 && ece.options == 0xabcdef01 && ece.comp_mask == 0);
+	ece.options = 2;
+	GOOD(rdma_set_local_ece(server, &ece));
+	FAILS(EINVAL, rdma_notify(server, IBV_EVENT_COMM_EST));
+	param.qp_num = 0x78;
+	GOOD(rdma_accept(server, &param));
+	ACK_NEXT(here, CONNECT_RESPONSE, 0);
+	GOOD(rdma_get_remote_ece(client, &ece));
+	TRUE(ece.vendor_id == 0x123456 && ece.options == 2);
+	/* The server's queue pair has received something, although the client has not called rdma_establish yet. */
+	FAILS(EINVAL, rdma_notify(server, IBV_EVENT_COMM_EST + 1));
+	GOOD(rdma_notify(server, IBV_EVENT_COMM_EST));
+	ACK_NEXT(there, ESTABLISHED, 0);
+	FAILS(EISCONN, rdma_notify(server, IBV_EVENT_COMM_EST));
+	GOOD(rdma_establish(client));
+	GOOD(rdma_disconnect(client));
+	ACK_NEXT(there, DISCONNECTED, 0);
+	GOOD(rdma_destroy_id(client));
+	GOOD(rdma_destroy_id(server));
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
+/* Options: a path of the program's own, and the time to wait for an acknowledgement. */
+static void options(void)
+{
+	struct rdma_event_channel *here = new_channel(), *there = new_channel();
+	struct rdma_cm_id *listener = new_listener(there, RDMA_PS_TCP), *id = new_id(here, RDMA_PS_TCP);
+	struct sockaddr_in to = loopback(rdma_get_src_port(listener));
+	struct ibv_path_data paths[2] = { { 0 } };
+	uint8_t time = 14, too_long = 32;
+
+	GOOD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &time, sizeof time));
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &too_long, sizeof too_long));
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &time, 4));
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, paths, sizeof paths));
+	GOOD(rdma_resolve_addr(id, NULL, ADDRESS(to), 2000));
+	ACK_NEXT(here, ADDR_RESOLVED, 0);
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, paths, 0));
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, paths, sizeof paths - 1));
+	FAILS(ENOSYS, rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH + 1, paths, sizeof paths));
+	GOOD(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, paths, sizeof paths));
+	ACK_NEXT(here, ROUTE_RESOLVED, 0);
+	TRUE(id->route.num_paths == 1 && id->route.path_rec->packet_life_time == time - 1);
+	FAILS(EINVAL, rdma_resolve_route(id, 2000));
+	GOOD(rdma_destroy_id(id));
+	id = new_id(here, RDMA_PS_UDP);
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &time, sizeof time));
+	GOOD(rdma_destroy_id(id));
+	GOOD(rdma_destroy_id(listener));
+	rdma_destroy_event_channel(here);
+	rdma_destroy_event_channel(there);
+}
+
 /* Datagrams: the event has everything that a sender needs. */
 static void datagrams(void)
 {
@@ -279,7 +358,7 @@ static void datagrams(void)
 	struct ibv_ah *ah;
 	struct ibv_mr *from, *into;
 	struct ibv_wc wc;
-	char text[8] = "to you", room[64] = "";
+	char text[8] = "to you", room[64] = "", data[200] = "answer";
 
 	add_qp(client, IBV_QPT_UD);
 	TRUE(state_of(client->qp) == IBV_QPS_RTS);
@@ -291,8 +370,11 @@ static void datagrams(void)
 	add_qp(server, IBV_QPT_UD);
 	MUST((into = rdma_reg_msgs(server, room, sizeof room)) && (from = rdma_reg_msgs(client, text, sizeof text)));
 	GOOD(rdma_post_recv(server, NULL, room, sizeof room, into));
+	param.private_data = data;
+	param.private_data_len = 136;
 	GOOD(rdma_accept(server, &param));
 	event = NEXT(here, ESTABLISHED, 0);
+	TRUE(!strcmp(event->param.ud.private_data, "answer"));
 	TRUE(event->param.ud.private_data_len == 136 && event->param.ud.qp_num == server->qp->qp_num);
 	TRUE(event->param.ud.qkey == RDMA_UDP_QKEY);
 	MUST((ah = ibv_create_ah(client->pd, &event->param.ud.ah_attr)));
@@ -311,6 +393,18 @@ static void datagrams(void)
 	refused = event->id;
 	GOOD(rdma_ack_cm_event(event));
 	GOOD(rdma_reject(refused, NULL, 0));
+	GOOD(rdma_destroy_id(refused));
+	ACK_NEXT(here, UNREACHABLE, 2);
+	rdma_destroy_ep(client);
+	client = new_client(here, RDMA_PS_UDP, port);
+	GOOD(rdma_connect(client, &param));
+	event = NEXT(there, CONNECT_REQUEST, 0);
+	refused = event->id;
+	GOOD(rdma_ack_cm_event(event));
+	/* A failed call refuses. */
+	param.private_data_len = 137;
+	FAILS(EINVAL, rdma_accept(refused, &param));
+	param.private_data_len = 136;
 	GOOD(rdma_destroy_id(refused));
 	ACK_NEXT(here, UNREACHABLE, 2);
 	rdma_destroy_ep(client);
@@ -455,6 +549,8 @@ int main(void)
 	refusals();
 	failed_accept();
 	many_in_a_row();
+	extensions();
+	options();
 	datagrams();
 	synchronous();
 	failed_fetch();

@@ -77,6 +77,36 @@ fn the_passive_side_lists_a_refusal_because_of_a_full_backlog() {
 }
 
 #[test]
+fn both_sides_know_that_the_listener_is_for_another_queue_pair_type() {
+    let (client, server) = (start(), start());
+    let at = listen(&server, 16);
+    let request = Connect {
+        from: format!("{HERE}:40002").parse().unwrap(),
+        to: format!("{HERE}:{}", at.port()).parse().unwrap(),
+        space: PortSpace::Tcp,
+        transport: Transport::Uc,
+        queue_pair: queue_pair(0x13),
+        path: PathOptions::default(),
+        ece: Ece::default(),
+        data: PrivateData::default(),
+    };
+    let id = client
+        .with(|parts| parts.manager.connect(parts.now, &request))
+        .unwrap();
+    wait_for(&client, |event| {
+        matches!(event, Event::Rejected { .. }).then_some(())
+    });
+    let why = client.with(|parts| parts.refusal_of(id));
+    assert_eq!(why, Some(Why::QueuePairType));
+    let refusal = wait_for_view(at, |view| {
+        let mut all = view.refusals.iter();
+        all.find(|it| it.side == "was-asked").cloned()
+    });
+    assert_eq!(refusal.reason, "queue-pair-type", "{refusal:?}");
+    assert_eq!(refusal.peer_pid, Some(std::process::id()));
+}
+
+#[test]
 fn the_active_side_knows_why_it_was_refused() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
