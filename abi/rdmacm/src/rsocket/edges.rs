@@ -1,7 +1,7 @@
 //! How often a socket has become readable and writable, for `EPOLLET`.
 //!
-//! A socket's descriptor is not enough: whoever rearms it, such as `rpoll` in another thread or a second epoll instance, takes the
-//! event from all others.
+//! A socket's descriptor is not enough: a thread in `rpoll`, or a second epoll instance, rearms it and so takes the event from all
+//! others.
 
 use std::ffi::c_short;
 

@@ -7,6 +7,7 @@ use super::cm::Id;
 use super::datagram::Datagram;
 use super::names::{read_address, write_address};
 use super::options::Options;
+use super::repolling;
 use super::service;
 use super::socket::{Listening, Phase, Socket, State};
 use super::table::{self, Any};
@@ -30,6 +31,13 @@ pub(super) fn ensure_id(socket: &Arc<Socket>, state: &mut State) -> Result<(), E
     Ok(())
 }
 
+/// Adds a socket, so that programs can use it. Returns its number.
+fn publish(socket: Any) -> c_int {
+    let number = table::insert(socket);
+    repolling::forget(number);
+    number
+}
+
 /// Opens a socket. As in the stock library, it refuses `SOCK_NONBLOCK` and `SOCK_CLOEXEC`: librspreload then falls back to an
 /// ordinary socket. Programs that pass these flags also use `accept4` and `epoll`, which librspreload does not intercept.
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
@@ -44,11 +52,11 @@ fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
             let key = id.key()?;
             let socket = Arc::new(Socket::new(id, Options::new(domain, kind), false)?);
             table::register(key, &socket);
-            Ok(table::insert(Any::Stream(socket)))
+            Ok(publish(Any::Stream(socket)))
         }
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
             let socket = Arc::new(Datagram::new(domain, false)?);
-            Ok(table::insert(Any::Datagram(socket)))
+            Ok(publish(Any::Datagram(socket)))
         }
         _ => Err(Errno::OPNOTSUPP),
     }
@@ -155,6 +163,6 @@ pub unsafe extern "C" fn raccept(
             // SAFETY: guaranteed by the caller.
             unsafe { write_address(peer, address, len) }?;
         }
-        Ok(table::insert(Any::Stream(accepted)))
+        Ok(publish(Any::Stream(accepted)))
     })
 }

@@ -1,7 +1,6 @@
 //! Finds sockets by number and by identifier.
 
 use super::datagram::Datagram;
-use super::repolling;
 use super::socket::Socket;
 use super::waiting::Waiting;
 use crate::state::hub::IdKey;
@@ -38,7 +37,6 @@ static NAMES: RwLock<BTreeMap<IdKey, Weak<Socket>>> = RwLock::new(BTreeMap::new(
 pub fn insert(socket: Any) -> RawFd {
     socket.waiting().renumber();
     let number = socket.waiting().number();
-    repolling::forget(number);
     NUMBERS.write().insert(number, socket);
     number
 }

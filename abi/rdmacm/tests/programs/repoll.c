@@ -292,7 +292,7 @@ static void fair(void)
 		usleep(100);
 	}
 	TRUE(seen[0] && seen[1] && seen[2] && seen[3]);
-	/* What is ready is reported, whoever was preferred. */
+	/* What is ready is reported, whichever kind was preferred. */
 	GOOD(control(set, EPOLL_CTL_MOD, pairs[0][0], EPOLLIN | EPOLLET, 0));
 	GOOD(repoll_ctl(set, EPOLL_CTL_DEL, pairs[1][0], NULL));
 	GOOD(repoll_ctl(set, EPOLL_CTL_DEL, pairs[2][0], NULL));
