@@ -345,6 +345,39 @@ fn forbid_userfaultfd() {
     }
 }
 
+/// The log says of each lookup why it was a hit or a miss, and nothing if it is not asked for.
+#[test]
+fn the_log_explains_each_lookup() {
+    const TEST: &str = "hidden::the_log_explains_each_lookup";
+    if is_peer() {
+        let (a, b, peer) = pair(&Wish::default());
+        let mut target = vec![0u8; 4096];
+        let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+        let bytes = mapped(4096);
+        for _ in 0..2 {
+            assert_eq!(a.write(peer, bytes, 0, 1), 0);
+        }
+        assert_eq!(mr.close(), 0);
+        return;
+    }
+    let explained = ["miss: no entry overlaps the range", ", host: hit"];
+    let log = run(TEST, &[LOCAL, ("RKEY_LOG", "rkey_fi::mr=trace")]);
+    for said in explained {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    let log = run(
+        TEST,
+        &[
+            LOCAL,
+            (MONITOR, "disabled"),
+            ("RKEY_LOG", "rkey_fi::mr=trace"),
+        ],
+    );
+    assert!(log.contains("not cached: the monitor is disabled"), "{log}");
+    let log = run(TEST, &[LOCAL, ("RKEY_LOG", "info")]);
+    assert!(explained.iter().all(|said| !log.contains(said)), "{log}");
+}
+
 /// Proves: FI-I47
 #[test]
 fn a_monitor_that_does_not_start_turns_the_cache_off() {
