@@ -6,15 +6,19 @@
 
 mod common;
 
-use common::memory::{Arena, PAGE, advise, remap, stamp};
+use common::memory::{
+    Arena, GUARD_INSTALL, PAGE, advise, file, protect, punch, remap, stamp, truncate,
+    unmap_by_dlsym, unmap_by_system_call,
+};
 use common::ring::Ring;
-use common::{Fake, SEND, World, range};
+use common::{Fake, SEND, World, in_a_child, range};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Follows, Kind, Memhooks, Monitor, Off, Options, Path, Registrar, Request, Rounding,
     Sees, Why,
 };
 use std::convert::Infallible;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -64,9 +68,6 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 type Call = fn(&Arena, &VaRange);
-
-/// `MADV_GUARD_INSTALL`, of Linux 6.13.
-const GUARD_INSTALL: i32 = 102;
 
 /// Attaches a new page of System V memory, over `over` if that is given. The memory ends when it is detached.
 fn attach(over: Option<&VaRange>) -> VaRange {
@@ -124,12 +125,29 @@ const CALLS: &[(&str, bool, Call)] = &[
     ("MADV_COLD", false, |_, page| {
         advise(page, libc::MADV_COLD).unwrap()
     }),
+    ("MADV_PAGEOUT", false, |_, page| {
+        advise(page, libc::MADV_PAGEOUT).unwrap();
+    }),
+    ("mprotect", false, |_, page| protect(page).unwrap()),
     ("a write", false, |_, page| stamp(page, 1)),
     ("munmap by the system call itself", false, |_, page| {
-        let address = std::ptr::with_exposed_provenance_mut::<u8>(page.start() as usize);
-        // SAFETY: memory of the arena, to which nothing refers.
-        unsafe { libc::syscall(libc::SYS_munmap, address, PAGE) };
+        unmap_by_system_call(page);
     }),
+];
+
+type SharedCall = fn(&VaRange, &OwnedFd);
+
+/// Calls on shared memory, and whether a hook sees them.
+const SHARED: &[(&str, bool, SharedCall)] = &[
+    ("MADV_REMOVE", true, |page, _| {
+        advise(page, libc::MADV_REMOVE).unwrap();
+    }),
+    ("MADV_REMOVE by a child", false, |page, _| {
+        let removed = in_a_child(|| i32::from(advise(page, libc::MADV_REMOVE).is_err()));
+        assert_eq!(removed, 0, "the child could not remove the pages");
+    }),
+    ("ftruncate", false, |_, file| truncate(file)),
+    ("punching a hole", false, |_, file| punch(file)),
 ];
 
 /// Proves partly: FI-242 (the cache as a library)
@@ -146,6 +164,58 @@ fn each_call_of_the_c_library_ends_the_entries_whose_pages_it_takes() {
         call(&arena, &arena.pages(3, 1));
         assert_eq!(!get(&cache, buffer).is_hit(), *seen, "{name}");
     }
+}
+
+/// What happens through a descriptor or in another process is not seen: a registrar that follows pages must not use this monitor
+/// for shared memory that others change.
+/// Proves partly: FI-242 (the cache as a library)
+#[test]
+fn removing_pages_of_shared_memory_is_seen_only_in_the_process_itself() {
+    let _alone = alone();
+    let (cache, _) = cache();
+    for (name, seen, call) in SHARED {
+        let arena = Arena::new(4);
+        let (buffer, file) = (arena.pages(0, 2), file());
+        arena.map_by(&buffer, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        stamp(&buffer, 5);
+        assert_eq!(get(&cache, buffer), Why::Absent, "{name}");
+        assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
+        call(&buffer, &file);
+        assert_eq!(!get(&cache, buffer).is_hit(), *seen, "{name}");
+    }
+}
+
+/// A program that is not position-independent gets its own code from `dlsym`, which calls through a slot.
+#[test]
+fn a_call_through_dlsym_is_not_seen_in_a_position_independent_program() {
+    let _alone = alone();
+    let (cache, _) = cache();
+    let arena = Arena::new(4);
+    let page = arena.pages(0, 1);
+    arena.map(&page);
+    get(&cache, page);
+    assert_eq!(get(&cache, page), Why::Hit);
+    unmap_by_dlsym(&page);
+    assert_eq!(get(&cache, page).is_hit(), !has_fixed_addresses());
+}
+
+#[test]
+fn a_fork_ends_the_cache_in_the_child_only() {
+    let _alone = alone();
+    let (cache, _) = cache();
+    let arena = Arena::new(4);
+    let page = arena.pages(0, 1);
+    arena.map(&page);
+    get(&cache, page);
+    assert_eq!(get(&cache, page), Why::Hit);
+    let status = in_a_child(|| {
+        let off = cache.off() == Some(Off::Forked);
+        // The hook runs in the child, too.
+        arena.unmap(&page);
+        if off { 7 } else { 8 }
+    });
+    assert_eq!(status, 7);
+    assert_eq!(get(&cache, page), Why::Hit);
 }
 
 /// Proves partly: FI-242 (the cache as a library)
@@ -174,39 +244,6 @@ fn an_entry_ends_when_its_segment_is_detached_or_its_library_is_closed() {
     // SAFETY: nothing refers to the library.
     assert_eq!(unsafe { libc::dlclose(library) }, 0);
     assert!(!get(&cache, code).is_hit(), "dlclose");
-}
-
-/// In a process of its own, where no other thread moves the end of the heap.
-/// Proves partly: FI-242 (the cache as a library)
-#[test]
-fn an_entry_ends_when_the_heap_shrinks() {
-    const APART: &str = "RKEY_TEST_APART";
-    if std::env::var_os(APART).is_none() {
-        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        again.args(["--exact", "an_entry_ends_when_the_heap_shrinks"]);
-        let output = again.env(APART, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{output:?}"
-        );
-        return;
-    }
-    let (cache, _) = cache();
-    for shrink in [
-        // SAFETY: returns only what this test has added.
-        (|_| unsafe { libc::sbrk(-2 * PAGE as isize) as usize != usize::MAX }) as fn(u64) -> bool,
-        // SAFETY: as above.
-        |start| unsafe { libc::brk(std::ptr::with_exposed_provenance_mut(start as usize)) == 0 },
-    ] {
-        // SAFETY: adds pages.
-        let start = unsafe { libc::sbrk(2 * PAGE as isize) }.expose_provenance() as u64;
-        let buffer = range(start + PAGE, PAGE);
-        get(&cache, buffer);
-        assert_eq!(get(&cache, buffer), Why::Hit);
-        assert!(shrink(start));
-        assert!(!get(&cache, buffer).is_hit());
-    }
 }
 
 /// The entry ends before the allocator gets the memory back, regardless of what the allocator does with the memory.

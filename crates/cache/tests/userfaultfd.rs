@@ -5,9 +5,12 @@
 
 mod common;
 
-use common::memory::{Arena, PAGE, advise, remap, stamp};
+use common::memory::{
+    Arena, GUARD_INSTALL, PAGE, advise, protect, remap, stamp, unmap_by_dlsym, unmap_by_system_call,
+};
+use common::memory::{file, punch, truncate};
 use common::ring::Ring;
-use common::{SEND, range};
+use common::{SEND, in_a_child, range};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Kind, Monitor, Off, Options, Refusal, Rounding, Unavailable, Userfaultfd, Verdict, Way,
@@ -54,8 +57,10 @@ enum Effect {
     Ends,
     /// The entry remains valid: the pages are the same.
     Stays,
+    /// The entry remains, although the pages were replaced: the kernel reports nothing.
+    Unseen,
 }
-use Effect::{Ends, Stays};
+use Effect::{Ends, Stays, Unseen};
 
 /// A call on the second page of a buffer of two pages.
 type Call = fn(&Arena, &VaRange) -> std::io::Result<()>;
@@ -105,19 +110,24 @@ const CALLS: &[(&str, Effect, Call)] = &[
     ("MADV_PAGEOUT", Stays, |_, page| {
         advise(page, libc::MADV_PAGEOUT)
     }),
+    ("MADV_GUARD_INSTALL", Unseen, |_, page| {
+        advise(page, GUARD_INSTALL)
+    }),
+    ("mprotect", Stays, |_, page| protect(page)),
     ("a write", Stays, |_, page| {
         stamp(page, 1);
         Ok(())
     }),
+    ("munmap by the system call itself", Ends, |_, page| {
+        unmap_by_system_call(page);
+        Ok(())
+    }),
+    ("munmap through dlsym", Ends, |_, page| {
+        unmap_by_dlsym(page);
+        Ok(())
+    }),
     ("fork", Stays, |_, _| {
-        // SAFETY: the child calls only `_exit`.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: ends the child without running any of the parent's code.
-            unsafe { libc::_exit(0) };
-        }
-        // SAFETY: waits for the child, without a status.
-        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        in_a_child(|| 0);
         Ok(())
     }),
 ];
@@ -149,7 +159,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
         }
         monitor.settle();
         let events = monitor.events() - events;
-        if *effect == Stays {
+        if *effect != Ends {
             assert_eq!(events, 0, "{name}");
             assert_eq!(get(&cache, buffer), Why::Hit, "{name}");
             continue;
@@ -226,8 +236,7 @@ fn memory_that_can_be_unmapped_without_an_event_is_not_cached() {
     };
     let arena = Arena::new(16);
     let buffer = arena.pages(0, 2);
-    let file = rustix::fs::memfd_create("cache", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&file, 2 * PAGE).unwrap();
+    let file = file();
     for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
         arena.map_by(&buffer, flags, file.as_raw_fd(), 0);
         stamp(&buffer, 5);
@@ -262,39 +271,38 @@ fn memory_that_can_be_unmapped_without_an_event_is_not_cached() {
     assert_eq!(unwatched(&cache, buffer), Refusal::Shared);
 }
 
-/// Runs code in a forked child, which may not allocate. Returns its exit status.
-fn in_a_child(code: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the callers' code makes system calls and touches memory, and the child ends without running other code.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let status = code();
-        // SAFETY: as above.
-        unsafe { libc::_exit(status) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for the child; `status` is ours.
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-    assert!(libc::WIFEXITED(status), "{status:#x}");
-    libc::WEXITSTATUS(status)
-}
-
-/// A child can remove pages from memory that it shares with its parent, and the parent's monitor does not see it.
+/// The pages of shared memory can be removed by a child, by the process itself and through a descriptor. The monitor sees none
+/// of this.
 #[test]
-fn shared_memory_whose_pages_a_child_removed_is_not_stale() {
+fn shared_memory_whose_pages_were_removed_is_not_stale() {
+    type Remove = fn(&VaRange, &std::os::fd::OwnedFd);
+    let ways: [(&str, Remove); 4] = [
+        ("MADV_REMOVE by a child", |buffer, _| {
+            let removed = in_a_child(|| i32::from(advise(buffer, libc::MADV_REMOVE).is_err()));
+            assert_eq!(removed, 0, "the child could not remove the pages");
+        }),
+        ("MADV_REMOVE", |buffer, _| {
+            advise(buffer, libc::MADV_REMOVE).unwrap();
+        }),
+        ("ftruncate", |_, file| truncate(file)),
+        ("punching a hole", |_, file| punch(file)),
+    ];
     let Some((cache, monitor)) = cache() else {
         return;
     };
     let arena = Arena::new(4);
     let buffer = arena.pages(0, 2);
-    arena.map_by(&buffer, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);
-    stamp(&buffer, 5);
-    assert_eq!(send(&cache, buffer), 5);
-    let events = monitor.events();
-    let removed = in_a_child(|| i32::from(advise(&buffer, libc::MADV_REMOVE).is_err()));
-    assert_eq!(removed, 0, "the child could not remove the pages");
-    stamp(&buffer, 6);
-    assert_eq!(send(&cache, buffer), 6, "the send had old data");
-    assert_eq!(monitor.events(), events);
+    let file = file();
+    for (name, remove) in ways {
+        arena.map_by(&buffer, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        stamp(&buffer, 5);
+        assert_eq!(send(&cache, buffer), 5, "{name}");
+        let events = monitor.events();
+        remove(&buffer, &file);
+        stamp(&buffer, 6);
+        assert_eq!(send(&cache, buffer), 6, "{name}: the send had old data");
+        assert_eq!(monitor.events(), events, "{name}");
+    }
 }
 
 /// Attaching System V memory over a part of a buffer causes no event.
@@ -473,19 +481,13 @@ fn a_forked_child_gets_no_entry_of_its_parent() {
     arena.map(&buffer);
     get(&cache, buffer);
     assert_eq!(get(&cache, buffer), Why::Hit);
-    // SAFETY: the child makes plain loads, and ends without running any of the parent's code.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let right = cache.off() == Some(Off::Forked);
+    let status = in_a_child(|| {
+        let off = cache.off() == Some(Off::Forked);
         // No thread reads events for the child, so this must not wait.
         arena.unmap(&buffer);
-        // SAFETY: as above.
-        unsafe { libc::_exit(if right { 7 } else { 8 }) };
-    }
-    let mut status = 0;
-    // SAFETY: waits for the child; `status` is ours.
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-    assert_eq!(libc::WEXITSTATUS(status), 7);
+        if off { 7 } else { 8 }
+    });
+    assert_eq!(status, 7);
     assert_eq!(get(&cache, buffer), Why::Hit);
 }
 

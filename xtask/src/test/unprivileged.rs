@@ -16,6 +16,8 @@ use std::process::Command;
 const CRATES: &[&str] = &[
     "rkey-base",
     "rkey-link",
+    "rkey-cache",
+    "rkey-kinds",
     "rkey-device",
     "rkey",
     "rkey-bench",

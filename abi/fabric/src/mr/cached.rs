@@ -252,6 +252,11 @@ impl LocalCache {
             true => cache.cache.register_once(range, rights, kind),
         };
         let guard = guard.map_err(FiError::from)?;
+        tracing::trace!(
+            "domain {}: cache lookup of {range}, {access}, {kind}: {}",
+            self.pd().number(),
+            guard.why()
+        );
         // SAFETY: the guard refers to the cache behind the reference count, which does not move. `Kept` has a reference, and
         // drops the guard before it.
         let guard =

@@ -71,6 +71,9 @@ fn run(test: &str, variables: &[(&str, &str)]) -> String {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{variables:?}: {said}{log}");
     assert!(said.contains("1 passed"), "{said}");
+    for line in said.lines().filter(|line| line.starts_with("skipped")) {
+        println!("{line}");
+    }
     log
 }
 
@@ -81,12 +84,47 @@ fn mapped(len: usize) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(at, len) }
 }
 
+/// Prevents a monitor from failing unnoticed: each cache has the monitor that the environment names, unless this host allows none.
+fn monitors_are_as_requested() {
+    let wanted = std::env::var(MONITOR).unwrap_or_default();
+    let expected = match &*wanted {
+        "uffd" | "userfaultfd" => "userfaultfd",
+        "memhooks" => "memhooks",
+        "disabled" => "disabled",
+        _ => "none",
+    };
+    let without = match expected {
+        // The test may have forbidden the monitor itself.
+        "userfaultfd" => rkey_cache::Userfaultfd::open()
+            .err()
+            .map(|it| it.to_string()),
+        _ => None,
+    };
+    let all = caches();
+    assert!(!all.is_empty());
+    for cache in all.iter().filter(|cache| cache.monitor != "buffer ids") {
+        match &without {
+            None => {
+                assert_eq!(cache.monitor, expected);
+                // The reason why none is needed.
+                assert_eq!(cache.monitor_reason.is_some(), expected == "none");
+            }
+            Some(why) => {
+                println!("skipped: {wanted}: {why}");
+                assert_eq!(cache.monitor, "disabled");
+                assert_eq!(cache.monitor_reason.as_ref(), Some(why));
+            }
+        }
+    }
+}
+
 /// Every kind of transfer, twice with the same buffers: the second time, the cache has all registrations.
 fn transfers() {
     let sides = pair(&Wish::default());
     let (a, b, peer) = (&sides.0, &sides.1, sides.2);
     let mut target = vec![0u8; 1 << 20];
     let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+    monitors_are_as_requested();
     let on = caches().iter().all(|cache| cache.off.is_none());
     for len in LENGTHS {
         // Put each buffer into pages of its own, so that no other allocation changes them.
@@ -206,6 +244,7 @@ fn changes() {
     }
     let ended = sum(|it| it.invalidations) - ended;
     let named = std::env::var(MONITOR).is_ok_and(|name| !name.is_empty());
+    monitors_are_as_requested();
     let works = caches().iter().all(|it| it.off.is_none());
     assert_eq!(ended >= 20, named && works, "{ended} {:?}", caches());
 }
@@ -304,6 +343,39 @@ fn forbid_userfaultfd() {
             0
         );
     }
+}
+
+/// The log says of each lookup why it was a hit or a miss, and nothing if it is not asked for.
+#[test]
+fn the_log_explains_each_lookup() {
+    const TEST: &str = "hidden::the_log_explains_each_lookup";
+    if is_peer() {
+        let (a, b, peer) = pair(&Wish::default());
+        let mut target = vec![0u8; 4096];
+        let mr = b.reg(&mut target, REMOTE, 1, 0).unwrap();
+        let bytes = mapped(4096);
+        for _ in 0..2 {
+            assert_eq!(a.write(peer, bytes, 0, 1), 0);
+        }
+        assert_eq!(mr.close(), 0);
+        return;
+    }
+    let explained = ["miss: no entry overlaps the range", ", host: hit"];
+    let log = run(TEST, &[LOCAL, ("RKEY_LOG", "rkey_fi::mr=trace")]);
+    for said in explained {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    let log = run(
+        TEST,
+        &[
+            LOCAL,
+            (MONITOR, "disabled"),
+            ("RKEY_LOG", "rkey_fi::mr=trace"),
+        ],
+    );
+    assert!(log.contains("not cached: the monitor is disabled"), "{log}");
+    let log = run(TEST, &[LOCAL, ("RKEY_LOG", "info")]);
+    assert!(explained.iter().all(|said| !log.contains(said)), "{log}");
 }
 
 /// Proves: FI-I47

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use rkey_base::range::VaRange;
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -150,4 +151,64 @@ pub(crate) fn remap(from: &VaRange, to: &VaRange, flags: i32) -> std::io::Result
         assert_eq!(moved.addr() as u64, to.start());
         Ok(())
     }
+}
+
+/// `MADV_GUARD_INSTALL`, of Linux 6.13.
+pub(crate) const GUARD_INSTALL: i32 = 102;
+
+/// Makes memory read-only.
+pub(crate) fn protect(range: &VaRange) -> std::io::Result<()> {
+    // SAFETY: as in `advise`; nothing writes to the memory before it is unmapped.
+    let result = unsafe {
+        libc::mprotect(
+            pointer(range.start()),
+            range.len() as usize,
+            libc::PROT_READ,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Unmaps memory of an arena without the C library's `munmap`.
+pub(crate) fn unmap_by_system_call(range: &VaRange) {
+    // SAFETY: as in `advise`.
+    let result = unsafe { libc::syscall(libc::SYS_munmap, pointer(range.start()), range.len()) };
+    assert_eq!(result, 0);
+}
+
+/// Unmaps memory of an arena through the pointer that `dlsym` returns.
+pub(crate) fn unmap_by_dlsym(range: &VaRange) {
+    type Munmap = unsafe extern "C" fn(*mut libc::c_void, usize) -> i32;
+    // SAFETY: a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"munmap".as_ptr()) };
+    assert!(!found.is_null());
+    // SAFETY: the address of the function of that name, whose type this is.
+    let munmap = unsafe { std::mem::transmute::<*mut libc::c_void, Munmap>(found) };
+    // SAFETY: as in `advise`.
+    let result = unsafe { munmap(pointer(range.start()), range.len() as usize) };
+    assert_eq!(result, 0);
+}
+
+/// A file in memory of two pages.
+pub(crate) fn file() -> OwnedFd {
+    let file = rustix::fs::memfd_create("cache", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 2 * PAGE).unwrap();
+    file
+}
+
+/// Removes the pages of a [`file`], and adds new ones.
+pub(crate) fn truncate(file: &OwnedFd) {
+    rustix::fs::ftruncate(file, 0).unwrap();
+    rustix::fs::ftruncate(file, 2 * PAGE).unwrap();
+}
+
+/// Removes the pages of a [`file`], which keeps its length.
+pub(crate) fn punch(file: &OwnedFd) {
+    use rustix::fs::FallocateFlags;
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, 0, 2 * PAGE).unwrap();
 }

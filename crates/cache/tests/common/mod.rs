@@ -4,6 +4,8 @@
     dead_code,
     reason = "each test program uses only a part of this shared module"
 )]
+// UNSAFETY: forks.
+#![allow(unsafe_code)]
 
 pub(crate) mod memory;
 pub(crate) mod ring;
@@ -157,6 +159,41 @@ pub(crate) fn range(start: u64, len: u64) -> VaRange {
 pub(crate) const SEND: Rights = Rights(1);
 pub(crate) const BOTH: Rights = Rights(3);
 pub(crate) const GPU: Kind = Kind(7);
+
+/// Runs code in a forked child, which may not allocate. Returns its exit status.
+pub(crate) fn in_a_child(code: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the callers' code makes system calls and touches memory, and the child ends without running other code.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let status = code();
+        // SAFETY: as above.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child; `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+/// Whether the calling test runs alone in its process. If not, runs the test of this name again in a process of its own, and
+/// passes on what that prints.
+pub(crate) fn is_apart(test: &str) -> bool {
+    const APART: &str = "RKEY_TEST_APART";
+    if std::env::var_os(APART).is_some() {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", test, "--nocapture"]).env(APART, "1");
+    let output = again.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for line in said.lines().filter(|line| line.starts_with("skipped")) {
+        println!("{line}");
+    }
+    false
+}
 
 pub(crate) fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |value| {

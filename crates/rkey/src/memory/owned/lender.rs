@@ -131,7 +131,9 @@ impl<M: Accessors> BorrowedCache<M> {
         let start = bytes.as_ptr().expose_provenance() as u64;
         let range = VaRange::new(start, bytes.len() as u64)
             .ok_or_else(|| Error::Rights("a slice cannot wrap around the address space".into()))?;
-        self.cache.get(range, Rights(SOURCE.bits()), Kind::HOST)
+        let guard = self.cache.get(range, Rights(SOURCE.bits()), Kind::HOST)?;
+        tracing::trace!("cache lookup of {range}: {}", guard.why());
+        Ok(guard)
     }
 
     pub(crate) fn stats(&self) -> Stats {
