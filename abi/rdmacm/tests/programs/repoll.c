@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "sockets.h"
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -117,7 +118,8 @@ static void edges(void)
 static void shared(void)
 {
 	int sets[2] = { repoll_create(1), repoll_create(1) }, pair[2], i, round;
-	char data[100];
+	char data[100] = "";
+	ssize_t got, sent = 0;
 	connected(pair);
 	GOOD(rfcntl(pair[0], F_SETFL, O_NONBLOCK));
 	for (i = 0; i < 2; i++) {
@@ -141,12 +143,14 @@ static void shared(void)
 	MUST(rsend(pair[1], "a", 1, 0) == 1);
 	TRUE(event(sets[0], 1, 5000) == (EPOLLIN | EPOLLOUT));
 	TRUE(event(sets[1], 2, 20) == 0);
-	while (rsend(pair[0], data, sizeof data, 0) > 0)
-		;
+	while ((got = rsend(pair[0], data, sizeof data, 0)) > 0)
+		sent += got;
 	TRUE(errno == EAGAIN);
 	TRUE(event(sets[1], 2, 20) == 0);
-	while (rrecv(pair[1], data, sizeof data, MSG_DONTWAIT) > 0)
-		;
+	while (sent > 0) {
+		MUST((got = rrecv(pair[1], data, sizeof data, 0)) > 0);
+		sent -= got;
+	}
 	TRUE(event(sets[0], 1, 5000) == (EPOLLIN | EPOLLOUT));
 	TRUE(event(sets[1], 2, 5000) == EPOLLOUT);
 	for (i = 0; i < 2; i++) {
@@ -243,25 +247,45 @@ static void closed_as_descriptors(void)
 	TRUE(open_descriptors() == before);
 }
 
+static atomic_int waiter;
+
 static void *waits(void *set)
 {
 	struct epoll_event events[1];
+	atomic_store(&waiter, gettid());
 	FAILS(EBADF, repoll_wait(*(int *)set, events, 1, -1));
 	return NULL;
+}
+
+/* Starts a thread that waits for a set. Returns when it sleeps. */
+static pthread_t start_waiting(int *set)
+{
+	pthread_t thread;
+	char path[64], line[256];
+	atomic_store(&waiter, 0);
+	GOOD(pthread_create(&thread, NULL, waits, set));
+	while (!atomic_load(&waiter))
+		usleep(1000);
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&waiter));
+	do {
+		FILE *stat;
+		usleep(1000);
+		MUST((stat = fopen(path, "r")));
+		MUST(fgets(line, sizeof line, stat));
+		fclose(stat);
+	} while (!strstr(line, ") S "));
+	return thread;
 }
 
 /* Closing a set wakes the threads that wait for it. */
 static void closed_while_waiting(void)
 {
 	int set = repoll_create(1), same;
-	pthread_t thread;
-	GOOD(pthread_create(&thread, NULL, waits, &set));
-	usleep(50000);
+	pthread_t thread = start_waiting(&set);
 	GOOD(rclose(set));
 	GOOD(pthread_join(thread, NULL));
 	set = repoll_create(1);
-	GOOD(pthread_create(&thread, NULL, waits, &set));
-	usleep(50000);
+	thread = start_waiting(&set);
 	close(set);
 	same = repoll_create(1);
 	TRUE(same == set);
@@ -286,7 +310,7 @@ static void fair(void)
 	/* The other set takes the event. */
 	MUST(rsend(pairs[2][1], "a", 1, 0) == 1);
 	TRUE(event(other, 4, 5000) == EPOLLIN);
-	for (i = 0; i < 5000 && !seen[2]; i++) {
+	for (i = 0; i < 50000 && !(seen[0] && seen[1] && seen[2] && seen[3]); i++) {
 		MUST(repoll_wait(set, events, 1, 0) == 1);
 		seen[events[0].data.u64]++;
 		usleep(100);
@@ -307,7 +331,7 @@ static void fair(void)
 	GOOD(rclose(other));
 }
 
-/* Each kind of change is an edge for each of two sets: connections, refusals, shutdowns, datagrams. */
+/* Each kind of change is an edge for each of two sets: connections, datagrams, a shutdown, an end. */
 static void kinds_of_edges(void)
 {
 	uint16_t port;

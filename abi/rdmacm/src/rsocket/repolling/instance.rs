@@ -203,15 +203,16 @@ impl Instance {
     fn check(&self, most: usize, slept_after: Option<u64>) -> Result<Checked, Errno> {
         let mut set = self.set.lock();
         set.is_open()?;
-        if std::mem::take(&mut set.is_signalled) {
+        let is_signalled = std::mem::take(&mut set.is_signalled);
+        if is_signalled {
             self.wake.drain();
         }
         let mut found = Vec::new();
         let mut room = set.room_for_arrived(most);
-        let mut fired = Vec::new();
-        let mut arrived = self.take_arrived(&set, room, &mut found, &mut fired)?;
-        // Another thread that waits for this instance may have taken what woke this one.
-        let is_stolen = arrived == 0 && room > 0 && slept_after == Some(set.checks);
+        let mut arrived = self.take_arrived(&mut set, room, &mut found)?;
+        // Something else than `wake` has woken this thread, and no other thread that waits for this instance has taken it.
+        let is_stolen =
+            arrived == 0 && room > 0 && !is_signalled && slept_after == Some(set.checks);
         if is_stolen || rkey_device::time::since(set.all_checked) >= TICK {
             set.all_checked = rkey_device::time::now();
             for entry in set.entries.values_mut() {
@@ -219,16 +220,15 @@ impl Instance {
             }
         }
         set.checks += 1;
-        self.check_sockets(&mut set, &fired, most, &mut found);
+        self.check_sockets(&mut set, most, &mut found);
         // Sockets that are not ready may have taken the room of those that are, or of ordinary descriptors. They are rearmed now.
         for _ in 0..set.entries.len() {
             if !found.is_empty() || (arrived == 0 && room == most) {
                 break;
             }
             room = most;
-            fired.clear();
-            arrived = self.take_arrived(&set, room, &mut found, &mut fired)?;
-            self.check_sockets(&mut set, &fired, most, &mut found);
+            arrived = self.take_arrived(&mut set, room, &mut found)?;
+            self.check_sockets(&mut set, most, &mut found);
         }
         Ok(Checked {
             found,
@@ -236,14 +236,13 @@ impl Instance {
         })
     }
 
-    /// Takes at most `room` of the descriptors that are readable: adds ordinary ones to `found`, and sockets to `fired`. Returns how many
+    /// Takes at most `room` of the descriptors that are readable: adds ordinary ones to `found`, and makes sockets due. Returns how many
     /// there were.
     fn take_arrived(
         &self,
-        set: &Set,
+        set: &mut Set,
         room: usize,
         found: &mut Vec<Found>,
-        fired: &mut Vec<RawFd>,
     ) -> Result<usize, Errno> {
         if room == 0 {
             return Ok(0);
@@ -262,8 +261,8 @@ impl Instance {
         for event in &arrived[..count] {
             let (events, number) = (event.flags, event.data);
             let number = number.u64() as RawFd;
-            match set.entries.get(&number) {
-                Some(entry) if entry.socket.is_some() => fired.push(number),
+            match set.entries.get_mut(&number) {
+                Some(entry) if entry.socket.is_some() => entry.is_due = true,
                 Some(entry) => found.push(Found {
                     events: events.bits(),
                     data: entry.data,
@@ -274,21 +273,18 @@ impl Instance {
         Ok(count)
     }
 
-    fn check_sockets(&self, set: &mut Set, fired: &[RawFd], most: usize, found: &mut Vec<Found>) {
+    fn check_sockets(&self, set: &mut Set, most: usize, found: &mut Vec<Found>) {
         let Set { entries, next, .. } = set;
         let mut numbers: Vec<RawFd> = entries
             .iter()
             .filter(|(_, entry)| entry.is_due_socket())
             .map(|(number, _)| *number)
             .collect();
-        numbers.extend(fired);
-        numbers.sort_unstable();
-        numbers.dedup();
         let first = numbers.partition_point(|number| number < next);
         numbers.rotate_left(first);
         for number in numbers {
             if found.len() == most {
-                // Checked first in the next call. A socket that has fired stays readable until then.
+                // Checked first in the next call.
                 *next = number;
                 return;
             }
