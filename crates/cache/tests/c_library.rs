@@ -8,7 +8,7 @@ mod common;
 
 use common::memory::{Arena, PAGE};
 use common::ring::Ring;
-use common::{SEND, is_apart, range};
+use common::{SEND, enter, get, is_apart, range};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Cause, Follows, Kind, Memhooks, Options, Refusal, Registrar, Request, Rounding,
@@ -57,23 +57,6 @@ fn watched() -> Option<(Cache<Ring>, Arc<Userfaultfd>)> {
     let monitor = monitor()?;
     let cache = Cache::new(Ring::new()?, monitor.clone(), Options::default()).unwrap();
     Some((cache, monitor))
-}
-
-/// Looks the range up, until no other thread is in a hook.
-fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) -> Why {
-    loop {
-        let why = cache.get(range, SEND, Kind::HOST).unwrap().why();
-        if !matches!(why, Why::Busy | Why::Overtaken) {
-            return why;
-        }
-        thread::yield_now();
-    }
-}
-
-/// Makes an entry, which the next lookup hits.
-fn enter<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) {
-    assert!(!get(cache, range).is_hit());
-    assert_eq!(get(cache, range), Why::Hit);
 }
 
 /// Whether a lookup no longer returns the entry. If nothing is mapped there, the registrar refuses.

@@ -11,7 +11,7 @@ use common::memory::{
     unmap_by_dlsym, unmap_by_system_call,
 };
 use common::ring::Ring;
-use common::{Fake, SEND, World, in_a_child, range};
+use common::{Fake, SEND, World, enter, get, in_a_child, range};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Follows, Kind, Memhooks, Monitor, Off, Options, Path, Registrar, Request, Rounding,
@@ -47,18 +47,6 @@ fn cache() -> (Cache<Nothing>, Arc<Memhooks>) {
     options.rounding = Rounding::Exact;
     let cache = Cache::new(Nothing, monitor.clone(), options).unwrap();
     (cache, monitor)
-}
-
-/// Looks the range up. A lookup caches nothing while another thread is in a hook, so it is repeated then: the thread that
-/// starts the tests frees memory too.
-fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) -> Why {
-    loop {
-        let why = cache.get(range, SEND, Kind::HOST).unwrap().why();
-        if !matches!(why, Why::Busy | Why::Overtaken) {
-            return why;
-        }
-        thread::yield_now();
-    }
 }
 
 /// The whole process has one set of hooks, so one test runs at a time.
@@ -193,8 +181,7 @@ fn a_call_through_dlsym_is_not_seen_in_a_position_independent_program() {
     let arena = Arena::new(4);
     let page = arena.pages(0, 1);
     arena.map(&page);
-    get(&cache, page);
-    assert_eq!(get(&cache, page), Why::Hit);
+    enter(&cache, page);
     unmap_by_dlsym(&page);
     assert_eq!(get(&cache, page).is_hit(), !has_fixed_addresses());
 }
@@ -206,8 +193,7 @@ fn a_fork_ends_the_cache_in_the_child_only() {
     let arena = Arena::new(4);
     let page = arena.pages(0, 1);
     arena.map(&page);
-    get(&cache, page);
-    assert_eq!(get(&cache, page), Why::Hit);
+    enter(&cache, page);
     let status = in_a_child(|| {
         let off = cache.off() == Some(Off::Forked);
         // The hook runs in the child, too.
@@ -224,8 +210,7 @@ fn an_entry_ends_when_its_segment_is_detached_or_its_library_is_closed() {
     let _alone = alone();
     let (cache, _) = cache();
     let segment = attach(None);
-    get(&cache, segment);
-    assert_eq!(get(&cache, segment), Why::Hit);
+    enter(&cache, segment);
     // SAFETY: nothing refers to the segment.
     assert_eq!(0, unsafe {
         libc::shmdt(std::ptr::with_exposed_provenance(segment.start() as usize))
@@ -239,8 +224,7 @@ fn an_entry_ends_when_its_segment_is_detached_or_its_library_is_closed() {
     let symbol = unsafe { libc::dlsym(library, c"ns_get16".as_ptr()) };
     assert!(!symbol.is_null());
     let code = range(symbol.addr() as u64, 8);
-    get(&cache, code);
-    assert_eq!(get(&cache, code), Why::Hit);
+    enter(&cache, code);
     // SAFETY: nothing refers to the library.
     assert_eq!(unsafe { libc::dlclose(library) }, 0);
     assert!(!get(&cache, code).is_hit(), "dlclose");
@@ -263,8 +247,7 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     }
     let mut buffer = vec![1_u8; 1 << 22];
     let memory = range(buffer.as_ptr().addr() as u64, 1 << 22);
-    get(&cache, memory);
-    assert_eq!(get(&cache, memory), Why::Hit);
+    enter(&cache, memory);
     buffer.reserve_exact(1 << 23);
     assert!(!get(&cache, memory).is_hit());
 }
@@ -279,8 +262,7 @@ fn a_call_through_the_programs_own_pointer_is_intercepted() {
     let arena = Arena::new(4);
     let page = arena.pages(1, 1);
     arena.map(&page);
-    get(&cache, page);
-    assert_eq!(get(&cache, page), Why::Hit);
+    enter(&cache, page);
     let pointer = std::hint::black_box(libc::munmap as Munmap);
     let calls = monitor.calls();
     // SAFETY: memory of the arena, to which nothing refers.

@@ -11,7 +11,7 @@ pub(crate) mod memory;
 pub(crate) mod ring;
 
 use rkey_base::range::VaRange;
-use rkey_cache::{Follows, Kind, Registrar, Request, Rights, Why};
+use rkey_cache::{Cache, Follows, Kind, Registrar, Request, Rights, Why};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -159,6 +159,24 @@ pub(crate) fn range(start: u64, len: u64) -> VaRange {
 pub(crate) const SEND: Rights = Rights(1);
 pub(crate) const BOTH: Rights = Rights(3);
 pub(crate) const GPU: Kind = Kind(7);
+
+/// Looks the range up. A lookup caches nothing while another thread is in a hook, so it is repeated then: the thread that
+/// starts the tests frees memory too.
+pub(crate) fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) -> Why {
+    loop {
+        let why = cache.get(range, SEND, Kind::HOST).unwrap().why();
+        if !matches!(why, Why::Busy | Why::Overtaken) {
+            return why;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Makes an entry, which the next lookup hits.
+pub(crate) fn enter<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) {
+    assert!(!get(cache, range).is_hit());
+    assert_eq!(get(cache, range), Why::Hit);
+}
 
 /// Runs code in a forked child, which may not allocate. Returns its exit status.
 pub(crate) fn in_a_child(code: impl FnOnce() -> i32) -> i32 {

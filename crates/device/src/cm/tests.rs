@@ -123,12 +123,23 @@ fn queue_pair(qpn: u32) -> QueuePair {
 }
 
 pub(super) fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId {
+    connect_from(service, 40_000, Transport::Rc, 0x11, to)
+}
+
+/// Requests a connection from this port, with a queue pair of this type and number.
+fn connect_from(
+    service: &Service<Program>,
+    port: u16,
+    transport: Transport,
+    qpn: u32,
+    to: ServiceId,
+) -> ConnectionId {
     let request = Connect {
-        from: format!("{HERE}:40000").parse().unwrap(),
+        from: format!("{HERE}:{port}").parse().unwrap(),
         to: format!("{HERE}:{}", to.port()).parse().unwrap(),
         space: PortSpace::Tcp,
-        transport: Transport::Rc,
-        queue_pair: queue_pair(0x11),
+        transport,
+        queue_pair: queue_pair(qpn),
         path: PathOptions::default(),
         ece: Ece::default(),
         data: PrivateData::default(),

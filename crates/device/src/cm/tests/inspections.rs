@@ -56,19 +56,7 @@ fn the_passive_side_lists_a_refusal_because_of_a_full_backlog() {
     let at = listen(&server, 1);
     connect(&client, at);
     // With another queue pair, so that the request does not count as a duplicate.
-    let request = Connect {
-        from: format!("{HERE}:40001").parse().unwrap(),
-        to: format!("{HERE}:{}", at.port()).parse().unwrap(),
-        space: PortSpace::Tcp,
-        transport: Transport::Rc,
-        queue_pair: queue_pair(0x12),
-        path: PathOptions::default(),
-        ece: Ece::default(),
-        data: PrivateData::default(),
-    };
-    client
-        .with(|parts| parts.manager.connect(parts.now, &request))
-        .unwrap();
+    connect_from(&client, 40_001, Transport::Rc, 0x12, at);
     let refusal = wait_for_view(at, |view| view.refusals.first().cloned());
     let fields = (refusal.side.as_str(), refusal.reason.as_str());
     assert_eq!(fields, ("was-asked", "backlog"), "{refusal:?}");
@@ -80,19 +68,7 @@ fn the_passive_side_lists_a_refusal_because_of_a_full_backlog() {
 fn both_sides_know_that_the_listener_is_for_another_queue_pair_type() {
     let (client, server) = (start(), start());
     let at = listen(&server, 16);
-    let request = Connect {
-        from: format!("{HERE}:40002").parse().unwrap(),
-        to: format!("{HERE}:{}", at.port()).parse().unwrap(),
-        space: PortSpace::Tcp,
-        transport: Transport::Uc,
-        queue_pair: queue_pair(0x13),
-        path: PathOptions::default(),
-        ece: Ece::default(),
-        data: PrivateData::default(),
-    };
-    let id = client
-        .with(|parts| parts.manager.connect(parts.now, &request))
-        .unwrap();
+    let id = connect_from(&client, 40_002, Transport::Uc, 0x13, at);
     wait_for(&client, |event| {
         matches!(event, Event::Rejected { .. }).then_some(())
     });
