@@ -43,6 +43,20 @@ pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 
+/// Sleeps until a descriptor is readable, or the time has passed. Returns whether it is readable.
+///
+/// # Errors
+/// `EINTR`: a signal arrived.
+pub fn sleep_on(fd: &OwnedFd, time: Duration) -> Result<bool, Errno> {
+    let time = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let count = poll(&mut fds, Some(&time)).map_err(errno)?;
+    Ok(count > 0)
+}
+
 /// The highest descriptor above `number` that is open to `/dev/null`, if there is one.
 fn highest_null_above(number: RawFd) -> Option<RawFd> {
     let null = rustix::fs::makedev(1, 3);
@@ -175,13 +189,7 @@ impl Waiting {
     }
 
     fn sleep(&self, time: Duration) -> Result<(), Errno> {
-        let time = Timespec {
-            tv_sec: time.as_secs() as i64,
-            tv_nsec: i64::from(time.subsec_nanos()),
-        };
-        let watch = self.watch.read();
-        let mut fds = [PollFd::new(&*watch, PollFlags::IN)];
-        poll(&mut fds, Some(&time)).map_err(errno)?;
+        sleep_on(&self.watch.read(), time)?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 // UNSAFETY: `epoll_ctl` on descriptors that programs pass, and closing a descriptor that may no longer be ours.
 
 use super::super::table;
-use super::super::waiting::{TICK, errno};
+use super::super::waiting::{TICK, errno, sleep_on};
 use super::entry::Entry;
 use crate::state::event_fd::EventFd;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The maximum number of events that one call takes from the kernel.
 const BATCH: usize = 64;
@@ -327,22 +327,8 @@ impl Instance {
             if !found.is_empty() || left.is_zero() {
                 return Ok(found);
             }
-            slept_after = self.sleep(left.min(TICK))?.then_some(number);
+            slept_after = sleep_on(&self.epoll, left.min(TICK))?.then_some(number);
         }
-    }
-
-    /// Sleeps until a descriptor is readable. Returns whether one is.
-    fn sleep(&self, time: Duration) -> Result<bool, Errno> {
-        let time = rustix::event::Timespec {
-            tv_sec: time.as_secs() as i64,
-            tv_nsec: i64::from(time.subsec_nanos()),
-        };
-        let mut fds = [rustix::event::PollFd::new(
-            &*self.epoll,
-            rustix::event::PollFlags::IN,
-        )];
-        let count = rustix::event::poll(&mut fds, Some(&time)).map_err(errno)?;
-        Ok(count > 0)
     }
 }
 
