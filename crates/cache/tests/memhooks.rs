@@ -235,9 +235,10 @@ fn an_entry_ends_when_its_segment_is_detached_or_its_library_is_closed() {
 #[test]
 fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
     let _alone = alone();
-    let (cache, _) = cache();
     // In the heap, and in a separate mapping, which `free` unmaps inside the C library.
     for len in [100_usize, 20_000, 1 << 22] {
+        // A cache for each buffer: the last lookup makes an entry for memory that the allocator may give out again.
+        let (cache, _) = cache();
         let buffer = vec![1_u8; len];
         let memory = range(buffer.as_ptr().addr() as u64, len as u64);
         assert!(!get(&cache, memory).is_hit());
@@ -245,6 +246,7 @@ fn an_entry_ends_when_its_buffer_is_freed_or_grows() {
         drop(buffer);
         assert!(!get(&cache, memory).is_hit(), "freed {len}");
     }
+    let (cache, _) = cache();
     let mut buffer = vec![1_u8; 1 << 22];
     let memory = range(buffer.as_ptr().addr() as u64, 1 << 22);
     enter(&cache, memory);

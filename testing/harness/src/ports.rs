@@ -1,4 +1,10 @@
-//! Which ports programs use. Reads the kernel's tables instead of connecting, which the programs would notice.
+//! Which ports programs use, and turns for fixed ports. Reads the kernel's tables instead of connecting, which the programs
+//! would notice.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::{Duration, Instant};
 
 /// Whether a program listens on a TCP port in the network namespace of a process.
 #[must_use]
@@ -23,4 +29,30 @@ fn has_socket(process: u32, tables: [&str; 2], port: u16, wanted: &str) -> bool 
         let state = words.nth(1).unwrap_or_default();
         address.ends_with(&local) && state == wanted
     })
+}
+
+/// Exclusive use of something that all programs on this host share, such as a fixed port. It is an abstract socket name, which
+/// the kernel releases when the process exits.
+pub struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
+
+impl Turn {
+    /// Waits until no other test uses it.
+    ///
+    /// # Errors
+    ///
+    /// The turn is not free within this time, or the name is too long.
+    pub fn take(what: &str, patience: Duration) -> io::Result<Self> {
+        let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{what}"))?;
+        let started = Instant::now();
+        loop {
+            match UnixListener::bind_addr(&name) {
+                Ok(held) => return Ok(Self(held)),
+                Err(error) if started.elapsed() > patience => {
+                    let waited = format!("{what} is still in use after {patience:?}: {error}");
+                    return Err(io::Error::new(error.kind(), waited));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Other programs and frameworks that connect through librdmacm, as Debian ships them: qperf, fio, UCX, and providers of libfabric
 //! and uDAPL.
 
-use crate::support::{Port, Running, Stage, Turn, listens, outside};
+use crate::support::{Port, Running, Stage, listens, outside, turn};
 use rkey_harness::ports::listens_on_tcp;
 use std::process::Command;
 
@@ -166,7 +166,7 @@ fn daplofa_side(stage: &Stage, program: &str, words: &[&str]) -> Command {
 fn dtest_runs_over_udapls_librdmacm_provider() {
     /// The fixed port of `dtest`.
     const PORT: u16 = 15_828;
-    let _turn = Turn::take(&PORT.to_string());
+    let _turn = turn(&PORT.to_string());
     let stage = daplofa("dtest");
     let side = |more: &[&str]| {
         let words = ["-P", DAPLOFA, "-b", "4096", "-B", "20"];
@@ -196,7 +196,7 @@ fn dapltest_runs_over_udapls_librdmacm_provider() {
         ("P", "-i 1024 -m p RR 4096 2", "raw: RR"),
     ];
     // All servers of `dapltest` listen on the same port.
-    let _turn = Turn::take("dapltest");
+    let _turn = turn("dapltest");
     let stage = daplofa("dapltest");
     let server = daplofa_side(&stage, "dapltest", &["-T", "S", "-D", DAPLOFA]);
     let mut server = stage.start(server, "server");

@@ -1,6 +1,6 @@
 //! Programs of rdma-core and perftest. They run few iterations, as these tests check behaviour, not performance.
 
-use crate::support::{Port, Stage, Turn};
+use crate::support::{Port, Stage, turn};
 
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
@@ -90,7 +90,7 @@ fn rdma_server_and_rdma_client_run() {
 fn udaddy_runs() {
     const PORT: u16 = 7174;
     let user = rustix::process::geteuid().as_raw();
-    let _turn = Turn::take(&format!("udaddy/{user}"));
+    let _turn = turn(&format!("udaddy/{user}"));
     let stage = Stage::new("udaddy");
     let (server, client) = (["-c", "5"], ["-s", "127.0.0.1", "-c", "5"]);
     for said in stage.pair(["udaddy"; 2], &server, &client, (UDP, PORT)) {
@@ -120,7 +120,7 @@ fn rdma_xserver_and_rdma_xclient_run() {
 fn mckey_sends_to_a_multicast_group() {
     // Concurrent test runs take turns, as they use the same groups.
     let user = rustix::process::geteuid().as_raw();
-    let _turn = Turn::take(&format!("mckey/{user}"));
+    let _turn = turn(&format!("mckey/{user}"));
     for (group, dgid, sender) in [
         ("239.1.2.3", "::ffff:239.1.2.3", "-s"),
         ("ff0e::77", "ff0e::77", "-s -o -c 2"),

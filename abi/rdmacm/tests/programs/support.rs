@@ -1,13 +1,12 @@
 //! Runs programs with the library, alone or as server and client.
 
 pub(crate) use rkey_cm_names::{listens, listens_in};
+use rkey_harness::ports::Turn;
 use rkey_kit::delivery::{self, RDMACM, VERBS};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -286,23 +285,9 @@ pub(crate) fn outside() -> Option<Ipv4Addr> {
     }
 }
 
-/// A lock for something that all programs on this host share, such as a fixed port. It is an abstract socket name, which the kernel
-/// releases when the process exits.
-pub(crate) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
-
-impl Turn {
-    pub(crate) fn take(what: &str) -> Self {
-        let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{what}"));
-        let name = name.expect("the name is short enough");
-        let started = Instant::now();
-        loop {
-            match UnixListener::bind_addr(&name) {
-                Ok(held) => return Self(held),
-                Err(error) => assert!(started.elapsed() < PATIENCE, "{what}: {error}"),
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
+/// Waits until no other test uses something that all programs on this host share.
+pub(crate) fn turn(what: &str) -> Turn {
+    Turn::take(what, PATIENCE).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Finds out on which ports of the connection manager programs listen.

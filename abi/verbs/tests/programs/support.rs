@@ -195,6 +195,11 @@ impl Running {
         None
     }
 
+    /// Waits until the program exits. Returns its status (`None` if it hangs) and its output.
+    pub(crate) fn end(mut self) -> (Option<ExitStatus>, String) {
+        (self.wait(), self.text())
+    }
+
     /// Waits until the program exits, and returns its output. Panics unless it succeeds.
     pub(crate) fn succeed(mut self) -> String {
         let status = self.wait();

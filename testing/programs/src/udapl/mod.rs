@@ -9,9 +9,10 @@ mod scene;
 
 use crate::folder::{library_into, open_up};
 use anyhow::Result;
-use cases::{ALONE, Case, SCENES};
+use cases::{ALONE, Case, PORT, SCENES};
+use rkey_harness::ports::Turn;
 use rkey_harness::{Report, Session, UID, process, testbin};
-use scene::{Place, Said, Turn};
+use scene::{Place, Said};
 use std::fs;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     fs::write(folder.join("dat.conf"), entry)?;
     open_up(&session.scratch)?;
     open_up(&folder)?;
-    let _turn = Turn::take()?;
+    let _turn = Turn::take(&PORT.to_string(), 2 * LIMIT)?;
     let mut users = vec![None];
     if process::is_root() {
         users.push(Some(UID));

@@ -1,24 +1,20 @@
 //! Runs a server and its clients, one after the other.
 
-use super::cases::{Case, PORT, Scene};
+use super::cases::{Case, Scene};
 use super::{IA, LIMIT};
 use crate::folder::run_as;
 use crate::server::Server;
 use anyhow::{Context, Result};
 use rkey_harness::ports::listens_on_tcp;
 use rkey_harness::process::{self, Outcome};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a server may run after its last client. In this time, the server frees up to a thousand EPs.
 const GRACE: Duration = Duration::from_secs(120);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the programs of a case printed.
 pub(super) struct Said {
@@ -32,32 +28,6 @@ pub(super) struct Said {
 pub(super) struct Place {
     folder: PathBuf,
     user: Option<u32>,
-}
-
-/// Exclusive use of the fixed ports on this host: test suites take turns. It is an abstract socket name, which disappears
-/// with its process.
-pub(super) struct Turn(#[expect(dead_code, reason = "holds the name")] UnixListener);
-
-impl Turn {
-    /// Waits until no other test suite uses the ports.
-    pub(super) fn take() -> Result<Self> {
-        let name = SocketAddr::from_abstract_name(format!("rkey-test/turn/{PORT}"))?;
-        let begun = Instant::now();
-        loop {
-            match UnixListener::bind_addr(&name) {
-                Ok(held) => return Ok(Self(held)),
-                Err(error) if begun.elapsed() > 2 * LIMIT => {
-                    return Err(error).with_context(|| {
-                        let seconds = (2 * LIMIT).as_secs();
-                        format!(
-                            "another test suite still holds dtest's ports (from {PORT}) after {seconds} s: wait until it ends"
-                        )
-                    });
-                }
-                Err(_) => thread::sleep(PAUSE),
-            }
-        }
-    }
 }
 
 impl Place {
