@@ -1,6 +1,7 @@
 //! One type for every kind of link, so that one engine can have links of all kinds.
 
 use crate::loopback::Loopback;
+use crate::observed::{Observed, Observer};
 use crate::shm::ShmLink;
 use crate::{
     Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
@@ -17,6 +18,24 @@ pub enum AnyLink {
     Loopback(Box<Loopback>),
     /// To another process of this host.
     Shm(Box<ShmLink>),
+    /// To ourselves, with an observer.
+    ObservedLoopback(Box<Observed<Loopback>>),
+    /// To another process of this host, with an observer.
+    ObservedShm(Box<Observed<ShmLink>>),
+}
+
+impl AnyLink {
+    /// The same link, with an observer that sees everything that passes.
+    #[must_use]
+    pub fn observed(self, observer: Box<dyn Observer>) -> Self {
+        match self {
+            Self::Loopback(link) => {
+                Self::ObservedLoopback(Box::new(Observed::new(*link, observer)))
+            }
+            Self::Shm(link) => Self::ObservedShm(Box::new(Observed::new(*link, observer))),
+            observed => observed,
+        }
+    }
 }
 
 impl From<Loopback> for AnyLink {
@@ -37,6 +56,8 @@ macro_rules! each {
         match $self {
             AnyLink::Loopback($link) => $call,
             AnyLink::Shm($link) => $call,
+            AnyLink::ObservedLoopback($link) => $call,
+            AnyLink::ObservedShm($link) => $call,
         }
     };
 }

@@ -1,10 +1,8 @@
 //! Programs on two hosts.
 
+use crate::captures::{self, Captured};
 use crate::support::{DEVICE, Running, Stage};
 use rkey_harness::hosts;
-use rkey_roce::icrc::Flow;
-use rkey_roce::packet::{Body, Headers, Packet};
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -210,35 +208,6 @@ fn programs_succeed_with_injected_faults() {
     }
 }
 
-/// The headers of the packets in a capture file. Panics unless all packets are between the two hosts and have a correct checksum.
-fn captured(file: &[u8]) -> Vec<Headers> {
-    assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes(), "pcap");
-    let (mut rest, mut all) = (&file[24..], Vec::new());
-    let hosts = ADDRESSES.map(|it| it[0].parse::<Ipv4Addr>().unwrap());
-    while !rest.is_empty() {
-        let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
-        let (bytes, more) = rest[16..].split_at(length as usize);
-        rest = more;
-        assert_eq!(bytes[0], 0x45, "IPv4");
-        let address = |ip: usize, port: usize| {
-            let octets: [u8; 4] = bytes[ip..ip + 4].try_into().unwrap();
-            SocketAddrV4::new(
-                octets.into(),
-                u16::from_be_bytes([bytes[port], bytes[port + 1]]),
-            )
-        };
-        let (from, to) = (address(12, 20), address(16, 22));
-        assert!(from.ip() != to.ip() && hosts.contains(from.ip()) && hosts.contains(to.ip()));
-        assert_eq!(to.port(), WIRE);
-        let flow = Flow::new(from.into(), to.into()).unwrap();
-        let opened = flow.open(&bytes[28..]).unwrap();
-        let identification = u16::from_be_bytes([bytes[4], bytes[5]]);
-        assert_eq!(opened.identification, Some(identification));
-        all.push(Packet::decode(opened.packet).unwrap().headers);
-    }
-    all
-}
-
 #[test]
 fn a_ping_pong_is_captured_on_both_hosts() {
     let stage = Stage::new("hosts-capture");
@@ -255,9 +224,13 @@ fn a_ping_pong_is_captured_on_both_hosts() {
     let words: Vec<&str> = line.split_whitespace().collect();
     hosts.pair(&stage, &words, ADDRESSES[0][0]);
     for name in ["0.pcap", "1.pcap"] {
-        let all = captured(&std::fs::read(folder.join(name)).unwrap());
-        let is_send = |it: &&Headers| matches!(it.body, Body::Request(..));
-        let sends = all.iter().filter(is_send).count();
+        let all = captures::read(&folder.join(name));
+        for Captured { from, to, .. } in &all {
+            let mut ends = [from, to].map(|it| it.ip().to_string());
+            ends.sort();
+            assert_eq!(ends, ADDRESSES.map(|it| it[0]));
+        }
+        let sends = all.iter().filter(|it| it.is_request()).count();
         // Some requests may have been sent again.
         assert!(sends >= 100 && all.len() > sends, "{all:?}");
     }

@@ -99,6 +99,7 @@ impl Device {
             Ok(id) => {
                 let entry = QpEntry {
                     id,
+                    qp_type: config.qp_type,
                     fails_with_peer: options.fail_with_peer,
                     logs_denials: self.config().logs_own_denials,
                     // Verbs has no event for it. An event that verbs drops would still make its event descriptor readable, and a

@@ -13,7 +13,6 @@
 //! | --- | --- |
 //! | `addresses` | which addresses to serve, and their path MTU |
 //! | `bundle` | datagrams that one process forwards to another in one message |
-//! | `capture` | capture files |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
 //! | `faults` | faults that are injected on purpose |
@@ -30,7 +29,6 @@
 
 mod addresses;
 mod bundle;
-mod capture;
 mod counters;
 pub(crate) mod datagram;
 mod faults;
@@ -62,12 +60,12 @@ use rkey_roce::packet::{Mtu, Packet};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
+use crate::capture::Capture;
 use crate::cm::fork::KeptFromChild;
 use crate::config::{WireConfig, WireSetting};
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
-use capture::Capture;
 use counters::WireCounters;
 pub use counters::{Counts, Dropped};
 use faults::{Datagram, Injector};

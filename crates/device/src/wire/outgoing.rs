@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rkey_roce::icrc::{self, Flow};
 
-use super::capture::Capture;
 use super::socket::{DatagramSent, Port};
+use crate::capture::Capture;
 
 /// How many bytes one system call may send: slightly fewer than the longest UDP datagram.
 const MAX_BYTES: usize = 65_000;

@@ -422,7 +422,7 @@ fn captures_contain_the_packets_that_were_sent_and_received() {
     drop((sender, receiver));
     let [sent, received] = files
         .each_ref()
-        .map(|it| capture::read(&std::fs::read(it).unwrap()));
+        .map(|it| crate::capture::read(&std::fs::read(it).unwrap()));
     assert_eq!((sent.len(), received.len()), (96, 48));
     for (number, (one, other)) in sent.iter().zip(&received).enumerate() {
         assert_eq!(one.flow, other.flow);

@@ -129,16 +129,16 @@ fn checksum<const N: usize>(parts: [&[u8]; N]) -> u16 {
 /// A packet of a capture file: its time, IP version, addresses, IPv4 identification and UDP payload.
 #[cfg(test)]
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::wire) struct Record {
-    pub(in crate::wire) at: Duration,
-    pub(in crate::wire) flow: (SocketAddr, SocketAddr),
-    pub(in crate::wire) identification: u16,
-    pub(in crate::wire) datagram: Vec<u8>,
+pub(crate) struct Record {
+    pub(crate) at: Duration,
+    pub(crate) flow: (SocketAddr, SocketAddr),
+    pub(crate) identification: u16,
+    pub(crate) datagram: Vec<u8>,
 }
 
 /// Reads a file, and checks all its headers.
 #[cfg(test)]
-pub(in crate::wire) fn read(file: &[u8]) -> Vec<Record> {
+pub(crate) fn read(file: &[u8]) -> Vec<Record> {
     let (first, mut rest) = file.split_at(24);
     assert_eq!(first, header());
     let word = |at: usize, bytes: &[u8]| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
