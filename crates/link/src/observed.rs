@@ -48,6 +48,8 @@ pub trait Observer: Debug + Send {
 pub struct Observed<L> {
     link: L,
     observer: RefCell<Box<dyn Observer>>,
+    /// Has room for the payload that is being sent.
+    payload: Vec<u8>,
     /// Whether the observer has seen the oldest request.
     request_shown: Cell<bool>,
     /// Whether the observer has seen the oldest response.
@@ -66,6 +68,7 @@ impl<L: Link> Observed<L> {
         Self {
             link,
             observer: RefCell::new(observer),
+            payload: Vec::new(),
             request_shown: Cell::new(false),
             response_shown: Cell::new(false),
             done: 0,
@@ -86,18 +89,19 @@ impl<L: Link> Observed<L> {
     ) -> Result<T, SendError> {
         // Longer fragments are refused.
         let len = header.len.min(self.link.capabilities().fragment_max);
-        let mut payload = vec![0; len as usize];
+        self.payload.resize(len as usize, 0);
+        let payload = &mut self.payload[..len as usize];
         let mut fill = Some(fill);
         let sent = send(&mut self.link, &mut |mut into| {
             let Some(fill) = fill.take() else {
                 return Ok(());
             };
-            fill(OwnBytes::from_slice(&mut payload))?;
-            into.put(0, &payload);
+            fill(OwnBytes::from_slice(payload))?;
+            into.put(0, payload);
             Ok(())
         })?;
-        let mut observer = self.observer.borrow_mut();
-        observer.fragment(Direction::Sent, header, &payload);
+        let observer = self.observer.get_mut();
+        observer.fragment(Direction::Sent, header, &self.payload);
         Ok(sent)
     }
 
@@ -127,10 +131,14 @@ impl<L: Link> Observed<L> {
 }
 
 impl<L: Link> Link for Observed<L> {
+    #[cold]
+    #[inline(never)]
     fn node(&self) -> NodeId {
         self.link.node()
     }
 
+    #[cold]
+    #[inline(never)]
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             remote_iovec: false,
@@ -138,10 +146,14 @@ impl<L: Link> Link for Observed<L> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn is_up(&self) -> Result<(), DownReason> {
         self.link.is_up()
     }
 
+    #[cold]
+    #[inline(never)]
     fn send_request(
         &mut self,
         header: &Header,
@@ -150,6 +162,8 @@ impl<L: Link> Link for Observed<L> {
         self.send(header, fill, |link, fill| link.send_request(header, fill))
     }
 
+    #[cold]
+    #[inline(never)]
     fn send_remote_iovec(
         &mut self,
         header: &Header,
@@ -161,25 +175,35 @@ impl<L: Link> Link for Observed<L> {
         Ok(ticket)
     }
 
+    #[cold]
+    #[inline(never)]
     fn prefers_fragments(&self) -> bool {
         self.link.prefers_fragments()
     }
 
+    #[cold]
+    #[inline(never)]
     fn prefers_fragments_for_read(&self, len: u64) -> bool {
         self.link.prefers_fragments_for_read(len)
     }
 
+    #[cold]
+    #[inline(never)]
     fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         let next = self.link.next_response()?;
         self.show(&self.response_shown, next.as_ref());
         Ok(next)
     }
 
+    #[cold]
+    #[inline(never)]
     fn response_done(&mut self) {
         self.response_shown.set(false);
         self.link.response_done();
     }
 
+    #[cold]
+    #[inline(never)]
     fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
         let ticket = self.link.acknowledged()?;
         if self.acknowledged_shown != ticket {
@@ -190,12 +214,16 @@ impl<L: Link> Link for Observed<L> {
         Ok(ticket)
     }
 
+    #[cold]
+    #[inline(never)]
     fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
         let next = self.link.next_request()?;
         self.show(&self.request_shown, next.as_ref());
         Ok(next)
     }
 
+    #[cold]
+    #[inline(never)]
     fn request_done(&mut self) {
         if self.request_shown.replace(false) {
             self.done += 1;
@@ -203,10 +231,14 @@ impl<L: Link> Link for Observed<L> {
         self.link.request_done();
     }
 
+    #[cold]
+    #[inline(never)]
     fn room_to_respond(&self) -> bool {
         self.link.room_to_respond()
     }
 
+    #[cold]
+    #[inline(never)]
     fn send_response(
         &mut self,
         header: &Header,
@@ -215,10 +247,14 @@ impl<L: Link> Link for Observed<L> {
         self.send(header, fill, |link, fill| link.send_response(header, fill))
     }
 
+    #[cold]
+    #[inline(never)]
     fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
         self.link.pull(mem, dst, src, len)
     }
 
+    #[cold]
+    #[inline(never)]
     fn push<M: Memory>(
         &self,
         mem: &M,
@@ -229,40 +265,58 @@ impl<L: Link> Link for Observed<L> {
         self.link.push(mem, dst_remote, src_local, len)
     }
 
+    #[cold]
+    #[inline(never)]
     fn revoke_peer_access(&mut self) {
         self.link.revoke_peer_access();
     }
 
+    #[cold]
+    #[inline(never)]
     fn pending(&self) -> bool {
         self.link.pending()
     }
 
+    #[cold]
+    #[inline(never)]
     fn end_burst(&mut self) {
         self.show_done();
         self.link.end_burst();
     }
 
+    #[cold]
+    #[inline(never)]
     fn publish(&mut self) {
         self.show_done();
         self.link.publish();
     }
 
+    #[cold]
+    #[inline(never)]
     fn role(&self) -> LinkRole {
         self.link.role()
     }
 
+    #[cold]
+    #[inline(never)]
     fn poll_handle(&self) -> Option<PollHandle> {
         self.link.poll_handle()
     }
 
+    #[cold]
+    #[inline(never)]
     fn has_unacked(&self) -> bool {
         self.link.has_unacked()
     }
 
+    #[cold]
+    #[inline(never)]
     fn kick(&self) {
         self.link.kick();
     }
 
+    #[cold]
+    #[inline(never)]
     fn peer(&self) -> Option<RemotePeer> {
         self.link.peer()
     }

@@ -64,7 +64,12 @@ fn start(reader: Reader) {
         return;
     }
     let mut started = STARTED.0.lock();
-    STARTED
+    let waited = STARTED
         .1
         .wait_while_for(&mut started, |started| !*started, START);
+    if waited.timed_out() {
+        tracing::warn!(
+            "the memory monitor's thread has not started yet: until it has, a dlclose of cached memory can hang"
+        );
+    }
 }

@@ -14,7 +14,7 @@ use rkey_base::range::VaRange;
 use rkey_cache::{Cache, Follows, Kind, Registrar, Request, Rights, Userfaultfd, Why};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 /// The size of a simulated page.
@@ -183,9 +183,14 @@ pub(crate) fn enter<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, rang
 pub(crate) fn userfaultfd() -> Option<Arc<Userfaultfd>> {
     let opened = Userfaultfd::open().inspect_err(|error| println!("skipped: {error}"));
     let (monitor, reader) = opened.ok()?;
-    let (sender, started) = mpsc::channel();
-    thread::spawn(move || reader.run_after(move || sender.send(()).unwrap()));
-    started.recv().unwrap();
+    // Never freed: once memory is watched, the thread must not free anything.
+    let started: &Barrier = Box::leak(Box::new(Barrier::new(2)));
+    thread::spawn(move || {
+        reader.run_after(|| {
+            started.wait();
+        });
+    });
+    started.wait();
     Some(Arc::new(monitor))
 }
 

@@ -3,6 +3,8 @@
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
+use rkey_engine::QpType;
+use rkey_engine::groups::{GROUP_QPN, WIRE_KEY};
 use rkey_link::observed::{Direction, Observer};
 use rkey_link::{AnyLink, Header, Link, LinkRole, NodeId, Ticket};
 use rkey_roce::icrc::{Flow, PORT};
@@ -70,11 +72,13 @@ impl Observer for LinkObserver {
         if self.is_loopback && (direction == Direction::Sent) != header.op.is_response() {
             return;
         }
-        let own = match direction {
-            Direction::Sent => header.src_qp,
-            Direction::Received => header.dst_qp,
+        let qp_type = match direction {
+            Direction::Sent => self.qps.type_of(header.src_qp),
+            Direction::Received if header.dst_qp != GROUP_QPN => self.qps.type_of(header.dst_qp),
+            // For a multicast group, or for everything that receives frames.
+            Direction::Received if header.key == WIRE_KEY => Some(QpType::Raw),
+            Direction::Received => Some(QpType::Ud),
         };
-        let qp_type = self.qps.type_of(own);
         self.packets
             .fragment(direction, qp_type, header, payload, &mut self.output);
     }

@@ -18,10 +18,10 @@ use rkey_roce::packet::{
 
 /// The length of the global route header before a datagram's payload, in bytes.
 const GRH: usize = 40;
-/// How many messages of a queue pair are remembered: more than can wait for responses.
-const MESSAGES: usize = 1024;
-/// How many pairs of queue pairs are remembered. A peer can name any numbers.
-const FLOWS: usize = 65_536;
+/// How many messages of a queue pair are remembered: as many as a ring has slots.
+const MESSAGES: usize = 256;
+/// How many pairs of queue pairs are remembered. A peer can name any numbers of its own.
+const FLOWS: usize = 4096;
 const HALF_OF_THE_NUMBERS: u32 = 1 << 23;
 const NUMBER_MASK: u32 = (1 << 24) - 1;
 
@@ -55,8 +55,12 @@ struct FlowState {
     next: Psn,
     /// The latest messages: their numbers, and the sequence numbers of their first packets.
     messages: VecDeque<(u32, Psn)>,
-    /// The message that was refused: nothing from it on is acknowledged until it is sent again.
+    /// The first message that must be sent again: until then, nothing from it on is acknowledged.
+    again: Option<u32>,
+    /// The last message that was refused for good, and is not acknowledged.
     refused: Option<u32>,
+    /// How many messages have been acknowledged.
+    completed: u32,
 }
 
 /// An acknowledgement that is due when a request has been executed.
@@ -69,7 +73,7 @@ struct Due {
 }
 
 impl Packets {
-    /// The packets of a fragment. `qp_type` is the type of this side's queue pair, if it is known.
+    /// The packets of a fragment. `qp_type` is the type of this side's queue pair; nothing is shown of one that does not exist.
     pub(super) fn fragment(
         &mut self,
         direction: Direction,
@@ -85,9 +89,9 @@ impl Packets {
         }
         let requests = self.requests(direction);
         let due = match qp_type {
-            // A frame of Ethernet, which is not a packet of RoCEv2.
-            Some(QpType::Raw) => None,
-            _ => requests.request(direction, qp_type, header, payload, sink),
+            // A frame of Ethernet is not a packet of RoCEv2.
+            None | Some(QpType::Raw) => None,
+            Some(qp_type) => requests.request(direction, qp_type, header, payload, sink),
         };
         requests.unacknowledged.push_back(due);
     }
@@ -109,17 +113,23 @@ impl Packets {
             };
             requests.first += 1;
             let Some(due) = request else { continue };
-            let refused = requests.flows.get(&due.flow).and_then(|it| it.refused);
-            if refused.is_some_and(|refused| !is_before(due.msn, refused)) {
+            let Some(flow) = requests.flows.get_mut(&due.flow) else {
+                continue;
+            };
+            let waits = flow.again.is_some_and(|again| !is_before(due.msn, again));
+            if waits || flow.refused == Some(due.msn) {
                 continue;
             }
+            flow.completed += 1;
             match last.iter_mut().find(|it| it.flow == due.flow) {
                 Some(earlier) => *earlier = due,
                 None => last.push(due),
             }
         }
         for due in last {
-            let response = Response::Acknowledge(acknowledges(due.msn));
+            let flow = requests.flows.get(&due.flow);
+            let completed = flow.map_or(0, |flow| flow.completed);
+            let response = Response::Acknowledge(acknowledges(completed));
             let body = Body::Response(due.transport, response);
             sink.packet(direction, &Headers::new(due.flow.0, due.psn, body), &[]);
         }
@@ -137,7 +147,7 @@ impl Requests {
     fn request(
         &mut self,
         direction: Direction,
-        qp_type: Option<QpType>,
+        qp_type: QpType,
         header: &Header,
         payload: &[u8],
         sink: &mut impl Sink,
@@ -151,19 +161,19 @@ impl Requests {
             flow.begin(header.msn);
         }
         let (service, payload) = match qp_type {
-            Some(QpType::Uc) => (Service::Uc, payload),
-            Some(QpType::Ud) => {
+            QpType::Uc => (Service::Uc, payload),
+            QpType::Ud => {
                 let deth = Deth {
                     qkey: header.addr as u32,
                     source: header.src_qp,
                 };
                 (Service::Ud(deth), payload.get(GRH..).unwrap_or_default())
             }
-            Some(QpType::XrcSend | QpType::XrcRecv) => {
+            QpType::XrcSend | QpType::XrcRecv => {
                 let srq = (header.key >> 32) as u32;
                 (Service::Xrc(XrcEth { srq }), payload)
             }
-            _ => (Service::Rc, payload),
+            QpType::Rc | QpType::Raw => (Service::Rc, payload),
         };
         let mut psn = flow.next;
         for (position, part) in parts(header, payload) {
@@ -186,7 +196,7 @@ impl Requests {
             flow: id,
             msn: header.msn,
             psn,
-            transport: reliable(qp_type),
+            transport: reliable(Some(qp_type)),
         })
     }
 
@@ -208,12 +218,15 @@ impl Requests {
             let body = Body::Response(transport, response);
             sink.packet(direction, &Headers::new(header.dst_qp, psn, body), payload);
         };
-        let ok = acknowledges(header.msn);
+        let is_last = header.flags.contains(HeaderFlags::LAST);
+        if header.op != Op::Nak && is_last {
+            flow.completed += 1;
+        }
+        let ok = acknowledges(flow.completed);
         match header.op {
             Op::ReadData if header.flags.contains(HeaderFlags::REMOTE_IOVEC) => {
-                // The bytes went into the requester's memory directly. Without this flag, the response only reports progress.
-                let is_whole = header.flags.contains(HeaderFlags::LAST);
-                let response = is_whole.then_some(Response::ReadOnly(ok));
+                // The bytes went into the requester's memory directly. Without `LAST`, the response only reports progress.
+                let response = is_last.then_some(Response::ReadOnly(ok));
                 response.into_iter().for_each(|it| respond(first, it, &[]));
             }
             Op::ReadData => {
@@ -235,8 +248,14 @@ impl Requests {
                 respond(first, response, &[]);
             }
             Op::Nak => {
-                flow.refused = Some(header.msn);
-                if let Some(syndrome) = syndrome_of(header.imm) {
+                let Some(nak) = Nak::from_code(header.imm) else {
+                    return;
+                };
+                // The messages after a refused one are refused as well. On a network, only the first would be.
+                let is_known = flow.refuse(nak, header.msn);
+                if let Some(syndrome) = syndrome_of(nak, header.imm)
+                    && !is_known
+                {
                     let refuses = Aeth { syndrome, ..ok };
                     respond(first, Response::Acknowledge(refuses), &[]);
                 }
@@ -249,17 +268,47 @@ impl Requests {
 impl FlowState {
     /// A message begins. If it was sent before, it has the same sequence numbers again.
     fn begin(&mut self, msn: u32) {
-        if self.refused == Some(msn) {
-            self.refused = None;
-        }
-        if let Some(first) = self.first_of(msn) {
-            self.next = first;
-            return;
+        let follows = |&(last, _): &(u32, Psn)| msn == (last + 1) & NUMBER_MASK;
+        if !self.messages.back().is_some_and(follows)
+            && let Some(first) = self.first_of(msn)
+        {
+            if self.again == Some(msn) {
+                // It is sent again, and then everything after it.
+                self.again = None;
+                self.next = first;
+                while self
+                    .messages
+                    .back()
+                    .is_some_and(|&(last, _)| !is_before(last, msn))
+                {
+                    self.messages.pop_back();
+                }
+            } else {
+                // The queue pair was reset, or another one has its number.
+                self.messages.clear();
+            }
         }
         if self.messages.len() == MESSAGES {
             self.messages.pop_front();
         }
         self.messages.push_back((msn, self.next));
+    }
+
+    /// A message is refused. Returns whether an earlier refusal includes this one.
+    fn refuse(&mut self, nak: Nak, msn: u32) -> bool {
+        let is_known = self.again.is_some_and(|again| is_before(again, msn));
+        match nak {
+            Nak::ReceiverNotReady | Nak::Sequence | Nak::NotReady | Nak::NoRemoteIovec => {
+                if !is_known {
+                    self.again = Some(msn);
+                }
+            }
+            Nak::InvalidRequest
+            | Nak::RemoteAccess
+            | Nak::RemoteOperation
+            | Nak::RequesterFault => self.refused = Some(msn),
+        }
+        is_known
     }
 
     /// The sequence number of a message's first packet.
@@ -333,8 +382,8 @@ fn request_of(header: &Header, position: Position) -> Option<Request> {
 }
 
 /// What a refusal looks like; `None` if a device on a network would not answer.
-fn syndrome_of(imm: u32) -> Option<Syndrome> {
-    let code = match Nak::from_code(imm)? {
+fn syndrome_of(nak: Nak, imm: u32) -> Option<Syndrome> {
+    let code = match nak {
         Nak::ReceiverNotReady => {
             return RnrTimer::new((imm >> 8) as u8 & 31).map(Syndrome::RnrNak);
         }
@@ -347,10 +396,10 @@ fn syndrome_of(imm: u32) -> Option<Syndrome> {
     Some(Syndrome::Nak(code))
 }
 
-fn acknowledges(msn: u32) -> Aeth {
+fn acknowledges(completed: u32) -> Aeth {
     Aeth {
         syndrome: Syndrome::Ack(Credits::UNLIMITED),
-        msn,
+        msn: completed & NUMBER_MASK,
     }
 }
 

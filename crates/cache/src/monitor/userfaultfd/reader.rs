@@ -58,15 +58,15 @@ impl Reader {
 
     /// Like [`Reader::run`]. Calls `started` when the thread has read once and needs no lock of the linker any more, which a thread
     /// may need while it starts. A program that calls `dlclose` should not watch memory before that: `dlclose` unmaps watched
-    /// memory while it has such a lock, and would wait for this thread.
+    /// memory while it has such a lock, and would wait for this thread. After `started` has told the program, it must not free memory.
     ///
     /// ```
     /// # use rkey_cache::Userfaultfd;
-    /// # use std::sync::mpsc;
+    /// # use std::sync::Barrier;
+    /// static STARTED: Barrier = Barrier::new(2);
     /// if let Ok((monitor, reader)) = Userfaultfd::open() {
-    ///     let (sender, started) = mpsc::channel();
-    ///     std::thread::spawn(move || reader.run_after(move || sender.send(()).unwrap()));
-    ///     started.recv().unwrap();
+    ///     std::thread::spawn(move || reader.run_after(|| { STARTED.wait(); }));
+    ///     STARTED.wait();
     ///     // Now lookups may watch memory.
     /// #   drop(monitor);
     /// }

@@ -1,3 +1,5 @@
+//! The packets of whole exchanges, and of what a stranger may send.
+
 use super::*;
 use Direction::{Received, Sent};
 
@@ -97,6 +99,10 @@ fn a_refused_message_is_not_acknowledged() {
     let mut nak = response(Op::Nak, 0, 0);
     nak.imm = Nak::ReceiverNotReady as u32 | 12 << 8;
     packets.fragment(Sent, RC, &nak, &[], &mut seen);
+    // What follows is refused because of that.
+    nak = response(Op::Nak, 1, 0);
+    nak.imm = Nak::Sequence as u32;
+    packets.fragment(Sent, RC, &nak, &[], &mut seen);
     packets.acknowledged(Sent, 3, &mut seen);
     assert_eq!(
         seen.take(Sent),
@@ -111,6 +117,39 @@ fn a_refused_message_is_not_acknowledged() {
     );
     packets.acknowledged(Sent, 5, &mut seen);
     assert_eq!(seen.take(Sent), ["RC Acknowledge 2 to 1: 0 B"]);
+}
+
+/// A queue pair that survives a refused access executes what follows.
+#[test]
+fn what_follows_a_refused_access_is_acknowledged() {
+    let (mut packets, mut seen) = (Packets::default(), Seen::default());
+    for msn in 5..8 {
+        packets.fragment(Received, RC, &request(Op::Write, msn, 1), &[0], &mut seen);
+    }
+    seen.take(Received);
+    let mut nak = response(Op::Nak, 6, 0);
+    nak.imm = Nak::RemoteAccess as u32;
+    packets.fragment(Sent, RC, &nak, &[], &mut seen);
+    seen.take(Sent);
+    for (ticket, lines) in [
+        (1, &["RC Acknowledge 0 to 1: 0 B"][..]),
+        (2, &[]),
+        (3, &["RC Acknowledge 2 to 1: 0 B"]),
+    ] {
+        packets.acknowledged(Sent, ticket, &mut seen);
+        assert_eq!(seen.take(Sent), lines);
+    }
+}
+
+/// After a reset, a queue pair may use the same message numbers again.
+#[test]
+fn a_message_number_that_is_used_again_gets_new_sequence_numbers() {
+    let (mut packets, mut seen) = (Packets::default(), Seen::default());
+    for msn in [0, 1, 0, 1] {
+        packets.fragment(Sent, RC, &request(Op::Send, msn, 0), &[], &mut seen);
+    }
+    let expected = [0, 1, 2, 3].map(|psn| format!("RC SEND Only {psn} to 2: 0 B"));
+    assert_eq!(seen.take(Sent), expected);
 }
 
 #[test]
@@ -174,10 +213,17 @@ fn fragments_of_a_stranger_are_harmless() {
         prop_assert!(packets.sent.flows.len() + packets.received.flows.len() <= 32);
     });
     let (mut packets, mut seen) = (Packets::default(), Seen::default());
+    let mut header = request(Op::Send, 0, 0);
     for qp in 0..FLOWS as u32 + 10 {
-        let mut header = request(Op::Send, 0, 0);
         header.src_qp = qp;
         packets.fragment(Received, RC, &header, &[], &mut seen);
     }
-    assert!(packets.received.flows.len() < 100);
+    assert_eq!(packets.received.flows.len(), 10);
+    for msn in (0..10_000).step_by(2) {
+        header.msn = msn;
+        packets.fragment(Received, RC, &header, &[], &mut seen);
+    }
+    let flows = packets.received.flows.values();
+    let remembered: usize = flows.map(|flow| flow.messages.len()).sum();
+    assert!(remembered <= 10 + MESSAGES, "{remembered}");
 }
