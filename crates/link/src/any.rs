@@ -62,24 +62,24 @@ impl From<ShmLink> for AnyLink {
 
 /// Forwards all calls to the inner link.
 macro_rules! forward {
-    ($any:ident: $($variant:ident),+) => {
+    ($any:ident, $quick:meta, $always:meta: $($variant:ident),+) => {
         impl Link for $any {
-            #[inline]
+            #[$quick]
             fn node(&self) -> NodeId {
                 match self { $($any::$variant(link) => link.node()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn capabilities(&self) -> Capabilities {
                 match self { $($any::$variant(link) => link.capabilities()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn is_up(&self) -> Result<(), DownReason> {
                 match self { $($any::$variant(link) => link.is_up()),+ }
             }
 
-            #[inline(always)]
+            #[$always]
             fn send_request(
                 &mut self,
                 header: &Header,
@@ -88,7 +88,7 @@ macro_rules! forward {
                 match self { $($any::$variant(link) => link.send_request(header, fill)),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn send_remote_iovec(
                 &mut self,
                 header: &Header,
@@ -105,42 +105,42 @@ macro_rules! forward {
                 match self { $($any::$variant(link) => link.prefers_fragments_for_read(len)),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn next_response(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
                 match self { $($any::$variant(link) => link.next_response()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn response_done(&mut self) {
                 match self { $($any::$variant(link) => link.response_done()),+ };
             }
 
-            #[inline]
+            #[$quick]
             fn acknowledged(&mut self) -> Result<Ticket, Malformed> {
                 match self { $($any::$variant(link) => link.acknowledged()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
                 match self { $($any::$variant(link) => link.next_request()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
                 match self { $($any::$variant(link) => link.next_short_send()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn request_done(&mut self) {
                 match self { $($any::$variant(link) => link.request_done()),+ };
             }
 
-            #[inline]
+            #[$quick]
             fn room_to_respond(&self) -> bool {
                 match self { $($any::$variant(link) => link.room_to_respond()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn send_response(
                 &mut self,
                 header: &Header,
@@ -149,12 +149,12 @@ macro_rules! forward {
                 match self { $($any::$variant(link) => link.send_response(header, fill)),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn pull<M: Memory>(&self, mem: &M, dst: u64, src: u64, len: u64) -> Result<(), PullError> {
                 match self { $($any::$variant(link) => link.pull(mem, dst, src, len)),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn push<M: Memory>(
                 &self,
                 mem: &M,
@@ -169,12 +169,12 @@ macro_rules! forward {
                 match self { $($any::$variant(link) => link.revoke_peer_access()),+ };
             }
 
-            #[inline]
+            #[$quick]
             fn pending(&self) -> bool {
                 match self { $($any::$variant(link) => link.pending()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn end_burst(&mut self) {
                 match self { $($any::$variant(link) => link.end_burst()),+ };
             }
@@ -191,7 +191,7 @@ macro_rules! forward {
                 match self { $($any::$variant(link) => link.poll_handle()),+ }
             }
 
-            #[inline]
+            #[$quick]
             fn has_unacked(&self) -> bool {
                 match self { $($any::$variant(link) => link.has_unacked()),+ }
             }
@@ -207,5 +207,6 @@ macro_rules! forward {
     };
 }
 
-forward!(AnyLink: Shm, Other);
-forward!(OtherLink: Loopback, ObservedLoopback, ObservedShm);
+forward!(AnyLink, inline, inline(always): Shm, Other);
+// In functions of their own, so that they do not make the code of the common case longer.
+forward!(OtherLink, inline(never), inline(never): Loopback, ObservedLoopback, ObservedShm);
