@@ -16,6 +16,7 @@
 //! | `capture` | capture files |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
+//! | `ecn` | congestion marks of datagrams |
 //! | `faults` | faults that are injected on purpose |
 //! | `forward` | forwarding between processes |
 //! | `options` | socket options without a safe wrapper |
@@ -33,6 +34,7 @@ mod bundle;
 mod capture;
 mod counters;
 pub(crate) mod datagram;
+mod ecn;
 mod faults;
 mod forward;
 mod options;
@@ -90,6 +92,8 @@ pub(crate) struct Arrived<'a> {
     pub(crate) local: IpAddr,
     /// The sender's address.
     pub(crate) remote: IpAddr,
+    /// Whether a router has reported congestion on the way.
+    pub(crate) is_marked: bool,
     pub(crate) packet: Packet<'a>,
 }
 

@@ -1,6 +1,6 @@
 //! The wire's thread: it receives datagrams and dispatches them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,8 @@ use rkey_cm::wire::MAD;
 
 use super::bundle::{self, Bundle};
 use super::counters::Dropped;
-use super::datagram::{self, Content};
+use super::datagram::{self, Content, Incoming};
+use super::ecn::Ecn;
 use super::faults::Injector;
 use super::socket::{Buffers, Port};
 use super::{Arrived, Core, Receiver, waiting};
@@ -28,9 +29,6 @@ struct Scratch {
     forwarded: Vec<u8>,
     bundle: Bundle,
 }
-
-/// A datagram with its source address and our address.
-type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 
 impl Core {
     /// The thread's main loop.
@@ -99,9 +97,7 @@ impl Core {
             if datagrams.is_empty() {
                 return;
             }
-            let to = port.address;
-            let all = datagrams.into_iter().map(|(from, bytes)| (from, to, bytes));
-            self.sort(all, Some(&mut scratch.bundle));
+            self.sort(datagrams, Some(&mut scratch.bundle));
         }
     }
 
@@ -130,17 +126,18 @@ impl Core {
     /// Dispatches each datagram. Datagrams for other processes' queue pairs go into the bundle, or are dropped.
     pub(super) fn sort<'a>(
         &self,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+        datagrams: impl IntoIterator<Item = Incoming<'a>>,
         mut bundle: Option<&mut Bundle>,
     ) {
         let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
-        for (from, to, bytes) in datagrams {
-            let content = datagram::read(from, to, bytes);
+        for incoming in datagrams {
+            let Incoming { from, to, .. } = incoming;
+            let content = datagram::read(from, to, incoming.bytes);
             if let Some(capture) = &self.capture
                 && !is_for_others(content.as_ref(), &receivers)
             {
-                capture.received(from, to, bytes);
+                capture.received(&incoming);
             }
             let content = match content {
                 Ok(content) => content,
@@ -160,11 +157,12 @@ impl Core {
                             packets[index].push(Arrived {
                                 local,
                                 remote,
+                                is_marked: incoming.ecn == Ecn::CONGESTED,
                                 packet,
                             });
                         }
                         None => match &mut bundle {
-                            Some(bundle) => self.pass_on(bundle, block, (from, to), bytes),
+                            Some(bundle) => self.pass_on(bundle, block, &incoming),
                             None => self.counters.dropped(Dropped::NoReceiver, 1),
                         },
                     }
@@ -181,18 +179,12 @@ impl Core {
         }
     }
 
-    fn pass_on(
-        &self,
-        bundle: &mut Bundle,
-        block: u16,
-        flow: (SocketAddr, SocketAddr),
-        datagram: &[u8],
-    ) {
-        if bundle.add(block, flow, datagram) {
+    fn pass_on(&self, bundle: &mut Bundle, block: u16, incoming: &Incoming<'_>) {
+        if bundle.add(block, incoming) {
             return;
         }
         self.flush(bundle);
-        if !bundle.add(block, flow, datagram) {
+        if !bundle.add(block, incoming) {
             self.counters.dropped(Dropped::Malformed, 1);
         }
     }

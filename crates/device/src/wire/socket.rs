@@ -16,6 +16,8 @@ use rkey_roce::packet::Mtu;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::datagram::Incoming;
+use super::ecn::Ecn;
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
 use crate::progress::reactor::Reactor;
@@ -117,8 +119,9 @@ impl Port {
         sockopt::set_socket_reuseport(&socket, true)?;
         let _ = sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        // Forbids fragmentation, and lets the kernel segment and coalesce datagrams.
+        // Forbids fragmentation, lets the kernel segment and coalesce datagrams, and requests their congestion bits.
         let state = UdpSocketState::new((&socket).into())?;
+        options::report_only_congestion(socket.as_fd(), address.is_ipv4())?;
         let sending = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
         let halves = [socket, sending].map(|it| Arc::new(Mutex::new(Half(Some(it)))));
         for half in &halves {
@@ -146,8 +149,8 @@ impl Port {
         }
     }
 
-    /// Receives the datagrams that have arrived, up to a batch, with their senders. Empty if none have.
-    pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<(SocketAddr, &'b [u8])> {
+    /// Receives the datagrams that have arrived, up to a batch. Empty if none have.
+    pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<Incoming<'b>> {
         let mut meta = [RecvMeta::default(); BATCH];
         let received = {
             let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
@@ -165,15 +168,23 @@ impl Port {
         let mut datagrams = Vec::new();
         for (it, buffer) in meta[..received].iter().zip(buffers.0.chunks_exact(BUFFER)) {
             let all = &buffer[..it.len.min(BUFFER)];
+            // The kernel coalesces only datagrams with the same bits.
+            let incoming = |bytes| Incoming {
+                from: it.addr,
+                to: self.address,
+                ecn: Ecn::from_codepoint(it.ecn),
+                bytes,
+            };
             if all.is_empty() {
-                datagrams.push((it.addr, all));
+                datagrams.push(incoming(all));
             }
-            datagrams.extend(all.chunks(it.stride.max(1)).map(|one| (it.addr, one)));
+            datagrams.extend(all.chunks(it.stride.max(1)).map(incoming));
         }
         datagrams
     }
 
-    /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter. The identification fields of their IPv4
+    /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter, with the congestion bits of the first one. The
+    /// identification fields of their IPv4
     /// headers are 0, 1, 2 and so on.
     pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> DatagramSent {
         let socket = self.sending.lock();
@@ -182,7 +193,7 @@ impl Port {
         };
         let transmit = Transmit {
             destination: to,
-            ecn: None,
+            ecn: Ecn::of_packet(datagrams).codepoint(),
             contents: datagrams,
             segment_size: (each < datagrams.len()).then_some(each),
             src_ip: None,

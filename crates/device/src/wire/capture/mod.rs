@@ -17,6 +17,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rkey_roce::icrc::Flow;
 
+use super::datagram::Incoming;
+use super::ecn::Ecn;
 use crate::threads;
 #[cfg(test)]
 pub(super) use pcap::read;
@@ -96,10 +98,16 @@ impl Capture {
     }
 
     /// Adds a received datagram.
-    pub(super) fn received(self: &Arc<Self>, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
-        let opened = Flow::new(from, to).and_then(|flow| flow.open(datagram).ok());
+    pub(super) fn received(self: &Arc<Self>, incoming: &Incoming<'_>) {
+        let Incoming {
+            from,
+            to,
+            ecn,
+            bytes,
+        } = *incoming;
+        let opened = Flow::new(from, to).and_then(|flow| flow.open(bytes).ok());
         let identification = opened.and_then(|it| it.identification).unwrap_or(0);
-        self.add((from, to), [(identification, datagram)]);
+        self.record((from, to), [(identification, ecn, bytes)]);
     }
 
     /// Adds datagrams that are about to be sent, with the identifications of their IPv4 headers.
@@ -107,6 +115,15 @@ impl Capture {
         self: &Arc<Self>,
         flow: (SocketAddr, SocketAddr),
         datagrams: impl IntoIterator<Item = (u16, &'a [u8])>,
+    ) {
+        let with_bits = |(identification, bytes)| (identification, Ecn::of_packet(bytes), bytes);
+        self.record(flow, datagrams.into_iter().map(with_bits));
+    }
+
+    fn record<'a>(
+        self: &Arc<Self>,
+        flow: (SocketAddr, SocketAddr),
+        datagrams: impl IntoIterator<Item = (u16, Ecn, &'a [u8])>,
     ) {
         if self.process != std::process::id() {
             return;
@@ -120,9 +137,10 @@ impl Capture {
         if queue.state == CaptureState::Ended {
             return;
         }
-        for (identification, datagram) in datagrams {
+        for (identification, ecn, datagram) in datagrams {
             let is_full = queue.bytes.len() + datagram.len() > MAX_BYTES;
-            if is_full || !pcap::append(&mut queue.bytes, now, flow, identification, datagram) {
+            let bytes = &mut queue.bytes;
+            if is_full || !pcap::append(bytes, now, flow, (identification, ecn), datagram) {
                 queue.left_out += 1;
             }
         }
