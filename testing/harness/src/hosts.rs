@@ -84,18 +84,42 @@ impl Hosts {
     /// `nft` is not installed, or fails for another reason.
     #[must_use]
     pub fn lose(&self, port: u16, every: u32) -> bool {
+        for (at, interface) in INTERFACES.into_iter().enumerate() {
+            self.ip(at, &format!("link set {interface} gso_max_segs 1"));
+        }
+        self.filter(&format!(
+            "udp dport {port} numgen inc mod {every} < 1 counter drop;"
+        ))
+    }
+
+    /// Makes both hosts act as a congested router: they mark the packets that arrive at a UDP port, if their sender reacts to marks, as
+    /// far as they exceed a rate, in MB/s. Returns false if the kernel has no filter for that.
+    ///
+    /// # Panics
+    /// `nft` is not installed, or fails for another reason.
+    #[must_use]
+    pub fn mark(&self, port: u16, rate: u32) -> bool {
+        let rule = |ip: &str| {
+            format!(
+                "udp dport {port} {ip} ecn != not-ect limit rate over {rate} mbytes/second \
+                 burst 64 kbytes counter {ip} ecn set ce;"
+            )
+        };
+        self.filter(&["ip", "ip6"].map(rule).concat())
+    }
+
+    /// Applies rules to the packets that arrive at each host. Returns false if the kernel lacks something for them.
+    fn filter(&self, rules: &str) -> bool {
         let rules = format!(
-            "table inet loss {{ chain arriving {{ type filter hook input priority 0; \
-             udp dport {port} numgen inc mod {every} < 1 counter drop; }}; }}"
+            "table inet loss {{ chain arriving {{ type filter hook input priority 0; {rules} }}; }}"
         );
         (0..2).all(|at| {
-            self.ip(at, &format!("link set {} gso_max_segs 1", INTERFACES[at]));
             let done = self.run(at, &["nft", &rules]);
             let said = String::from_utf8_lossy(&done.stderr);
             let has_program = !said.contains("failed to execute");
             let is_missing = ["not supported", "No such file or directory"];
             if has_program && is_missing.iter().any(|words| said.contains(words)) {
-                eprintln!("SKIP: this kernel cannot drop packets: {said}");
+                eprintln!("SKIP: this kernel cannot filter packets: {said}");
                 return false;
             }
             assert!(done.status.success(), "nft {rules:?}: {said}");

@@ -6,7 +6,7 @@
 //! (`requester/congestion.rs`).
 //!
 //! A CNP is never longer than the marked packets that it answers: a packet without data is answered only together with others.
-//! So nobody can use this side to multiply traffic.
+//! So this side cannot be used to multiply traffic.
 
 use super::buffer::{PacketBuffer, write_packet};
 use super::config::Config;
