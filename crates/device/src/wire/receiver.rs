@@ -12,22 +12,32 @@ use super::datagram::{self, Content, Incoming};
 use super::ecn::Ecn;
 use super::faults::Injector;
 use super::socket::{Buffers, Port};
-use super::{Arrived, Core, Receiver, waiting};
+use super::{Arrived, Core, Receiver, lending, waiting};
 use crate::cm::remote::{self, Delivery};
 use crate::peers::names;
 use crate::progress::reactor::Token;
 use crate::threads;
 
 /// How many batches to receive from one socket before turning to the next.
-const TURN: usize = 4;
+pub(super) const TURN: usize = 4;
 /// How many messages from other processes to receive before turning to the next socket.
 const FORWARDED: usize = 64;
 
-/// The thread's receive buffers and the bundle that it fills.
-struct Scratch {
+/// Receive buffers, and the bundle that their datagrams go into.
+pub(super) struct Scratch {
     buffers: Buffers,
     forwarded: Vec<u8>,
     bundle: Bundle,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Self {
+        Self {
+            buffers: Buffers::new(),
+            forwarded: vec![0; bundle::MAX_LEN],
+            bundle: Bundle::default(),
+        }
+    }
 }
 
 impl Core {
@@ -39,7 +49,7 @@ impl Core {
     }
 
     /// Releases all addresses and blocks, so that other processes receive their packets, and fails the devices.
-    fn fail(&self, why: String) {
+    pub(super) fn fail(&self, why: String) {
         tracing::error!(%why, "other hosts can no longer reach this program");
         let why = self.failure.get_or_init(|| why);
         for port in &self.ports {
@@ -60,25 +70,26 @@ impl Core {
         if let Err(error) = rkey_base::copy::prepare_thread() {
             tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the wire's thread: a fault in user memory may kill the process");
         }
-        let mut scratch = Scratch {
-            buffers: Buffers::new(),
-            forwarded: vec![0; bundle::MAX_LEN],
-            bundle: Bundle::default(),
-        };
         while !self.stops.load(Ordering::Acquire) {
             let looks_again = !self.waiting.lock().is_empty() || self.forwarding.is_paused();
             let looks_again = looks_again.then_some(waiting::PAUSE);
             let sends_again = self.faults.as_ref().and_then(Injector::pause);
-            let timeout = looks_again.into_iter().chain(sends_again).min();
+            let returns = self
+                .lending
+                .is_any_lent(&self.ports)
+                .then_some(lending::TICK);
+            let timeout = [looks_again, sends_again, returns];
+            let timeout = timeout.into_iter().flatten().min();
             for token in self.reactor.wait(timeout) {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
                 } else if let Some(port) = self.tokens.iter().position(|it| *it == token) {
-                    self.take(&self.ports[port], &mut scratch);
+                    self.take_or_lend(port);
                 } else if self.forwarding.has(token) {
-                    self.receive_forwarded(token, &mut scratch);
+                    self.receive_forwarded(token, &mut self.scratch.lock());
                 }
             }
+            self.take_back();
             self.retry_requests();
             self.forwarding.resume(&self.reactor);
             if let Some(injector) = &self.faults {
@@ -90,15 +101,16 @@ impl Core {
         }
     }
 
-    /// Receives datagrams from a socket.
-    fn take(&self, port: &Port, scratch: &mut Scratch) {
-        for _ in 0..TURN {
+    /// Receives datagrams from a socket, at most this many batches. Returns whether any came.
+    pub(super) fn take(&self, port: &Port, scratch: &mut Scratch, batches: usize) -> bool {
+        for batch in 0..batches {
             let datagrams = port.receive(&mut scratch.buffers);
             if datagrams.is_empty() {
-                return;
+                return batch > 0;
             }
             self.sort(datagrams, Some(&mut scratch.bundle));
         }
+        true
     }
 
     /// Receives datagrams that other processes forward.

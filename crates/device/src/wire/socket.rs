@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
@@ -50,6 +51,8 @@ pub(super) struct Port {
     state: UdpSocketState,
     receiving: Arc<Mutex<Half>>,
     sending: Arc<Mutex<Half>>,
+    /// Whether the wire's thread leaves the socket to the program's polls.
+    pub(super) is_lent: AtomicBool,
 }
 
 /// Buffers for received datagrams.
@@ -91,6 +94,7 @@ impl Port {
                 state,
                 receiving,
                 sending,
+                is_lent: AtomicBool::new(false),
             }),
             Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
                 Err(format!(

@@ -12,9 +12,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 type Received = (IpAddr, IpAddr, u32, Vec<u8>, bool);
 
 /// A device that records the packets it receives.
-struct Recorder {
+pub(super) struct Recorder {
     numbers: QpNumbers,
-    packets: Mutex<Vec<Received>>,
+    pub(super) packets: Mutex<Vec<Received>>,
+    /// The thread that has received the last packets.
+    pub(super) thread: Mutex<Option<std::thread::ThreadId>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -29,6 +31,7 @@ impl Receiver for Recorder {
             let payload = it.packet.payload.to_vec();
             (it.local, it.remote, psn, payload, it.is_marked)
         });
+        *self.thread.lock() = Some(std::thread::current().id());
         self.packets.lock().extend(kept);
     }
 
@@ -39,12 +42,13 @@ impl Receiver for Recorder {
 
 impl Recorder {
     /// A recorder with queue pair numbers that no other device has.
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         let numbers = QpNumbers::new(Scope::of(crate::Share::User));
         numbers.claim_first(|_, _| Ok(())).unwrap();
         Arc::new(Self {
             numbers,
             packets: Mutex::default(),
+            thread: Mutex::default(),
             failure: Mutex::default(),
         })
     }
@@ -54,11 +58,11 @@ impl Recorder {
     }
 
     /// The number of one of the receiver's queue pairs.
-    fn qp(&self) -> u32 {
+    pub(super) fn qp(&self) -> u32 {
         u32::from(self.block()) << 8 | 7
     }
 
-    fn add_to(self: &Arc<Self>, wire: &Wire) {
+    pub(super) fn add_to(self: &Arc<Self>, wire: &Wire) {
         let receiver: Arc<dyn Receiver> = Arc::<Self>::clone(self);
         wire.add_receiver(Arc::downgrade(&receiver));
     }
@@ -94,7 +98,7 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
 }
 
 /// Stands for a process: a wire and a device of its own.
-fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
+pub(super) fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
     let wire = Wire::open(&[ip], &WireConfig::OFF).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
     let recorder = Recorder::new();
@@ -103,7 +107,7 @@ fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
     (wire, recorder)
 }
 
-fn packet(destination: u32, psn: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet(destination: u32, psn: u32, payload: &[u8]) -> Vec<u8> {
     let body = Body::Request(Service::Rc, Request::SendOnly(Tail::None));
     let mut bytes = Vec::new();
     let headers = Headers::new(destination, Psn::new(psn), body);
