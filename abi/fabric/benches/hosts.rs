@@ -1,7 +1,7 @@
 //! `fi_pingpong` between two hosts (network namespaces joined by a veth pair): our connected endpoints beside those of libfabric's own
 //! `tcp` provider, in the same run and on the same network.
 //!
-//! `cargo bench -p rkey-fabric --bench hosts [-- --rounds N]` needs `fi_pingpong`, `ip` and `nft`, and root or user namespaces. For
+//! `cargo bench -p rkey-fabric --bench hosts [-- --rounds N --network NAME]` needs `fi_pingpong`, `ip` and `nft`, and root or user namespaces. For
 //! each network and size, the contestants take turns, and the first one changes from round to round. The table has the median of the
 //! rounds, with the best and the worst. Random losses (`nft`) hit all packets of both contestants alike in both directions, except those
 //! of `fi_pingpong`'s own connection. With losses, the sender segments, so that a loss is one packet.
@@ -22,9 +22,9 @@ const CONTESTANTS: [&str; 2] = ["rkey", "tcp"];
 
 /// A size in bytes, and how often it is sent on a network with up to 0.1 %, 1 % and more loss.
 const SIZES: [(&str, [u32; 3]); 3] = [
-    ("64", [20_000, 1000, 100]),
-    ("4096", [10_000, 1000, 100]),
-    ("1048576", [300, 50, 3]),
+    ("64", [5000, 1000, 100]),
+    ("4096", [5000, 1000, 100]),
+    ("1048576", [100, 30, 3]),
 ];
 
 /// A network, by name.
@@ -127,6 +127,8 @@ fn main() {
     }
     let rounds = words.iter().position(|it| it == "--rounds");
     let rounds = rounds.map_or(5, |at| words[at + 1].parse().expect("--rounds NUMBER"));
+    let only = words.iter().position(|it| it == "--network");
+    let only = only.and_then(|at| words.get(at + 1));
     if !rkey_harness::process::exists("fi_pingpong") {
         println!("skipped: fi_pingpong is not installed (libfabric-bin)");
         return;
@@ -136,6 +138,9 @@ fn main() {
     println!("fi_pingpong -e msg, medians of {rounds} rounds (best to worst)\n");
     println!("| network | transfer | rkey | libfabric's `tcp` |\n| --- | --- | --- | --- |");
     for (name, network) in networks() {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
         let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
             return;
         };
