@@ -81,17 +81,22 @@ fn run(
         std::thread::sleep(Duration::from_millis(2));
     }
     let mut client = start(hosts, place, 1, &[&words[..], &[ADDRESSES[0][0]]].concat());
-    while client.0.try_wait().ok()?.is_none() {
-        if Instant::now() > until {
-            return None;
+    let status = loop {
+        match client.0.try_wait().ok()? {
+            Some(status) => break status,
+            None if Instant::now() > until => return None,
+            None => std::thread::sleep(Duration::from_millis(5)),
         }
-        std::thread::sleep(Duration::from_millis(5));
+    };
+    if !status.success() {
+        return None;
     }
     let mut said = String::new();
     std::io::Read::read_to_string(client.0.stdout.as_mut()?, &mut said).ok()?;
     let line = said.lines().last()?;
     // bytes, sent, acknowledged, total, time, MB/s, microseconds, transfers
-    line.split_whitespace().nth(6)?.parse().ok()
+    let time: f64 = line.split_whitespace().nth(6)?.parse().ok()?;
+    (time > 0.0).then_some(time)
 }
 
 /// The median, the best and the worst of all times, and how many runs failed.
@@ -100,7 +105,7 @@ fn summary(size: u64, times: &[Option<f64>]) -> String {
     all.sort_by(f64::total_cmp);
     let failed = times.len() - all.len();
     let shown = |time: f64| match size {
-        1_048_576 => format!("{:.0}", size as f64 / time / 1.048_576),
+        1_048_576 => format!("{:.1}", size as f64 / time / 1.048_576),
         _ => format!("{time:.1}"),
     };
     let Some((first, last)) = all.first().zip(all.last()) else {
