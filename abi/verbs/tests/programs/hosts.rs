@@ -22,6 +22,8 @@ struct Hosts {
     captures: Option<PathBuf>,
     /// The faults of the programs, with a seed each, so that the two sides lose different packets.
     faults: Option<&'static str>,
+    /// Whether the programs log what happens to their packets.
+    logs: bool,
 }
 
 impl Hosts {
@@ -32,6 +34,7 @@ impl Hosts {
             hosts,
             captures: None,
             faults: None,
+            logs: false,
         })
     }
 
@@ -44,6 +47,8 @@ impl Hosts {
         }
         if let Some(faults) = self.faults {
             command.env("RKEY_FAULT", format!("{faults},seed={at}"));
+        }
+        if self.logs || self.faults.is_some() {
             command.env("RKEY_LOG", "info");
         }
         stage.start(command, ["server", "client"][at])
@@ -161,9 +166,48 @@ fn programs_succeed_on_a_network_that_loses_packets() {
     assert!(lost.iter().all(|count| *count > 0), "{lost:?}");
 }
 
+/// Both hosts mark packets beyond a rate. The receiver of the data sends notifications, and its sender slows down.
+#[test]
+fn programs_slow_down_on_a_congested_network() {
+    // The line, and which side sends the data.
+    let lines = [
+        ("ib_write_bw -F -n 2000 -x 1", 1),
+        ("ib_send_bw -F -n 2000 -x 2", 1),
+        ("ib_write_bw -F -n 100 -s 1000000 -q 2 -x 2", 1),
+        ("ib_read_bw -F -n 2000 -x 1", 0),
+    ];
+    let stage = Stage::new("hosts-ecn");
+    stage.copy_libraries();
+    let Some(mut hosts) = Hosts::new(1500) else {
+        return;
+    };
+    if !hosts.hosts.mark(WIRE, 20) {
+        return;
+    }
+    hosts.logs = true;
+    let port = PORT.to_string();
+    for (line, sender) in lines {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        words.extend(["-p", &port]);
+        let said = hosts.pair(&stage, &words, ADDRESSES[0][0]);
+        let count = |at: usize, name: &str| count_of(&said[at], "met loss or congestion", name);
+        let receiver = 1 - sender;
+        let [marked, sent] = ["marked", "cnps_sent"].map(|name| count(receiver, name));
+        assert!(marked >= sent && sent > 0, "{line}: {said:#?}");
+        // The window of the requester limits the data in flight, also that of reads.
+        assert!(count(1, "slowed") > 0, "{line}: {said:#?}");
+        assert!(count(sender, "cnps_received") > 0, "{line}: {said:#?}");
+    }
+}
+
 /// The number of a program's packets that got a fault, according to its log.
 fn faults_of(text: &str, kind: &str) -> u64 {
-    let counts = text.split("faults injected into packets").nth(1);
+    count_of(text, "faults injected into packets", kind)
+}
+
+/// A count in a program's log, after these words.
+fn count_of(text: &str, words: &str, kind: &str) -> u64 {
+    let counts = text.split(words).nth(1);
     let count = counts.and_then(|rest| rest.split_once(&format!("{kind}: ")));
     let digits = count.and_then(|(_, rest)| rest.split(|it: char| !it.is_ascii_digit()).next());
     let digits = digits.unwrap_or_else(|| panic!("no count: {text}"));

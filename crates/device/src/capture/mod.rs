@@ -20,6 +20,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rkey_roce::icrc::Flow;
 
+use crate::ecn::Ecn;
 use crate::threads;
 pub(crate) use links::LinkCapture;
 #[cfg(test)]
@@ -100,10 +101,15 @@ impl Capture {
     }
 
     /// Adds a received datagram.
-    pub(crate) fn received(self: &Arc<Self>, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
-        let opened = Flow::new(from, to).and_then(|flow| flow.open(datagram).ok());
+    pub(crate) fn received(
+        self: &Arc<Self>,
+        (from, to): (SocketAddr, SocketAddr),
+        ecn: Ecn,
+        bytes: &[u8],
+    ) {
+        let opened = Flow::new(from, to).and_then(|flow| flow.open(bytes).ok());
         let identification = opened.and_then(|it| it.identification).unwrap_or(0);
-        self.add((from, to), [(identification, datagram)]);
+        self.record((from, to), [(identification, ecn, bytes)]);
     }
 
     /// Adds datagrams that are about to be sent, with the identifications of their IPv4 headers.
@@ -111,6 +117,15 @@ impl Capture {
         self: &Arc<Self>,
         flow: (SocketAddr, SocketAddr),
         datagrams: impl IntoIterator<Item = (u16, &'a [u8])>,
+    ) {
+        let with_bits = |(identification, bytes)| (identification, Ecn::of_packet(bytes), bytes);
+        self.record(flow, datagrams.into_iter().map(with_bits));
+    }
+
+    fn record<'a>(
+        self: &Arc<Self>,
+        flow: (SocketAddr, SocketAddr),
+        datagrams: impl IntoIterator<Item = (u16, Ecn, &'a [u8])>,
     ) {
         if self.process != std::process::id() {
             return;
@@ -124,9 +139,10 @@ impl Capture {
         if queue.state == CaptureState::Ended {
             return;
         }
-        for (identification, datagram) in datagrams {
+        for (identification, ecn, datagram) in datagrams {
             let is_full = queue.bytes.len() + datagram.len() > MAX_BYTES;
-            if is_full || !pcap::append(&mut queue.bytes, now, flow, identification, datagram) {
+            let bytes = &mut queue.bytes;
+            if is_full || !pcap::append(bytes, now, flow, (identification, ecn), datagram) {
                 queue.left_out += 1;
             }
         }
