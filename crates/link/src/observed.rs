@@ -77,32 +77,28 @@ impl<L: Link> Observed<L> {
         }
     }
 
-    /// Calls `send` with a `fill` that also keeps a copy of the payload, and shows the fragment if it was sent.
-    fn send<T>(
+    /// A `fill` that also keeps a copy of the payload.
+    fn keep(
         &mut self,
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
-        send: impl FnOnce(
-            &mut L,
-            &mut dyn FnMut(OwnBytes<'_>) -> Result<(), Fault>,
-        ) -> Result<T, SendError>,
-    ) -> Result<T, SendError> {
+    ) -> (&mut L, impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>) {
         // Longer fragments are refused.
         let len = header.len.min(self.link.capabilities().fragment_max);
         self.payload.resize(len as usize, 0);
-        let payload = &mut self.payload[..len as usize];
-        let mut fill = Some(fill);
-        let sent = send(&mut self.link, &mut |mut into| {
-            let Some(fill) = fill.take() else {
-                return Ok(());
-            };
+        let payload = &mut self.payload;
+        let keeping = move |mut into: OwnBytes<'_>| {
             fill(OwnBytes::from_slice(payload))?;
             into.put(0, payload);
             Ok(())
-        })?;
+        };
+        (&mut self.link, keeping)
+    }
+
+    /// Shows a fragment that was sent, whose payload was kept.
+    fn show_sent(&mut self, header: &Header) {
         let observer = self.observer.get_mut();
         observer.fragment(Direction::Sent, header, &self.payload);
-        Ok(sent)
     }
 
     /// Shows a received fragment, unless the observer has seen it.
@@ -159,7 +155,10 @@ impl<L: Link> Link for Observed<L> {
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<Ticket, SendError> {
-        self.send(header, fill, |link, fill| link.send_request(header, fill))
+        let (link, fill) = self.keep(header, fill);
+        let ticket = link.send_request(header, fill)?;
+        self.show_sent(header);
+        Ok(ticket)
     }
 
     #[cold]
@@ -244,7 +243,10 @@ impl<L: Link> Link for Observed<L> {
         header: &Header,
         fill: impl FnOnce(OwnBytes<'_>) -> Result<(), Fault>,
     ) -> Result<(), SendError> {
-        self.send(header, fill, |link, fill| link.send_response(header, fill))
+        let (link, fill) = self.keep(header, fill);
+        link.send_response(header, fill)?;
+        self.show_sent(header);
+        Ok(())
     }
 
     #[cold]
