@@ -20,7 +20,7 @@ const LINK_LOCAL: u128 = 0xfe80 << 112;
 const FIRST_PORT: u16 = 0xc000;
 
 /// Captures the links of a device.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct LinkCapture {
     capture: Arc<Capture>,
     qps: Arc<QpTable>,

@@ -8,22 +8,21 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 
+use rkey_engine::ud::GRH_LEN;
 use rkey_engine::{Nak, QpType};
 use rkey_link::observed::Direction;
 use rkey_link::{Header, HeaderFlags, Op, Ticket};
 use rkey_roce::packet::{
-    Aeth, AtomicAckEth, AtomicEth, Body, Credits, Deth, Headers, Ieth, ImmDt, MAX_PAYLOAD, NakCode,
+    Aeth, AtomicAckEth, AtomicEth, Body, Credits, Deth, Headers, Ieth, ImmDt, Mtu, NakCode,
     Position, Psn, Reliable, Request, Response, Reth, RnrTimer, Service, Syndrome, Tail, XrcEth,
 };
 
-/// The length of the global route header before a datagram's payload, in bytes.
-const GRH: usize = 40;
 /// How many messages of a queue pair are remembered: as many as a ring has slots.
 const MESSAGES: usize = 256;
 /// How many pairs of queue pairs are remembered. A peer can name any numbers of its own.
 const FLOWS: usize = 4096;
-const HALF_OF_THE_NUMBERS: u32 = 1 << 23;
-const NUMBER_MASK: u32 = (1 << 24) - 1;
+/// A capture splits payloads as this path MTU demands.
+const MTU: Mtu = Mtu::Bytes4096;
 
 /// Receives packets: their direction, headers and payload.
 pub(super) trait Sink {
@@ -60,7 +59,7 @@ struct FlowState {
     /// The last message that was refused for good, and is not acknowledged.
     refused: Option<u32>,
     /// How many messages have been acknowledged.
-    completed: u32,
+    completed: Psn,
 }
 
 /// An acknowledgement that is due when a request has been executed.
@@ -105,7 +104,7 @@ impl Packets {
     ) {
         let requests = self.requests(direction.reverse());
         // One for each queue pair: it acknowledges everything before it.
-        let mut last: Vec<Due> = Vec::new();
+        let mut last: Vec<(Due, Psn)> = Vec::new();
         while requests.first < ticket {
             let Some(request) = requests.unacknowledged.pop_front() else {
                 requests.first = ticket;
@@ -116,19 +115,19 @@ impl Packets {
             let Some(flow) = requests.flows.get_mut(&due.flow) else {
                 continue;
             };
-            let waits = flow.again.is_some_and(|again| !is_before(due.msn, again));
+            let waits = flow
+                .again
+                .is_some_and(|again| !message(due.msn).is_before(message(again)));
             if waits || flow.refused == Some(due.msn) {
                 continue;
             }
-            flow.completed += 1;
-            match last.iter_mut().find(|it| it.flow == due.flow) {
-                Some(earlier) => *earlier = due,
-                None => last.push(due),
+            flow.completed = flow.completed.next();
+            match last.iter_mut().find(|(it, _)| it.flow == due.flow) {
+                Some(earlier) => *earlier = (due, flow.completed),
+                None => last.push((due, flow.completed)),
             }
         }
-        for due in last {
-            let flow = requests.flows.get(&due.flow);
-            let completed = flow.map_or(0, |flow| flow.completed);
+        for (due, completed) in last {
             let response = Response::Acknowledge(acknowledges(completed));
             let body = Body::Response(due.transport, response);
             sink.packet(direction, &Headers::new(due.flow.0, due.psn, body), &[]);
@@ -167,7 +166,10 @@ impl Requests {
                     qkey: header.addr as u32,
                     source: header.src_qp,
                 };
-                (Service::Ud(deth), payload.get(GRH..).unwrap_or_default())
+                (
+                    Service::Ud(deth),
+                    payload.get(GRH_LEN as usize..).unwrap_or_default(),
+                )
             }
             QpType::XrcSend | QpType::XrcRecv => {
                 let srq = (header.key >> 32) as u32;
@@ -185,7 +187,7 @@ impl Requests {
             headers.solicited = is_last && header.flags.contains(HeaderFlags::SOLICITED);
             sink.packet(direction, &headers, part);
             flow.next = psn.plus(match header.op {
-                Op::Read => packets(header.total),
+                Op::Read => MTU.packets(header.total),
                 _ => 1,
             });
         }
@@ -220,7 +222,7 @@ impl Requests {
         };
         let is_last = header.flags.contains(HeaderFlags::LAST);
         if header.op != Op::Nak && is_last {
-            flow.completed += 1;
+            flow.completed = flow.completed.next();
         }
         let ok = acknowledges(flow.completed);
         match header.op {
@@ -230,7 +232,7 @@ impl Requests {
                 response.into_iter().for_each(|it| respond(first, it, &[]));
             }
             Op::ReadData => {
-                let mut psn = first.plus((header.addr / MAX_PAYLOAD as u64) as u32);
+                let mut psn = first.plus((header.addr / MTU.bytes() as u64) as u32);
                 for (position, part) in parts(header, payload) {
                     let response = match position {
                         Position::First => Response::ReadFirst(ok),
@@ -268,7 +270,7 @@ impl Requests {
 impl FlowState {
     /// A message begins. If it was sent before, it has the same sequence numbers again.
     fn begin(&mut self, msn: u32) {
-        let follows = |&(last, _): &(u32, Psn)| msn == (last + 1) & NUMBER_MASK;
+        let follows = |&(last, _): &(u32, Psn)| message(msn) == message(last).next();
         if !self.messages.back().is_some_and(follows)
             && let Some(first) = self.first_of(msn)
         {
@@ -279,7 +281,7 @@ impl FlowState {
                 while self
                     .messages
                     .back()
-                    .is_some_and(|&(last, _)| !is_before(last, msn))
+                    .is_some_and(|&(last, _)| !message(last).is_before(message(msn)))
                 {
                     self.messages.pop_back();
                 }
@@ -296,7 +298,9 @@ impl FlowState {
 
     /// A message is refused. Returns whether an earlier refusal includes this one.
     fn refuse(&mut self, nak: Nak, msn: u32) -> bool {
-        let is_known = self.again.is_some_and(|again| is_before(again, msn));
+        let is_known = self
+            .again
+            .is_some_and(|again| message(again).is_before(message(msn)));
         match nak {
             Nak::ReceiverNotReady | Nak::Sequence | Nak::NotReady | Nak::NoRemoteIovec => {
                 if !is_known {
@@ -322,10 +326,10 @@ impl FlowState {
 /// The parts of a fragment's payload, each with its position in the message.
 fn parts<'a>(header: &Header, payload: &'a [u8]) -> impl Iterator<Item = (Position, &'a [u8])> {
     let flags = header.flags;
-    let count = payload.len().div_ceil(MAX_PAYLOAD).max(1);
+    let count = payload.len().div_ceil(MTU.bytes()).max(1);
     (0..count).map(move |index| {
-        let from = index * MAX_PAYLOAD;
-        let to = payload.len().min(from + MAX_PAYLOAD);
+        let from = index * MTU.bytes();
+        let to = payload.len().min(from + MTU.bytes());
         let first = index == 0 && flags.contains(HeaderFlags::FIRST);
         let last = index + 1 == count && flags.contains(HeaderFlags::LAST);
         let position = match (first, last) {
@@ -396,10 +400,10 @@ fn syndrome_of(nak: Nak, imm: u32) -> Option<Syndrome> {
     Some(Syndrome::Nak(code))
 }
 
-fn acknowledges(completed: u32) -> Aeth {
+fn acknowledges(completed: Psn) -> Aeth {
     Aeth {
         syndrome: Syndrome::Ack(Credits::UNLIMITED),
-        msn: completed & NUMBER_MASK,
+        msn: completed.get(),
     }
 }
 
@@ -410,13 +414,7 @@ fn reliable(qp_type: Option<QpType>) -> Reliable {
     }
 }
 
-/// The number of packets that carry this many bytes.
-fn packets(len: u32) -> u32 {
-    len.div_ceil(MAX_PAYLOAD as u32).max(1)
-}
-
-/// Compares the numbers of two messages, which wrap around.
-fn is_before(msn: u32, other: u32) -> bool {
-    let distance = other.wrapping_sub(msn) & NUMBER_MASK;
-    distance != 0 && distance < HALF_OF_THE_NUMBERS
+/// The number of a message. It wraps around like a packet's sequence number.
+fn message(msn: u32) -> Psn {
+    Psn::new(msn)
 }

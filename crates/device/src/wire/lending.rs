@@ -9,7 +9,7 @@
 //! it. It lends sockets only if the wire has one device: a poll then never runs the code of another device, whose locks another
 //! thread may hold.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::receiver::TURN;
@@ -33,7 +33,7 @@ pub(super) struct Lending {
     /// Whether a poll has received a datagram since the thread last checked.
     has_received: AtomicBool,
     /// How many ticks in a row had no datagram. Only the thread changes it.
-    idle_ticks: AtomicUsize,
+    idle_ticks: AtomicU32,
     /// How many devices the wire has, at most.
     pub(super) devices: AtomicUsize,
 }
@@ -115,7 +115,7 @@ impl Core {
             false => lending.idle_ticks.load(Ordering::Relaxed) + 1,
         };
         lending.idle_ticks.store(ticks, Ordering::Relaxed);
-        if lending.may_lend() && ticks < IDLE_TICKS as usize {
+        if lending.may_lend() && ticks < IDLE_TICKS {
             return;
         }
         lending.idle_ticks.store(0, Ordering::Relaxed);
