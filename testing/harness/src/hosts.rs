@@ -122,9 +122,7 @@ impl Hosts {
     /// `nft` is not installed, or fails for another reason.
     #[must_use]
     pub fn lose(&self, port: u16, every: u32) -> bool {
-        for (at, interface) in INTERFACES.into_iter().enumerate() {
-            self.ip(at, &format!("link set {interface} gso_max_segs 1"));
-        }
+        self.segment();
         self.filter(&format!(
             "udp dport {port} numgen inc mod {every} < 1 counter drop;"
         ))
@@ -152,10 +150,10 @@ impl Hosts {
     /// `nft` is not installed, or fails for another reason.
     #[must_use]
     pub fn impair(&self, network: &Network) -> bool {
+        if network.segments {
+            self.segment();
+        }
         for (at, interface) in INTERFACES.into_iter().enumerate() {
-            if network.segments {
-                self.ip(at, &format!("link set {interface} gso_max_segs 1"));
-            }
             let delay = format!("{}ms", network.delay);
             let netem = ["tc", "qdisc", "add", "dev", interface, "root", "netem"];
             let words = [&netem[..], &["limit", "100000", "delay", &delay]].concat();
@@ -171,6 +169,13 @@ impl Hosts {
             "tcp dport {spared} accept; tcp sport {spared} accept; \
              meta l4proto {{ tcp, udp }} numgen random mod 1000 < {loss} counter drop;"
         ))
+    }
+
+    /// Makes senders segment, so that each packet travels alone.
+    fn segment(&self) {
+        for (at, interface) in INTERFACES.into_iter().enumerate() {
+            self.ip(at, &format!("link set {interface} gso_max_segs 1"));
+        }
     }
 
     /// Applies rules to the packets that arrive at each host. Returns false if the kernel lacks something for them.
