@@ -82,6 +82,20 @@ pub(crate) trait Runtime: Debug + Send + Sync {
     fn store(&self, to: &Allocation, dst: u64, src: &[u8]) -> Result<(), Failure>;
 }
 
+impl Kind {
+    /// Loads the runtime's library, if that has not been done.
+    ///
+    /// # Errors
+    /// The host does not have the library, or a function is missing in it.
+    pub fn load(self) -> Result<(), Absent> {
+        self.runtime().map(|_| ())
+    }
+
+    pub(crate) fn runtime(self) -> Result<&'static dyn Runtime, Absent> {
+        of(self)
+    }
+}
+
 static LOADED: [OnceLock<Box<dyn Runtime>>; Kind::ALL.len()] =
     [const { OnceLock::new() }; Kind::ALL.len()];
 /// Held while a runtime is loaded.
@@ -93,7 +107,7 @@ pub(crate) fn loaded(kind: Kind) -> Option<&'static dyn Runtime> {
 }
 
 /// The runtime. A failure is not remembered: a program may install or load it later.
-pub(crate) fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
+fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
     if let Some(runtime) = loaded(kind) {
         return Ok(runtime);
     }
