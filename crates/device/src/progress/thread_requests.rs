@@ -8,7 +8,16 @@ use rkey_engine::{Group, LinkId, QpId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::DeviceError;
-use crate::peers::unresponsive::UnresponsivePeer;
+
+/// A queue pair whose peer does not respond.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnresponsivePeer {
+    pub(crate) qp: QpId,
+    /// The link to the peer, if any.
+    pub(crate) link: Option<LinkId>,
+    /// The queue pair number of the peer.
+    pub(crate) peer: u32,
+}
 
 /// Lists of work for the engine thread, and the doorbell that wakes it. Any thread may add to them.
 #[derive(Debug)]
