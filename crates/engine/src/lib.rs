@@ -19,7 +19,7 @@
 //! | [`cq`] | completion queues |
 //! | [`inbox`] | messages that need no receive |
 //! | [`rss`] | receive side scaling of raw frames |
-//! | [`groups`] | multicast groups, and the wire of raw frames |
+//! | [`groups`] | multicast groups, and raw frames |
 //! | `engine`, `config`, `links` | the engine and its limits; the calls of its owner: for events; for links |
 //! | `cqs`, `srqs`, `wqs` | the calls of the owner: for completion queues, shared receive queues and receive queues for RSS (for queue pairs: in [`qp`]) |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link (a short one on the link first) |

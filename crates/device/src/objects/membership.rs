@@ -97,14 +97,14 @@ impl Qp {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
         // Hold the membership's lock to the end: otherwise another thread that removes the last other flow could leave
-        // `Group::Wire` before this flow is in the list.
+        // `Group::RawFrames` before this flow is in the list.
         let mut membership = self.membership().lock();
         membership.next_flow += 1;
         let number = membership.next_flow;
         shared
             .driver
             .command(|engine| engine.add_flow(self.id(), number, flow))?;
-        if let Err(error) = self.enter(&mut membership, Group::Wire) {
+        if let Err(error) = self.enter(&mut membership, Group::RawFrames) {
             shared
                 .driver
                 .command(|engine| engine.remove_flow(self.id(), number));
@@ -130,7 +130,7 @@ impl Qp {
             .driver
             .command(|engine| engine.remove_flow(self.id(), number));
         if membership.flows.is_empty() {
-            self.quit(&mut membership, Group::Wire);
+            self.quit(&mut membership, Group::RawFrames);
         }
         Ok(true)
     }

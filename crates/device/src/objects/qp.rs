@@ -444,7 +444,7 @@ impl Drop for QpInner {
         if let Err(error) = destroyed {
             tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }
-        shared.driver.flush_packets();
+        shared.driver.drain_packets();
         // After the last acknowledgement, so that the peer gets it before the end of the connection.
         (shared.streams).forget(&shared.reactor, self.id, executed);
         self.membership.lock().remove_all(&shared.adverts);

@@ -154,7 +154,7 @@ mod tests {
         assert!(!rings());
         requests.connect(qp, 256);
         assert!(rings());
-        requests.find_group(qp, Group::Wire);
+        requests.find_group(qp, Group::RawFrames);
         assert!(rings());
         requests.judge(UnresponsivePeer {
             qp,
@@ -169,7 +169,7 @@ mod tests {
         requests.send_packets();
         assert!(rings() && requests.take_packets() && !requests.take_packets());
         assert_eq!(requests.take_links(), [(qp, 256)]);
-        assert_eq!(requests.take_groups(), [(qp, Group::Wire)]);
+        assert_eq!(requests.take_groups(), [(qp, Group::RawFrames)]);
         assert_eq!(requests.take_unresponsive().len(), 1);
         assert_eq!(requests.take_broken(), [link]);
         assert_eq!(requests.take_cut(), [link, link]);

@@ -28,7 +28,7 @@ pub struct Absent {
 
 /// Where the bytes of an allocation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryLocation {
     /// On the accelerator.
     Device,
     /// On the processor that used them last: the host's or the accelerator's. The runtime copies them.
@@ -45,7 +45,7 @@ pub(crate) struct Allocation {
     pub(crate) id: u64,
     /// The number of the accelerator, if the runtime reports it.
     pub(crate) device: Option<u64>,
-    pub(crate) place: Place,
+    pub(crate) location: MemoryLocation,
     /// What the runtime needs for a copy.
     pub(crate) context: usize,
 }
