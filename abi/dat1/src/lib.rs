@@ -17,7 +17,7 @@
 //! | [`event`] | EVDs, CNOs and SRQs |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 pub mod code;
 pub mod endpoint;

@@ -24,7 +24,7 @@
 //! | [`fuzzing`] | readers of peers' bytes, for fuzz targets |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 mod address;
 mod attached;

@@ -16,7 +16,7 @@
 //! | [`export`] | exported functions with symbol versions |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 pub mod argument;
 pub mod c_call;

@@ -19,7 +19,7 @@
 //! | [`status`] | error numbers |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 #[allow(unsafe_code)]
 // UNSAFETY: assembly that makes the exported symbols.

@@ -25,7 +25,7 @@
 //! | `sync` | atomics and cells, or loom's |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 pub mod barrier;
 pub mod biased;

@@ -5,7 +5,10 @@
 //! states its condition (static, rotating or touched buffers), because copies between buffers that no program touches
 //! measure the cache and not the device.
 
-#![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::disallowed_types, clippy::too_many_lines, clippy::unwrap_used)
+)]
 
 mod check;
 mod child;

@@ -3,7 +3,10 @@
 //! Each subcommand is a module of that name, except `bench`, which is a crate. This file reads the command line and turns
 //! errors into a line with a hint.
 
-#![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::disallowed_types, clippy::too_many_lines, clippy::unwrap_used)
+)]
 
 #[macro_use]
 mod output;

@@ -29,7 +29,10 @@
 //! the program still polls. A program that waits or does other things leaves the engine to the thread, which sleeps until a peer
 //! rings the doorbell. `progress` has the details.
 
-#![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::disallowed_types, clippy::too_many_lines, clippy::unwrap_used)
+)]
 
 mod capture;
 pub mod cm;

@@ -22,7 +22,7 @@
 //! This crate never initialises a runtime: there is no accelerator memory before the program has initialised one.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 mod complaint;
 pub mod discover;

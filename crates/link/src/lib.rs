@@ -27,7 +27,7 @@
 //! and the link is down afterwards.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 pub mod any;
 pub mod direct;

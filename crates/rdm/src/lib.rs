@@ -32,7 +32,12 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(
     not(test),
-    warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)
+    warn(
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::too_many_lines,
+        clippy::unwrap_used
+    )
 )]
 
 pub mod address;

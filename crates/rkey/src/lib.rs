@@ -83,7 +83,7 @@
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]
 
 // Each folder depends only on earlier ones: `device`, `memory`, `queues`, and then the kinds of peers: `connections`, `cm`,
 // `endpoint`.

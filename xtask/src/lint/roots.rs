@@ -1,12 +1,16 @@
 //! The lints that the root of each library must turn on, so that rustc and clippy enforce the rules (`clippy.toml` names
-//! what `disallowed_methods` and `disallowed_types` refuse: threads, clocks, the standard library's locks), and the
-//! exceptions.
+//! what `disallowed_methods` and `disallowed_types` refuse: threads, clocks, the standard library's locks; and how long a
+//! function may be), and the exceptions.
 
 use super::{Finding, SANS_IO};
 use crate::source::{Tree, code_only};
 use std::collections::BTreeSet;
 
-const EVERYWHERE: &[&str] = &["clippy::disallowed_types", "clippy::unwrap_used"];
+const EVERYWHERE: &[&str] = &[
+    "clippy::disallowed_types",
+    "clippy::too_many_lines",
+    "clippy::unwrap_used",
+];
 const BELOW_AND_ABOVE_THE_DEVICE: &[&str] = &["clippy::disallowed_methods"];
 const OF_SANS_IO: &[&str] = &["clippy::print_stderr", "clippy::print_stdout"];
 
@@ -104,7 +108,7 @@ mod tests {
 
     const SANS_IO_ROOT: &str = "#![forbid(unsafe_code)]\n\
         #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n\
-        #![cfg_attr(\n    not(test),\n    warn(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)\n)]";
+        #![cfg_attr(\n    not(test),\n    warn(clippy::print_stdout, clippy::print_stderr, clippy::too_many_lines, clippy::unwrap_used)\n)]";
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let mut files = vec![(path, text)];
@@ -121,10 +125,10 @@ mod tests {
     #[test]
     fn a_library_must_turn_the_lints_on() {
         let good = "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n\
-            #![cfg_attr(not(test), warn(clippy::unwrap_used))]";
+            #![cfg_attr(not(test), warn(clippy::too_many_lines, clippy::unwrap_used))]";
         assert_eq!(found("abi/a/src/lib.rs", good), Vec::<String>::new());
-        assert_eq!(found("abi/a/src/lib.rs", "mod a;").len(), 3);
-        assert_eq!(found("crates/device/src/lib.rs", "mod a;").len(), 2);
+        assert_eq!(found("abi/a/src/lib.rs", "mod a;").len(), 4);
+        assert_eq!(found("crates/device/src/lib.rs", "mod a;").len(), 3);
         assert_eq!(found("testing/a/src/lib.rs", "mod a;").len(), 0);
     }
 
@@ -136,7 +140,7 @@ mod tests {
         let in_comment = format!("// {SANS_IO_ROOT}");
         assert_eq!(found("crates/core/src/lib.rs", &in_comment).len(), 1);
         let (less, _) = SANS_IO_ROOT.rsplit_once("#!").expect("three attributes");
-        assert_eq!(found("crates/core/src/lib.rs", less).len(), 3);
+        assert_eq!(found("crates/core/src/lib.rs", less).len(), 4);
     }
 
     #[test]
