@@ -202,6 +202,11 @@ fn print_wire(info: &WireInfo, colour: bool) {
     if let Some(why) = info.off {
         println!("unreachable: {why}");
     }
+    if info.wire.sealed {
+        println!(
+            "RKEY_WIRE_KEY is set: only hosts that have the key are reached, and packets are encrypted"
+        );
+    }
     if let Some(faults) = &info.wire.faults {
         println!(
             "RKEY_FAULT is set: faults are injected into outgoing packets: {}",

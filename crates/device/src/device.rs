@@ -12,7 +12,7 @@ use rkey_core::{Api, Protection, Secrets};
 use rkey_engine::{AsyncEvent, DenialReport, Engine, EngineConfig, EngineError};
 use rkey_link::NodeId;
 
-use crate::config::{Config, DirectCopy, Share};
+use crate::config::{Config, DirectCopy, Share, WireKey};
 use crate::error::DeviceError;
 use crate::objects::async_queues::{AsyncQueue, new_queue};
 use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
@@ -198,6 +198,11 @@ impl Device {
     #[must_use]
     pub fn wire(&self) -> Option<&Wire> {
         self.shared().wire.as_deref()
+    }
+
+    /// The key with which packets and handshakes of the wire are sealed.
+    pub(crate) fn wire_key(&self) -> Option<&WireKey> {
+        self.shared().config.wire.key.as_ref()
     }
 
     /// The configuration with which the device was opened.

@@ -5,6 +5,7 @@ mod common;
 use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
 use rkey_harness::hosts::Hosts;
+use rkey_harness::key::KeyFile;
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,22 +23,27 @@ const SLOW: &str = "delay=3ms";
 /// What a server prints when it listens.
 const LISTENS: &str = "listens";
 
+/// The settings of a program besides `RKEY_WIRE=auto`, which they can replace.
+type Settings<'a> = &'a [(&'a str, &'a str)];
+
+const SLOWLY: Settings<'_> = &[("RKEY_FAULT", SLOW)];
+
 /// Runs a test of this file on a host.
-fn start(hosts: &Hosts, at: usize, test: &str, address: &str, wire: &str, faults: &str) -> Child {
+fn start(hosts: &Hosts, at: usize, test: &str, address: &str, settings: Settings<'_>) -> Child {
     let mut command = hosts.enter_unprivileged(at, Command::new("nsenter"));
     command
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(ADDRESS, address)
-        .env("RKEY_WIRE", wire)
-        .env("RKEY_FAULT", faults)
+        .env("RKEY_WIRE", "auto")
+        .envs(settings.iter().copied())
         .stdout(Stdio::piped());
     command.spawn().unwrap()
 }
 
 /// Starts a server on the first host, and waits until it listens.
-fn start_server(hosts: &Hosts, test: &str, address: &str, wire: &str, faults: &str) -> Child {
-    let mut server = start(hosts, 0, test, address, wire, faults);
+fn start_server(hosts: &Hosts, test: &str, address: &str, settings: Settings<'_>) -> Child {
+    let mut server = start(hosts, 0, test, address, settings);
     let mut lines = BufReader::new(server.stdout.as_mut().unwrap()).lines();
     let listens = lines.any(|line| line.unwrap().contains(LISTENS));
     assert!(listens, "the server has failed");
@@ -46,18 +52,17 @@ fn start_server(hosts: &Hosts, test: &str, address: &str, wire: &str, faults: &s
 
 /// Runs a server on the first host and a client on the second, with IPv4 and IPv6. The client succeeds, or kills itself at its end.
 fn run(server: &str, client: &str, mtu: u32) {
-    run_with_faults(server, client, mtu, SLOW);
+    if let Some(hosts) = Hosts::new(mtu, &ADDRESSES) {
+        run_with(&hosts, server, client, [SLOWLY; 2]);
+    }
 }
 
-/// Like [`run`]. The server's packets have these faults.
-fn run_with_faults(server: &str, client: &str, mtu: u32, faults: &str) {
-    let Some(hosts) = Hosts::new(mtu, &ADDRESSES) else {
-        return;
-    };
+/// Like [`run`], with these settings of the server and the client.
+fn run_with(hosts: &Hosts, server: &str, client: &str, settings: [Settings<'_>; 2]) {
     let [v4, v6] = ADDRESSES[0];
     for address in [format!("{v4}:7471"), format!("[{v6}]:7471")] {
-        let mut server = start_server(&hosts, server, &address, "auto", faults);
-        let client = start(&hosts, 1, client, &address, "auto", SLOW)
+        let mut server = start_server(hosts, server, &address, settings[0]);
+        let client = start(hosts, 1, client, &address, settings[1])
             .wait()
             .unwrap();
         let is_done = client.success() || client.signal() == Some(Signal::KILL.as_raw());
@@ -292,15 +297,13 @@ fn only_a_program_with_a_wire_listens_for_other_hosts() {
         return;
     };
     let address = format!("{}:7471", ADDRESSES[0][0]);
-    let mut server = start_server(&hosts, "server_on_one_host", &address, "off", SLOW);
-    let client = start(
+    let mut server = start_server(
         &hosts,
-        1,
-        "client_without_a_listener",
+        "server_on_one_host",
         &address,
-        "auto",
-        SLOW,
+        &[("RKEY_WIRE", "off")],
     );
+    let client = start(&hosts, 1, "client_without_a_listener", &address, SLOWLY);
     let client = client.wait_with_output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
@@ -347,5 +350,78 @@ fn sending_the_last_message_succeeds_although_its_receiver_exits() {
 #[test]
 fn sending_the_last_message_succeeds_although_its_acknowledgement_is_lost() {
     let (server, client) = ("server_that_exits", "client_of_a_server_that_exits");
-    run_with_faults(server, client, 1500, "loss=100%");
+    if let Some(hosts) = Hosts::new(1500, &ADDRESSES) {
+        run_with(
+            &hosts,
+            server,
+            client,
+            [&[("RKEY_FAULT", "loss=100%")], SLOWLY],
+        );
+    }
+}
+
+/// The settings of a program with this key, on a bad network.
+fn with_key(key: &KeyFile) -> [(&str, &str); 2] {
+    [
+        ("RKEY_WIRE_KEY", key.path().to_str().unwrap()),
+        ("RKEY_FAULT", "delay=1ms,reorder=5%,duplicate=5%,loss=1%"),
+    ]
+}
+
+#[test]
+fn programs_on_two_hosts_that_share_a_key_connect() {
+    let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
+        return;
+    };
+    let key = KeyFile::new(&hosts, 1);
+    let settings = with_key(&key);
+    for (server, client) in [
+        ("server_on_one_host", "client_on_the_other_host"),
+        ("cm_server_on_one_host", "cm_client_on_the_other_host"),
+    ] {
+        run_with(&hosts, server, client, [&settings; 2]);
+    }
+}
+
+/// This is not a separate test but the client of [`programs_without_the_key_do_not_connect`].
+#[test]
+fn client_without_the_key() {
+    let Some(address) = address() else { return };
+    let device = Device::builder().timeout(Duration::from_secs(3));
+    let device = device.open().unwrap();
+    let error = device.connect(address.as_str()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("RKEY_WIRE_KEY"), "{text}");
+    // Its messages to queue pair 1 get no answer.
+    device.connect_cm(address.as_str(), b"hello").unwrap_err();
+    println!("{REFUSED}");
+}
+
+/// What [`client_without_the_key`] prints at its end.
+const REFUSED: &str = "both connections were refused";
+
+#[test]
+fn programs_without_the_key_do_not_connect() {
+    let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
+        return;
+    };
+    let (ours, other) = (KeyFile::new(&hosts, 1), KeyFile::new(&hosts, 2));
+    let address = format!("{}:7471", ADDRESSES[0][0]);
+    let settings = with_key(&ours);
+    let mut server = start_server(&hosts, "server_on_one_host", &address, &settings);
+    for strangers in [&with_key(&other)[..1], &[]] {
+        let client = start(&hosts, 1, "client_without_the_key", &address, strangers);
+        let said = client.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&said.stdout);
+        assert!(said.status.success() && text.contains(REFUSED), "{text}");
+    }
+    // The server still waits for its client.
+    let client = start(&hosts, 1, "client_on_the_other_host", &address, &settings);
+    let client = client.wait_with_output().unwrap();
+    assert_eq!(
+        client.status.signal(),
+        Some(Signal::KILL.as_raw()),
+        "{client:?}"
+    );
+    assert!(server.wait().unwrap().success());
 }

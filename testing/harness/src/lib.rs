@@ -3,6 +3,7 @@
 //! [`ports`] and its [`temporary_folder`].
 
 pub mod hosts;
+pub mod key;
 pub mod namespace;
 pub mod ports;
 pub mod process;

@@ -165,7 +165,7 @@ fn path_to(to: IpAddr) -> Result<WirePath> {
         );
         return Err(FiError::NODATA);
     }
-    route(&config.wire.addresses, to).ok_or_else(|| {
+    route(&config.wire, to).ok_or_else(|| {
         warn_unreachable(
             to,
             "the system has no route to it from any address of RKEY_WIRE",

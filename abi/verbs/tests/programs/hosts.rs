@@ -3,6 +3,7 @@
 use crate::captures::{self, Captured};
 use crate::support::{DEVICE, Running, Stage};
 use rkey_harness::hosts;
+use rkey_harness::key::KeyFile;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ struct Hosts {
     captures: Option<PathBuf>,
     /// The faults of the programs, with a seed each, so that the two sides lose different packets.
     faults: Option<&'static str>,
+    /// The key of the programs.
+    key: Option<KeyFile>,
     /// Whether the programs log what happens to their packets.
     logs: bool,
 }
@@ -34,6 +37,7 @@ impl Hosts {
             hosts,
             captures: None,
             faults: None,
+            key: None,
             logs: false,
         })
     }
@@ -44,6 +48,9 @@ impl Hosts {
         command.args(words).env("RKEY_WIRE", "auto");
         if let Some(folder) = &self.captures {
             command.env("RKEY_CAPTURE", folder.join(format!("{at}.pcap")));
+        }
+        if let Some(key) = &self.key {
+            command.env("RKEY_WIRE_KEY", key.path());
         }
         if let Some(faults) = self.faults {
             command.env("RKEY_FAULT", format!("{faults},seed={at}"));
@@ -164,6 +171,37 @@ fn programs_succeed_on_a_network_that_loses_packets() {
     }
     let lost = hosts.hosts.lost();
     assert!(lost.iter().all(|count| *count > 0), "{lost:?}");
+}
+
+/// Stock programs between hosts that share a key, also if packets are lost, repeated and damaged.
+#[test]
+fn programs_run_between_two_hosts_that_share_a_key() {
+    let lines = [
+        "ibv_rc_pingpong -c -e -s 100000 -n 200",
+        "ibv_uc_pingpong",
+        "ibv_ud_pingpong -c",
+        "ib_write_bw -F -n 200 -q 2",
+        "ib_read_bw -F -n 200 -b",
+        "ib_atomic_bw -F -n 200 -A FETCH_AND_ADD",
+    ];
+    let stage = Stage::new("hosts-key");
+    stage.copy_libraries();
+    let Some(mut hosts) = Hosts::new(1500) else {
+        return;
+    };
+    hosts.key = Some(KeyFile::new(&hosts.hosts, 1));
+    let port = PORT.to_string();
+    for (line, gid) in lines.iter().flat_map(|line| [(line, "1"), (line, "2")]) {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        let option = match line.starts_with("ibv_") {
+            true => "-g",
+            false => "-x",
+        };
+        words.extend([option, gid, "-p", &port]);
+        // The ping-pongs do not agree on their end.
+        hosts.faults = (option == "-x").then_some("loss=1%,duplicate=2%,corrupt=1%,reorder=2%");
+        hosts.pair(&stage, &words, ADDRESSES[0][0]);
+    }
 }
 
 /// Both hosts mark packets beyond a rate. The receiver of the data sends notifications, and its sender slows down.

@@ -1,5 +1,6 @@
 //! The values that variables accept, and the errors for others.
 
+use super::values::parse_number;
 use super::*;
 
 #[test]

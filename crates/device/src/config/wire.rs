@@ -3,13 +3,15 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::Faults;
+use super::{Faults, WireKey};
 
 /// How a device reaches other hosts (RoCEv2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireConfig {
     /// The addresses on which the device accepts packets.
     pub addresses: WireSetting,
+    /// The secret with which packets and handshakes are encrypted and authenticated; `None` for plain RoCEv2.
+    pub key: Option<WireKey>,
     /// The faults that are injected into the packets that the device sends.
     pub faults: Faults,
     /// The file to which the packets, and what passes links on this host, are captured; `%p` in its name stands for the process ID.
@@ -20,13 +22,14 @@ impl WireConfig {
     /// The device does not reach other hosts.
     pub const OFF: Self = Self {
         addresses: WireSetting::Off,
+        key: None,
         faults: Faults::NONE,
         capture: None,
     };
 }
 
 impl From<WireSetting> for WireConfig {
-    /// These addresses, without faults.
+    /// These addresses, without a key and without faults.
     fn from(addresses: WireSetting) -> Self {
         Self {
             addresses,

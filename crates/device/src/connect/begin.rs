@@ -133,14 +133,16 @@ impl Connecting {
                 None => return Ok(Dialled::NoListener),
             },
         };
-        Ok(match dialling.outcome(Some(Instant::now()))? {
-            Progress::Connected(stream) => Dialled::Reached(Reached::on_host(stream)),
-            Progress::Refused => Dialled::NoListener,
-            Progress::Pending(dialling) => {
-                self.dialling = Some(dialling);
-                Dialled::Busy
-            }
-        })
+        Ok(
+            match dialling.outcome(Some(Instant::now()), self.device.wire_key())? {
+                Progress::Connected(stream) => Dialled::Reached(Reached::on_host(stream)),
+                Progress::Refused => Dialled::NoListener,
+                Progress::Pending(dialling) => {
+                    self.dialling = Some(dialling);
+                    Dialled::Busy
+                }
+            },
+        )
     }
 
     /// Handles a listener that has dropped us before reading the request; too many times are an error.

@@ -12,8 +12,10 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::channel::Channel;
+use super::seal::Role;
 use super::stream::{self, NetworkPath, Stream};
 use crate::cm::fork::KeptFromChild;
+use crate::config::WireKey;
 use crate::error::DeviceError;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::link_limits::Party;
@@ -206,8 +208,12 @@ fn includes(listener: IpAddr, ip: IpAddr) -> bool {
     }
 }
 
-/// A client of a TCP socket.
-pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(ClientGroup, Channel)> {
+/// A client of a TCP socket. If there is a key, its packets are sealed.
+pub(super) fn accepted_remote(
+    wire: &Wire,
+    key: Option<&WireKey>,
+    socket: OwnedFd,
+) -> Option<(ClientGroup, Channel)> {
     let ip = |address: rustix::net::SocketAddrAny| {
         let address = SocketAddr::try_from(address).ok()?;
         Some(address.ip().to_canonical())
@@ -220,7 +226,8 @@ pub(super) fn accepted_remote(wire: &Wire, socket: OwnedFd) -> Option<(ClientGro
     }
     let mtu = wire.path(remote, Some(local))?.mtu;
     let peer = WirePeer { local, remote };
-    let stream = Stream::new(socket, NetworkPath { peer, mtu }).ok()?;
+    let path = NetworkPath { peer, mtu };
+    let stream = Stream::new(socket, path, key, Role::Acceptor).ok()?;
     Some((ClientGroup::of_host(remote), Channel::Remote(stream)))
 }
 
@@ -264,7 +271,8 @@ mod tests {
         let [mtu, of_other] = [Mtu::Bytes1024, Mtu::Bytes4096];
         let accepted = |source, mtu| {
             move |socket| {
-                let stream = Stream::new(socket, NetworkPath { peer, mtu }).unwrap();
+                let stream =
+                    Stream::new(socket, NetworkPath { peer, mtu }, None, Role::Acceptor).unwrap();
                 Some((source, Channel::Remote(stream)))
             }
         };

@@ -1,6 +1,7 @@
-//! Packets in a byte stream: each follows its length in two bytes.
+//! Packets in a byte stream, sealed or not: each follows its length in two bytes.
 
 use super::packet::PACKET_MAX;
+use super::seal::OVERHEAD;
 
 /// The bytes that have arrived and do not form a whole packet yet.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ impl Frames {
             return Ok(None);
         };
         let len = usize::from(u16::from_be_bytes(*len));
-        if len == 0 || len > PACKET_MAX {
+        if len == 0 || len > PACKET_MAX + OVERHEAD {
             return Err(BadLength);
         }
         let Some(packet) = rest.get(..len).map(<[u8]>::to_vec) else {
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn frames_with_impossible_lengths_are_refused() {
-        for bytes in [[0, 0], (PACKET_MAX as u16 + 1).to_be_bytes()] {
+        for bytes in [[0, 0], ((PACKET_MAX + OVERHEAD) as u16 + 1).to_be_bytes()] {
             let mut frames = Frames::default();
             frames.add(&bytes);
             assert_eq!(frames.next(), Err(BadLength));

@@ -111,7 +111,7 @@ impl Listener {
         let (Some(hosts), Some(wire)) = (&self.hosts, self.device.wire()) else {
             return Ok(None);
         };
-        let accepted = |socket| accepted_remote(wire, socket);
+        let accepted = |socket| accepted_remote(wire, self.device.wire_key(), socket);
         hosts.entrance.round(accepted, next)
     }
 

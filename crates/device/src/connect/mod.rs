@@ -1,7 +1,7 @@
 //! Connecting queue pairs by address: listen, accept, connect.
 //!
 //! The calls here run in the program's own threads: over an abstract Unix socket named after the address
-//! ([`crate::peers::names`]) with processes of this host, over TCP with other hosts (`stream`). The two sides exchange their device, queue pair numbers, first message numbers and up to
+//! ([`crate::peers::names`]) with processes of this host, over TCP with other hosts (`stream`; encrypted if there is a key, `seal`). The two sides exchange their device, queue pair numbers, first message numbers and up to
 //! [`PRIVATE_DATA_MAX`] bytes of the program's private data, in three packets: `Request` (from the connector), `Accepted` (from
 //! the acceptor, whose queue pairs are then ready) and `Ready` (from the connector, whose queue pairs are then ready). Neither
 //! side returns before both are ready, so the first message never reaches a queue pair that is not ready.
@@ -13,6 +13,7 @@ mod frames;
 mod listen;
 pub(crate) mod packet;
 mod reserve;
+mod seal;
 mod socket;
 pub(crate) mod stream;
 
@@ -138,6 +139,7 @@ impl Device {
         let path = self.route(address, None)?;
         let request =
             ConnectMessage::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
+        let path = path.map(|path| (path, self.wire_key()));
         let dial = |again| dial(self.scope(), path, address, &deadline, again);
         let (there, packet) = ask(dial, &request, deadline, answer)?;
         self.finish(qps, &there, packet, admit)

@@ -14,6 +14,7 @@ use super::Deadline;
 use super::channel::Channel;
 use super::packet::PEER_CLOSED;
 use super::stream::{self, Stream};
+use crate::config::WireKey;
 use crate::error::DeviceError;
 use crate::peers::names::{self, Scope};
 use crate::wire::WirePath;
@@ -100,21 +101,21 @@ pub(super) enum Dialled {
     NoListener,
 }
 
-/// Connects to the listener at an address, over `path` if that is on another host, trying until the deadline. If there was a listener
+/// Connects to the listener at an address, over `path` and with the key of the wire if that is on another host, trying until the deadline. If there was a listener
 /// just before (`again`), its absence means that it has closed.
 pub(super) fn dial(
     scope: Scope,
-    path: Option<WirePath>,
+    path: Option<(WirePath, Option<&WireKey>)>,
     address: SocketAddr,
     deadline: &Deadline,
     again: bool,
 ) -> Result<Reached, DeviceError> {
     let attempt = || {
-        let Some(path) = path else {
+        let Some((path, key)) = path else {
             return dial_once(scope, address);
         };
         let until = Instant::now().checked_add(deadline.remaining().unwrap_or_default());
-        Ok(match stream::connect(path, address, until)? {
+        Ok(match stream::connect(path, address, until, key)? {
             Some(stream) => Dialled::Reached(Reached::on_host(stream)),
             None => Dialled::NoListener,
         })
@@ -127,7 +128,11 @@ pub(super) fn dial(
             Dialled::Busy | Dialled::NoListener => {}
         }
         let Ok(left) = deadline.remaining() else {
-            return Err(not_listening(address, path, deadline.timeout));
+            return Err(not_listening(
+                address,
+                path.map(|it| it.0),
+                deadline.timeout,
+            ));
         };
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(RETRY.1);

@@ -14,7 +14,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::frames::{BadLength, Frames};
-use super::packet::{PEER_CLOSED, PacketRead, parse};
+use super::packet::{ConnectMessage, PEER_CLOSED, PacketRead, encode, parse};
+use super::seal::{Forged, HandshakeSeal, Role};
+use crate::config::WireKey;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_until_ready;
 use crate::wire::WirePath;
@@ -30,7 +32,19 @@ pub(crate) struct Stream {
     socket: OwnedFd,
     path: NetworkPath,
     received: Mutex<Frames>,
+    /// With `RKEY_WIRE_KEY`: seals and opens the packets.
+    seal: Option<Mutex<HandshakeSeal>>,
 }
+
+/// The packets of a peer are not sealed with our key.
+const NO_KEY: DeviceError = DeviceError::Handshake(
+    "the other program does not have this program's key: set RKEY_WIRE_KEY to the same secret for both",
+);
+
+/// The packets of a peer are not ours, and we have no key.
+const NOT_OURS: DeviceError = DeviceError::Handshake(
+    "the peer does not use rkey's connection protocol, or it has RKEY_WIRE_KEY set, which this program does not",
+);
 
 /// The path between the hosts.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +55,23 @@ pub(crate) struct NetworkPath {
 }
 
 impl Stream {
-    /// Wraps a connected socket.
-    pub(super) fn new(socket: OwnedFd, path: NetworkPath) -> Result<Arc<Self>, DeviceError> {
+    /// Wraps a connected socket. If there is a key, packets are sealed.
+    pub(super) fn new(
+        socket: OwnedFd,
+        path: NetworkPath,
+        key: Option<&WireKey>,
+        role: Role,
+    ) -> Result<Arc<Self>, DeviceError> {
         watch_host(&socket).map_err(DeviceError::io("configuring a TCP connection"))?;
+        let seal = key.map(|key| HandshakeSeal::new(key, role)).transpose();
+        let seal = seal.map_err(|error| {
+            DeviceError::io("drawing a random id")(std::io::Error::other(error))
+        })?;
         Ok(Arc::new(Self {
             socket,
             path,
             received: Mutex::default(),
+            seal: seal.map(Mutex::new),
         }))
     }
 
@@ -70,7 +94,13 @@ impl Stream {
     /// # Errors
     /// The peer has closed the connection, or does not read it.
     pub(crate) fn send(&self, packet: &[u8]) -> Result<(), DeviceError> {
-        let Some(frame) = Frames::frame(packet) else {
+        // Locked until the packet is in the socket: sealed packets are numbered.
+        let mut seal = self.seal.as_ref().map(Mutex::lock);
+        let frame = match &mut seal {
+            Some(seal) => Frames::frame(&seal.seal(packet)),
+            None => Frames::frame(packet),
+        };
+        let Some(frame) = frame else {
             return Err(DeviceError::Handshake("the packet to send is too long"));
         };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -96,7 +126,17 @@ impl Stream {
                 DeviceError::Handshake("the peer does not use rkey's connection protocol")
             })?;
             if let Some(packet) = next {
-                return parse(&packet).map(PacketRead::Packet);
+                let packet = match &self.seal {
+                    Some(seal) => {
+                        let opened = seal.lock().open(&packet);
+                        opened.map_err(|Forged| self.refuse_key())?
+                    }
+                    None => packet,
+                };
+                return match parse(&packet) {
+                    Err(DeviceError::Handshake(_)) if self.seal.is_none() => Err(NOT_OURS),
+                    parsed => parsed.map(PacketRead::Packet),
+                };
             }
             let mut buffer = [0u8; 2048];
             match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
@@ -107,6 +147,19 @@ impl Stream {
                 Err(error) => return Err(DeviceError::io("receiving from the peer")(error)),
             }
         }
+    }
+}
+
+impl Stream {
+    /// Tells a client that it does not have our key. Without the key, it cannot read the reason, but it gets an answer that it
+    /// cannot read.
+    fn refuse_key(&self) -> DeviceError {
+        let is_acceptor = |seal: &Mutex<HandshakeSeal>| seal.lock().role() == Role::Acceptor;
+        if self.seal.as_ref().is_some_and(is_acceptor) {
+            tracing::info!(peer = %self.path.peer.remote, "refused a connection: {NO_KEY}");
+            let _ = self.send(&encode(&ConnectMessage::Rejected(String::new())));
+        }
+        NO_KEY
     }
 }
 
@@ -162,16 +215,22 @@ impl Dialling {
         Ok(Some(Self { socket, path }))
     }
 
-    /// Waits for the answer until `until`.
+    /// Waits for the answer until `until`. If there is a key, packets of the connection are sealed.
     ///
     /// # Errors
     /// The system does not reach the host.
-    pub(super) fn outcome(self, until: Option<Instant>) -> Result<Progress, DeviceError> {
+    pub(super) fn outcome(
+        self,
+        until: Option<Instant>,
+        key: Option<&WireKey>,
+    ) -> Result<Progress, DeviceError> {
         if !wait_until_ready(self.socket.as_fd(), PollFlags::OUT, until)? {
             return Ok(Progress::Pending(self));
         }
         match sockopt::socket_error(&self.socket).map_err(failed)? {
-            Ok(()) => Stream::new(self.socket, self.path).map(Progress::Connected),
+            Ok(()) => {
+                Stream::new(self.socket, self.path, key, Role::Initiator).map(Progress::Connected)
+            }
             Err(error) if is_absence(error) => Ok(Progress::Refused),
             Err(error) => Err(failed(error)),
         }
@@ -202,11 +261,12 @@ pub(super) fn connect(
     path: WirePath,
     to: SocketAddr,
     until: Option<Instant>,
+    key: Option<&WireKey>,
 ) -> Result<Option<Arc<Stream>>, DeviceError> {
     let Some(dialling) = Dialling::begin(path, to)? else {
         return Ok(None);
     };
-    Ok(match dialling.outcome(until)? {
+    Ok(match dialling.outcome(until, key)? {
         Progress::Connected(stream) => Some(stream),
         Progress::Pending(_) | Progress::Refused => None,
     })

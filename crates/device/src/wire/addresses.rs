@@ -7,7 +7,8 @@ use rkey_roce::icrc;
 use rkey_roce::packet::{Bth, ImmDt, Mtu, Reth, XrcEth};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::config::WireSetting;
+use super::seal;
+use crate::config::{WireConfig, WireSetting};
 
 /// The addresses that a setting selects. Opens no wire.
 #[must_use]
@@ -48,13 +49,14 @@ pub(super) fn interface_of(ip: IpAddr) -> Option<(String, u32)> {
     Some((name, mtu))
 }
 
-/// The largest path MTU whose packets fit into IP packets of `bytes`; `None` if not even the smallest does.
-pub(super) fn fitting(bytes: u32, is_ipv4: bool) -> Option<Mtu> {
+/// The largest path MTU whose packets fit into IP packets of `bytes`, each with `overhead` more bytes; `None` if not even the
+/// smallest does.
+pub(super) fn fitting(bytes: u32, is_ipv4: bool, overhead: usize) -> Option<Mtu> {
     const UDP: usize = 8;
     /// The headers of the longest packet with a full payload: an XRC write with immediate data.
     const LONGEST: usize = Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN;
     let ip = if is_ipv4 { 20 } else { 40 };
-    let room = (bytes as usize).checked_sub(ip + UDP + LONGEST + icrc::LEN)?;
+    let room = (bytes as usize).checked_sub(ip + UDP + LONGEST + icrc::LEN + overhead)?;
     Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
 }
 
@@ -79,13 +81,24 @@ impl WirePath {
 /// The route to another host that a device with this setting would have, as the routing table has it now. `None` if there is no
 /// route from an address of the wire. Opens no wire.
 #[must_use]
-pub fn route(setting: &WireSetting, to: IpAddr) -> Option<WirePath> {
-    let path = path(to.to_canonical(), None)?;
-    chosen(setting).contains(&path.local).then_some(path)
+pub fn route(setting: &WireConfig, to: IpAddr) -> Option<WirePath> {
+    let path = path(to.to_canonical(), None, overhead(setting))?;
+    chosen(&setting.addresses)
+        .contains(&path.local)
+        .then_some(path)
 }
 
-/// The route to an address, as the routing table has it now; from `local` if given.
-pub(super) fn path(to: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
+/// How many bytes a datagram has in addition to its packet.
+pub(super) fn overhead(setting: &WireConfig) -> usize {
+    match setting.key {
+        Some(_) => seal::OVERHEAD,
+        None => 0,
+    }
+}
+
+/// The route to an address, as the routing table has it now; from `local` if given. Datagrams have `overhead` more bytes than their
+/// packets.
+pub(super) fn path(to: IpAddr, local: Option<IpAddr>, overhead: usize) -> Option<WirePath> {
     let family = match to {
         IpAddr::V4(_) => AddressFamily::INET,
         IpAddr::V6(_) => AddressFamily::INET6,
@@ -104,7 +117,7 @@ pub(super) fn path(to: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
     };
     Some(WirePath {
         local: local.ip().to_canonical(),
-        mtu: fitting(bytes.ok()?, to.is_ipv4())?,
+        mtu: fitting(bytes.ok()?, to.is_ipv4(), overhead)?,
     })
 }
 
@@ -124,8 +137,8 @@ mod tests {
             (300, None, None),
             (0, None, None),
         ] {
-            assert_eq!(fitting(bytes, true), v4, "{bytes}");
-            assert_eq!(fitting(bytes, false), v6, "{bytes}");
+            assert_eq!(fitting(bytes, true, 0), v4, "{bytes}");
+            assert_eq!(fitting(bytes, false, 0), v6, "{bytes}");
         }
     }
 
@@ -154,14 +167,14 @@ mod tests {
     #[test]
     fn this_host_is_reached_through_loopback() {
         for text in ["127.0.0.1", "127.7.7.7"] {
-            let route = path(text.parse().unwrap(), None).expect("a route");
+            let route = path(text.parse().unwrap(), None, 0).expect("a route");
             assert!(route.local.is_loopback());
             assert!(route.mtu >= Mtu::Bytes1024);
         }
         let (from, to) = ("127.0.0.9".parse().unwrap(), "127.0.0.1".parse().unwrap());
-        assert_eq!(path(to, Some(from)).map(|it| it.local), Some(from));
-        assert_eq!(path(to, Some("192.0.2.7".parse().unwrap())), None);
-        assert_eq!(path("fd00::1".parse().unwrap(), Some(from)), None);
+        assert_eq!(path(to, Some(from), 0).map(|it| it.local), Some(from));
+        assert_eq!(path(to, Some("192.0.2.7".parse().unwrap()), 0), None);
+        assert_eq!(path("fd00::1".parse().unwrap(), Some(from), 0), None);
         assert_eq!(
             interface_of("127.0.0.1".parse().unwrap()).map(|it| it.0),
             Some("lo".to_owned())

@@ -12,6 +12,10 @@ pub enum Dropped {
     Malformed,
     /// The invariant checksum is wrong.
     Checksum,
+    /// With `RKEY_WIRE_KEY`: no host that has the key sent it.
+    Forged,
+    /// With `RKEY_WIRE_KEY`: it has arrived before.
+    Replayed,
     /// The partition key is not the default one.
     Partition,
     /// The source address is a multicast or wildcard address, or an address of this host: programs here use shared memory.
@@ -32,9 +36,11 @@ pub enum Dropped {
 
 impl Dropped {
     /// All reasons.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Malformed,
         Self::Checksum,
+        Self::Forged,
+        Self::Replayed,
         Self::Partition,
         Self::Source,
         Self::Management,

@@ -22,6 +22,7 @@
 //! | `outgoing` | packets to send |
 //! | `receiver` | the thread |
 //! | `route` | the route from a device to an address |
+//! | `seal`, `replay` | encryption and authentication, and what has arrived before |
 //! | `socket` | the socket of an address |
 //! | `stateless` | answers to messages without a receiver |
 //! | `waiting` | requests that wait for a listener |
@@ -38,7 +39,11 @@ mod lending;
 mod options;
 pub(crate) mod outgoing;
 mod receiver;
+mod replay;
 mod route;
+mod seal;
+#[cfg(test)]
+mod sealed_tests;
 mod socket;
 mod stateless;
 #[cfg(test)]
@@ -76,6 +81,7 @@ use forward::Forwarding;
 use lending::Lending;
 use outgoing::OutgoingPackets;
 use receiver::Scratch;
+use seal::Seal;
 use socket::{DatagramSent, Port};
 use stateless::StatelessReplies;
 use waiting::WaitingRequests;
@@ -123,6 +129,7 @@ struct Core {
     refused: Vec<(IpAddr, String)>,
     capture: Option<Arc<Capture>>,
     counters: WireCounters,
+    seal: Option<Arc<Seal>>,
     faults: Option<Injector>,
     forwarding: Forwarding,
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
@@ -150,6 +157,8 @@ pub struct WireDescription {
     pub refused: Vec<(IpAddr, String)>,
     /// The wire's counters.
     pub counts: Counts,
+    /// Whether packets are encrypted and authenticated (`RKEY_WIRE_KEY`).
+    pub sealed: bool,
     /// The faults that the wire injects; `None` without `RKEY_FAULT`.
     pub faults: Option<FaultDescription>,
     /// The file in which packets are captured; `None` without `RKEY_CAPTURE`.
@@ -207,10 +216,12 @@ impl Wire {
 
     /// Opens a socket for each of these addresses and starts the thread.
     fn open(chosen: &[IpAddr], setting: &WireConfig) -> io::Result<Self> {
+        let seal = setting.key.as_ref().map(Seal::new).transpose();
+        let seal = seal.map_err(io::Error::other)?.map(Arc::new);
         let mut ports = Vec::new();
         let mut refused = Vec::new();
         for ip in chosen {
-            match Port::bind(*ip) {
+            match Port::bind(*ip, seal.as_ref()) {
                 Ok(port) => ports.push(port),
                 Err(why) => {
                     tracing::warn!("other hosts cannot reach this program at {ip}: {why}");
@@ -245,6 +256,7 @@ impl Wire {
             refused,
             capture: setting.capture.as_deref().and_then(Capture::of_process),
             counters: WireCounters::default(),
+            seal,
             faults: Injector::new(setting.faults).map_err(io::Error::other)?,
             forwarding: Forwarding::new(),
             receivers: Mutex::default(),
@@ -287,7 +299,8 @@ impl Wire {
     /// `None` if there is no route.
     #[must_use]
     pub fn path(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
-        let path = addresses::path(remote.to_canonical(), local.map(|it| it.to_canonical()))?;
+        let local = local.map(|it| it.to_canonical());
+        let path = addresses::path(remote.to_canonical(), local, self.core.overhead())?;
         self.serves(path.local).then_some(path)
     }
 
@@ -323,6 +336,7 @@ impl Wire {
             addresses,
             refused,
             counts: core.counters.now(),
+            sealed: core.seal.is_some(),
             faults: core.faults.as_ref().map(Injector::describe),
             capture: core.capture.as_ref().map(|it| it.path().to_owned()),
         }
@@ -375,6 +389,10 @@ impl Wire {
 }
 
 impl Core {
+    fn overhead(&self) -> usize {
+        self.seal.as_ref().map_or(0, |_| seal::OVERHEAD)
+    }
+
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }

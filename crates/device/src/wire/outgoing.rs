@@ -60,7 +60,8 @@ impl OutgoingPackets {
         let mut packets = &self.packets[..];
         while let Some(first) = packets.first() {
             let port = ports.iter().find(|it| it.address.ip() == first.local);
-            let count = leading(packets, port.map_or(1, Port::max_datagrams));
+            let most = port.map_or(1, Port::max_datagrams);
+            let count = leading(packets, most, port.map_or(0, Port::overhead));
             let (group, more) = packets.split_at(count);
             let length = group.iter().map(|it| it.length).sum();
             let (datagrams, rest) = std::mem::take(&mut bytes).split_at_mut(length);
@@ -100,15 +101,15 @@ impl OutgoingPackets {
 }
 
 /// The number of packets at the start of the list that can leave in one system call: all go to one host and have the same congestion
-/// bits and one length, except that the last may be shorter.
-fn leading(packets: &[OnePacket], most: usize) -> usize {
+/// bits and one length, except that the last may be shorter. A datagram has `overhead` more bytes than its packet.
+fn leading(packets: &[OnePacket], most: usize, overhead: usize) -> usize {
     let Some(first) = packets.first() else {
         return 0;
     };
     let mut count = 1;
-    let mut bytes = first.length;
+    let mut bytes = first.length + overhead;
     for packet in &packets[1..] {
-        bytes += packet.length;
+        bytes += packet.length + overhead;
         let is_alike =
             (packet.local, packet.remote, packet.ecn) == (first.local, first.remote, first.ecn);
         if !is_alike || packet.length > first.length || count >= most || bytes > MAX_BYTES {
@@ -167,7 +168,7 @@ mod tests {
                 .iter()
                 .map(|(to, length)| packet(*to, *length))
                 .collect();
-            leading(&packets, 64)
+            leading(&packets, 64, 0)
         };
         assert_eq!(lengths(&[]), 0);
         assert_eq!(lengths(&[(2, 100)]), 1);
@@ -175,10 +176,11 @@ mod tests {
         assert_eq!(lengths(&[(2, 100), (2, 104)]), 1);
         assert_eq!(lengths(&[(2, 100), (3, 100)]), 1);
         assert_eq!(lengths(&[(2, 4000); 20]), 16);
-        assert_eq!(leading(&[packet(2, 10); 20], 7), 7);
+        assert_eq!(leading(&[packet(2, 10); 20], 7, 0), 7);
+        assert_eq!(leading(&[packet(2, 4000); 20], 64, 100), 15);
         let mut marked = [packet(2, 10); 4];
         marked[2].ecn = Ecn::CONGESTED;
-        assert_eq!(leading(&marked, 64), 2);
+        assert_eq!(leading(&marked, 64, 0), 2);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::bundle::{self, Bundle};
 use super::counters::Dropped;
 use super::datagram::{self, Content, Incoming};
 use super::faults::Injector;
+use super::seal::Number;
 use super::socket::{Buffers, Port};
 use super::{Arrived, Core, Receiver, lending, waiting};
 use crate::cm::remote::{self, Delivery};
@@ -108,7 +109,7 @@ impl Core {
             if datagrams.is_empty() {
                 return batch > 0;
             }
-            self.sort(datagrams, Some(&mut scratch.bundle));
+            self.sort(&datagrams, Some(&mut scratch.bundle));
         }
         true
     }
@@ -131,25 +132,34 @@ impl Core {
                 continue;
             };
             // Do not forward again: processes could forward in a loop.
-            self.sort(all, None);
+            self.sort(&all, None);
         }
     }
 
     /// Dispatches each datagram. Datagrams for other processes' queue pairs go into the bundle, or are dropped.
-    pub(super) fn sort<'a>(
-        &self,
-        datagrams: impl IntoIterator<Item = Incoming<'a>>,
-        mut bundle: Option<&mut Bundle>,
-    ) {
+    pub(super) fn sort<'a>(&self, datagrams: &[Incoming<'a>], mut bundle: Option<&mut Bundle>) {
         let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
-        for incoming in datagrams {
-            let Incoming { from, to, .. } = incoming;
-            let content = datagram::read(from, to, incoming.bytes);
-            if let Some(capture) = &self.capture
-                && !is_for_others(content.as_ref(), &receivers)
-            {
-                capture.received((from, to), incoming.ecn, incoming.bytes);
+        let opened = self.open(datagrams);
+        for (index, incoming) in datagrams.iter().enumerate() {
+            let &Incoming { from, to, .. } = incoming;
+            let (number, bytes) = match opened.get(index) {
+                None => (None, incoming.bytes),
+                Some(Some((number, bytes))) => (Some(*number), &bytes[..]),
+                Some(None) => {
+                    self.counters.dropped(Dropped::Forged, 1);
+                    continue;
+                }
+            };
+            let content = datagram::read(from, to, bytes);
+            if !is_for_others(content.as_ref(), &receivers) {
+                if !self.is_new(number) {
+                    self.counters.dropped(Dropped::Replayed, 1);
+                    continue;
+                }
+                if let Some(capture) = &self.capture {
+                    capture.received((from, to), incoming.ecn, bytes);
+                }
             }
             let content = match content {
                 Ok(content) => content,
@@ -174,7 +184,7 @@ impl Core {
                             });
                         }
                         None => match &mut bundle {
-                            Some(bundle) => self.pass_on(bundle, block, &incoming),
+                            Some(bundle) => self.pass_on(bundle, block, incoming),
                             None => self.counters.dropped(Dropped::NoReceiver, 1),
                         },
                     }
@@ -189,6 +199,25 @@ impl Core {
                 receiver.receive(&packets);
             }
         }
+    }
+
+    /// Opens sealed datagrams: `None` for those that no holder of the key has sent. Empty if the wire has no key.
+    fn open(&self, datagrams: &[Incoming<'_>]) -> Vec<Option<(Number, Vec<u8>)>> {
+        let Some(seal) = &self.seal else {
+            return Vec::new();
+        };
+        let open = |it: &Incoming<'_>| {
+            let mut bytes = Vec::new();
+            let number = seal.open(it.from, it.to, it.bytes, &mut bytes)?;
+            Some((number, bytes))
+        };
+        datagrams.iter().map(open).collect()
+    }
+
+    /// Whether a datagram has not arrived before. Datagrams have numbers if the wire has a key.
+    fn is_new(&self, number: Option<Number>) -> bool {
+        let pair = self.seal.as_ref().zip(number);
+        pair.is_none_or(|(seal, number)| seal.is_new(number))
     }
 
     fn pass_on(&self, bundle: &mut Bundle, block: u16, incoming: &Incoming<'_>) {

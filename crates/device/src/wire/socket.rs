@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::datagram::Incoming;
+use super::seal::{self, Seal};
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
 use crate::ecn::Ecn;
@@ -51,6 +52,7 @@ pub(super) struct Port {
     state: UdpSocketState,
     receiving: Arc<Mutex<Half>>,
     sending: Arc<Mutex<Half>>,
+    seal: Option<Arc<Seal>>,
     /// Whether the wire's thread leaves the socket to the program's polls.
     pub(super) is_lent: AtomicBool,
 }
@@ -75,12 +77,12 @@ pub(super) enum DatagramSent {
 }
 
 impl Port {
-    /// Binds the socket of an address. The error is a message for the user.
-    pub(super) fn bind(ip: IpAddr) -> Result<Self, String> {
+    /// Binds the socket of an address, whose datagrams are sealed if there is a `seal`. The error is a message for the user.
+    pub(super) fn bind(ip: IpAddr, seal: Option<&Arc<Seal>>) -> Result<Self, String> {
         let Some((interface, bytes)) = addresses::interface_of(ip) else {
             return Err("not an address of this host".to_owned());
         };
-        let Some(mtu) = addresses::fitting(bytes, ip.is_ipv4()) else {
+        let Some(mtu) = addresses::fitting(bytes, ip.is_ipv4(), overhead(seal)) else {
             return Err(format!(
                 "the MTU of {interface} is {bytes} B, too small for any packet"
             ));
@@ -94,6 +96,7 @@ impl Port {
                 state,
                 receiving,
                 sending,
+                seal: seal.cloned(),
                 is_lent: AtomicBool::new(false),
             }),
             Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
@@ -188,18 +191,29 @@ impl Port {
     }
 
     /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter, with the congestion bits of the first one. The
-    /// identification fields of their IPv4
-    /// headers are 0, 1, 2 and so on.
+    /// identification fields of their IPv4 headers are 0, 1, 2 and so on. Seals them if the port does.
     pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> DatagramSent {
         let socket = self.sending.lock();
         let Some(socket) = &socket.0 else {
             return DatagramSent::No;
         };
+        let mut sealed = Vec::new();
+        let (contents, segment) = match &self.seal {
+            None => (datagrams, each),
+            Some(seal) => {
+                let count = datagrams.len().div_ceil(each.max(1));
+                sealed.reserve_exact(datagrams.len() + count * seal::OVERHEAD);
+                for datagram in datagrams.chunks(each.max(1)) {
+                    seal.seal(self.address, to, datagram, &mut sealed);
+                }
+                (&sealed[..], each + seal::OVERHEAD)
+            }
+        };
         let transmit = Transmit {
             destination: to,
             ecn: Ecn::of_packet(datagrams).codepoint(),
-            contents: datagrams,
-            segment_size: (each < datagrams.len()).then_some(each),
+            contents,
+            segment_size: (segment < contents.len()).then_some(segment),
             src_ip: None,
         };
         match self.state.try_send(socket.into(), &transmit) {
@@ -210,6 +224,11 @@ impl Port {
                 DatagramSent::No
             }
         }
+    }
+
+    /// How many bytes each datagram has in addition to its packet.
+    pub(super) fn overhead(&self) -> usize {
+        overhead(self.seal.as_ref())
     }
 
     /// How many datagrams one call of [`Port::send`] may send.
@@ -229,4 +248,8 @@ impl Port {
             let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&pause));
         }
     }
+}
+
+fn overhead(seal: Option<&Arc<Seal>>) -> usize {
+    seal.map_or(0, |_| seal::OVERHEAD)
 }

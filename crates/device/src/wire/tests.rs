@@ -99,7 +99,11 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
 
 /// Stands for a process: a wire and a device of its own.
 pub(super) fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
-    let wire = Wire::open(&[ip], &WireConfig::OFF).unwrap();
+    process_with(ip, &WireConfig::OFF)
+}
+
+pub(super) fn process_with(ip: IpAddr, setting: &WireConfig) -> (Wire, Arc<Recorder>) {
+    let wire = Wire::open(&[ip], setting).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
     let recorder = Recorder::new();
     recorder.add_to(&wire);
@@ -487,16 +491,21 @@ fn a_wire_that_closes_sends_the_packets_that_it_delayed() {
     wait_until(|| recorder.packets.lock().len() == 48);
 }
 
-/// Both sides capture: what one sends, the other receives. The packets in the files are packets of RoCEv2 with valid checksums.
 #[test]
 fn captures_contain_the_packets_that_were_sent_and_received() {
-    let name = |side| format!("rkey-wire-{side}-{}.pcap", std::process::id());
+    capture_on_both_sides(&WireConfig::OFF);
+}
+
+/// Both sides capture: what one sends, the other receives. The packets in the files are packets of RoCEv2 with valid checksums.
+pub(super) fn capture_on_both_sides(setting: &WireConfig) {
+    let kind = setting.key.is_some();
+    let name = |side| format!("rkey-wire-{side}-{kind}-{}.pcap", std::process::id());
     let files = ["a", "b"].map(|side| std::env::temp_dir().join(name(side)));
     let open = |file: &std::path::PathBuf| {
         let ip = address();
         let config = WireConfig {
             capture: Some(file.clone()),
-            ..WireConfig::OFF
+            ..setting.clone()
         };
         let wire = Wire::open(&[ip], &config).unwrap();
         let recorder = Recorder::new();

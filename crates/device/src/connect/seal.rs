@@ -1,0 +1,213 @@
+//! Encryption and authentication of the packets of a handshake between hosts that share a key (`RKEY_WIRE_KEY`).
+//!
+//! A sealed packet has the sender's random id, the encrypted packet and a tag (XChaCha20-Poly1305). The nonce is the id and the number
+//! of the packet. The tag also covers the sender's role, and the receiver's id, which the sender knows from the receiver's first
+//! packet; only the first packet of the initiator comes before that. So an attacker can repeat that packet in another connection, but
+//! nothing that follows: the connection is not made.
+
+use chacha20poly1305::aead::AeadInOut;
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
+
+use crate::config::WireKey;
+
+/// The length of an id, in bytes.
+const ID: usize = 16;
+/// The length of a tag, in bytes.
+const TAG: usize = 16;
+/// How many bytes a sealed packet has more than the packet.
+pub(super) const OVERHEAD: usize = ID + TAG;
+
+type Id = [u8; ID];
+
+/// The side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Makes the connection, and sends first.
+    Initiator,
+    Acceptor,
+}
+
+/// Seals and opens the packets of one connection.
+pub(super) struct HandshakeSeal {
+    cipher: XChaCha20Poly1305,
+    role: Role,
+    id: Id,
+    /// The peer's id, from its first packet.
+    peer: Option<Id>,
+    /// How many packets were sent, and how many arrived.
+    counts: (u64, u64),
+}
+
+/// The packet was not sent by a holder of the key, or not as the next one of this connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Forged;
+
+impl HandshakeSeal {
+    pub(super) fn new(key: &WireKey, role: Role) -> Result<Self, getrandom::Error> {
+        let mut id = Id::default();
+        getrandom::fill(&mut id)?;
+        Ok(Self {
+            cipher: XChaCha20Poly1305::new(&key.derive("handshakes").into()),
+            role,
+            id,
+            peer: None,
+            counts: (0, 0),
+        })
+    }
+
+    pub(super) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Seals the next packet.
+    pub(super) fn seal(&mut self, packet: &[u8]) -> Vec<u8> {
+        let covered = covered(self.role, self.peer.unwrap_or_default());
+        let nonce = nonce(self.id, self.counts.0);
+        self.counts.0 += 1;
+        let mut sealed = [&self.id[..], packet].concat();
+        let bytes = sealed.get_mut(ID..).unwrap_or_default();
+        // Fails only for packets of more than 256 GiB; then the tag is wrong, and the peer refuses the packet.
+        let tag = (self.cipher).encrypt_inout_detached(&nonce.into(), &covered, bytes.into());
+        sealed.extend_from_slice(&tag.unwrap_or_default());
+        sealed
+    }
+
+    /// Opens the next packet.
+    ///
+    /// # Errors
+    /// Someone else has sent or changed it, or it belongs to another place or connection.
+    pub(super) fn open(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Forged> {
+        let (id, rest) = sealed.split_first_chunk::<ID>().ok_or(Forged)?;
+        let (packet, tag) = rest.split_last_chunk::<TAG>().ok_or(Forged)?;
+        let (theirs, is_first) = match self.role {
+            Role::Initiator => (Role::Acceptor, false),
+            Role::Acceptor => (Role::Initiator, self.counts.1 == 0),
+        };
+        let to = if is_first { Id::default() } else { self.id };
+        let mut packet = packet.to_vec();
+        let nonce = nonce(*id, self.counts.1);
+        self.cipher
+            .decrypt_inout_detached(
+                &nonce.into(),
+                &covered(theirs, to),
+                packet.as_mut_slice().into(),
+                tag.into(),
+            )
+            .map_err(|_| Forged)?;
+        if *self.peer.get_or_insert(*id) != *id {
+            return Err(Forged);
+        }
+        self.counts.1 += 1;
+        Ok(packet)
+    }
+}
+
+impl std::fmt::Debug for HandshakeSeal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HandshakeSeal")
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+fn nonce(id: Id, number: u64) -> [u8; ID + 8] {
+    let mut nonce = [0; ID + 8];
+    let (of, at) = nonce.split_at_mut(ID);
+    of.copy_from_slice(&id);
+    at.copy_from_slice(&number.to_be_bytes());
+    nonce
+}
+
+/// What the tag of a packet from a side covers besides the packet.
+fn covered(from: Role, to: Id) -> [u8; ID + 1] {
+    let mut covered = [0; ID + 1];
+    let (role, id) = covered.split_at_mut(1);
+    role.fill(u8::from(from == Role::Initiator));
+    id.copy_from_slice(&to);
+    covered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seal(secret: u8, role: Role) -> HandshakeSeal {
+        HandshakeSeal::new(&WireKey::new(&[secret; 32]).unwrap(), role).unwrap()
+    }
+
+    fn pair() -> (HandshakeSeal, HandshakeSeal) {
+        (seal(1, Role::Initiator), seal(1, Role::Acceptor))
+    }
+
+    #[test]
+    fn both_sides_open_what_the_other_has_sealed() {
+        let (mut ours, mut theirs) = pair();
+        for round in 0..3u8 {
+            let request = ours.seal(&[round; 100]);
+            assert_eq!(request.len(), 100 + OVERHEAD);
+            assert_eq!(theirs.open(&request), Ok(vec![round; 100]));
+            for answer in [&b"one"[..], b""] {
+                assert_eq!(ours.open(&theirs.seal(answer)), Ok(answer.to_vec()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_packet_or_another_key_is_refused() {
+        let (mut ours, _) = pair();
+        let request = ours.seal(b"request");
+        for at in 0..request.len() * 8 {
+            let mut changed = request.clone();
+            changed[at / 8] ^= 1 << (at % 8);
+            assert_eq!(seal(1, Role::Acceptor).open(&changed), Err(Forged), "{at}");
+        }
+        for length in 0..request.len() {
+            let part = &request[..length];
+            assert_eq!(seal(1, Role::Acceptor).open(part), Err(Forged));
+        }
+        assert_eq!(seal(2, Role::Acceptor).open(&request), Err(Forged));
+    }
+
+    #[test]
+    fn a_repeated_packet_is_refused_in_its_connection() {
+        let (mut ours, mut theirs) = pair();
+        let request = ours.seal(b"request");
+        assert!(theirs.open(&request).is_ok());
+        assert_eq!(theirs.open(&request), Err(Forged));
+        let answer = theirs.seal(b"answer");
+        assert!(ours.open(&answer).is_ok());
+        assert_eq!(ours.open(&answer), Err(Forged));
+    }
+
+    /// The attacker repeats everything that an initiator has sent, in a connection of its own.
+    #[test]
+    fn a_repeated_connection_is_not_made() {
+        let (mut ours, mut theirs) = pair();
+        let request = ours.seal(b"request");
+        theirs.open(&request).unwrap();
+        ours.open(&theirs.seal(b"accepted")).unwrap();
+        let ready = ours.seal(b"ready");
+        assert!(theirs.open(&ready).is_ok());
+        let mut another = seal(1, Role::Acceptor);
+        assert!(another.open(&request).is_ok(), "the first packet only");
+        another.seal(b"accepted");
+        assert_eq!(another.open(&ready), Err(Forged));
+    }
+
+    #[test]
+    fn packets_that_return_to_their_sender_are_refused() {
+        let (mut ours, _) = pair();
+        let request = ours.seal(b"request");
+        assert_eq!(ours.open(&request), Err(Forged));
+    }
+
+    #[test]
+    fn a_second_peer_cannot_continue_a_connection() {
+        let (mut ours, mut theirs) = pair();
+        theirs.open(&ours.seal(b"request")).unwrap();
+        let mut second = seal(1, Role::Initiator);
+        second.seal(b"request");
+        second.peer = Some(theirs.id);
+        assert_eq!(theirs.open(&second.seal(b"ready")), Err(Forged));
+    }
+}

@@ -1,0 +1,228 @@
+//! Encryption and authentication of datagrams between hosts that share a key (`RKEY_WIRE_KEY`).
+//!
+//! A sealed datagram has a nonce, the encrypted packet with its invariant checksum, and a tag (XChaCha20-Poly1305). The tag also covers
+//! both addresses and ports. The nonce is the sender's random id, followed by the number of the datagram, so no two datagrams have the
+//! same. The receiver takes each number of a sender once ([`ReplayWindows`]).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use chacha20poly1305::aead::AeadInOut;
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
+use parking_lot::Mutex;
+
+use super::replay::ReplayWindows;
+use crate::config::WireKey;
+
+/// The length of a nonce, in bytes.
+const NONCE: usize = ID + 8;
+/// The length of a sender's id, in bytes.
+const ID: usize = 16;
+/// The length of a tag, in bytes.
+const TAG: usize = 16;
+/// How many bytes a sealed datagram has more than the packet with its checksum.
+pub(super) const OVERHEAD: usize = NONCE + TAG;
+
+/// A sender, for as long as its process has its wire.
+pub(super) type SenderId = [u8; ID];
+
+/// Seals and opens the datagrams of a wire.
+pub(super) struct Seal {
+    cipher: XChaCha20Poly1305,
+    id: SenderId,
+    /// The number of the next datagram.
+    next: AtomicU64,
+    windows: Mutex<ReplayWindows>,
+}
+
+/// The number of a datagram among those of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    sender: SenderId,
+    number: u64,
+}
+
+impl Seal {
+    pub(super) fn new(key: &WireKey) -> Result<Self, getrandom::Error> {
+        let mut id = SenderId::default();
+        getrandom::fill(&mut id)?;
+        Ok(Self {
+            cipher: XChaCha20Poly1305::new(&key.derive("datagrams").into()),
+            id,
+            next: AtomicU64::new(0),
+            windows: Mutex::default(),
+        })
+    }
+
+    /// Appends the sealed datagram to `to`.
+    pub(super) fn seal(
+        &self,
+        from: SocketAddr,
+        peer: SocketAddr,
+        datagram: &[u8],
+        to: &mut Vec<u8>,
+    ) {
+        let mut nonce = [0; NONCE];
+        let (id, number) = nonce.split_at_mut(ID);
+        id.copy_from_slice(&self.id);
+        number.copy_from_slice(&self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        to.extend_from_slice(&nonce);
+        let start = to.len();
+        to.extend_from_slice(datagram);
+        let bytes = &mut to[start..];
+        let covered = addresses(from, peer);
+        // Fails only for datagrams of more than 256 GiB; then the tag is wrong, and the datagram is dropped.
+        let tag = self
+            .cipher
+            .encrypt_inout_detached(&nonce.into(), &covered, bytes.into());
+        to.extend_from_slice(&tag.unwrap_or_default());
+    }
+
+    /// Opens a datagram into `into`, which it clears. Returns its number, which the receiver passes to [`Seal::is_new`]; `None` if
+    /// no holder of the key has sent these bytes between these addresses.
+    pub(super) fn open(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        sealed: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Option<Number> {
+        let (nonce, rest) = sealed.split_first_chunk::<NONCE>()?;
+        let (bytes, tag) = rest.split_last_chunk::<TAG>()?;
+        let (sender, number) = nonce.split_first_chunk::<ID>()?;
+        into.clear();
+        into.extend_from_slice(bytes);
+        let covered = addresses(from, to);
+        self.cipher
+            .decrypt_inout_detached(
+                nonce.into(),
+                &covered,
+                into.as_mut_slice().into(),
+                tag.into(),
+            )
+            .ok()?;
+        Some(Number {
+            sender: *sender,
+            number: u64::from_be_bytes(number.try_into().ok()?),
+        })
+    }
+
+    /// Whether a datagram with this number has not arrived before, as far as the window remembers. Call it once for each.
+    pub(super) fn is_new(&self, Number { sender, number }: Number) -> bool {
+        sender != self.id && self.windows.lock().is_new(sender, number)
+    }
+}
+
+impl std::fmt::Debug for Seal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seal").finish_non_exhaustive()
+    }
+}
+
+/// What the tag covers besides the bytes.
+fn addresses(from: SocketAddr, to: SocketAddr) -> [u8; 36] {
+    let mut covered = [0; 36];
+    for (address, part) in [from, to].iter().zip(covered.chunks_exact_mut(18)) {
+        let ip = match address {
+            SocketAddr::V4(it) => it.ip().to_ipv6_mapped(),
+            SocketAddr::V6(it) => *it.ip(),
+        };
+        part[..16].copy_from_slice(&ip.octets());
+        part[16..].copy_from_slice(&address.port().to_be_bytes());
+    }
+    covered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts() -> (SocketAddr, SocketAddr) {
+        let pair = ["10.0.0.1:4791", "10.0.0.2:4791"].map(|it| it.parse().unwrap());
+        (pair[0], pair[1])
+    }
+
+    fn seal(secret: u8) -> Seal {
+        Seal::new(&WireKey::new(&[secret; 32]).unwrap()).unwrap()
+    }
+
+    fn sealed(by: &Seal, datagram: &[u8]) -> Vec<u8> {
+        let (from, to) = hosts();
+        let mut bytes = Vec::new();
+        by.seal(from, to, datagram, &mut bytes);
+        bytes
+    }
+
+    fn open(by: &Seal, bytes: &[u8]) -> Option<(Number, Vec<u8>)> {
+        let (from, to) = hosts();
+        let mut into = b"older".to_vec();
+        let number = by.open(from, to, bytes, &mut into)?;
+        Some((number, into))
+    }
+
+    #[test]
+    fn a_holder_of_the_key_opens_a_datagram_and_takes_it_once() {
+        let (sender, receiver) = (seal(1), seal(1));
+        for (number, datagram) in (0..).zip([&b"first"[..], b"", &[9; 4000]]) {
+            let bytes = sealed(&sender, datagram);
+            assert_eq!(bytes.len(), datagram.len() + OVERHEAD);
+            let (found, opened) = open(&receiver, &bytes).unwrap();
+            assert_eq!((found.number, &opened[..]), (number, datagram));
+            assert!(receiver.is_new(found));
+            assert!(!receiver.is_new(found));
+        }
+    }
+
+    #[test]
+    fn no_two_datagrams_are_alike_and_none_contains_the_packet() {
+        let sender = seal(1);
+        let packet = [0x5a; 64];
+        let (one, other) = (sealed(&sender, &packet), sealed(&sender, &packet));
+        let of_another_process = sealed(&seal(1), &packet);
+        assert_ne!(one[NONCE..], other[NONCE..]);
+        assert_ne!(one[..ID], of_another_process[..ID]);
+        assert!(!one.windows(8).any(|part| part == [0x5a; 8]));
+    }
+
+    #[test]
+    fn a_changed_datagram_is_refused() {
+        let (sender, receiver) = (seal(1), seal(1));
+        let bytes = sealed(&sender, b"a packet");
+        for at in 0..bytes.len() * 8 {
+            let mut changed = bytes.clone();
+            changed[at / 8] ^= 1 << (at % 8);
+            assert!(open(&receiver, &changed).is_none(), "bit {at}");
+        }
+        for length in 0..bytes.len() {
+            assert!(open(&receiver, &bytes[..length]).is_none(), "{length}");
+        }
+        assert!(open(&receiver, &[&bytes[..], &[0]].concat()).is_none());
+        assert!(open(&seal(2), &bytes).is_none(), "another key");
+    }
+
+    #[test]
+    fn a_datagram_is_bound_to_its_addresses_and_ports() {
+        let (sender, receiver) = (seal(1), seal(1));
+        let bytes = sealed(&sender, b"a packet");
+        let (from, to) = hosts();
+        for (from, to) in [
+            (to, from),
+            (from, "10.0.0.3:4791".parse().unwrap()),
+            ("10.0.0.3:4791".parse().unwrap(), to),
+            ("10.0.0.1:4792".parse().unwrap(), to),
+        ] {
+            let mut into = Vec::new();
+            assert!(receiver.open(from, to, &bytes, &mut into).is_none());
+        }
+    }
+
+    #[test]
+    fn a_datagram_that_returns_to_its_sender_is_refused() {
+        let sender = seal(1);
+        let (from, to) = hosts();
+        let mut bytes = Vec::new();
+        sender.seal(from, to, b"a packet", &mut bytes);
+        let number = sender.open(from, to, &bytes, &mut Vec::new()).unwrap();
+        assert!(!sender.is_new(number));
+    }
+}

@@ -1,0 +1,170 @@
+//! Wires with a key.
+
+use super::tests::{address, capture_on_both_sides, packet, process, process_with, wait_until};
+use super::*;
+use crate::config::WireKey;
+use std::net::UdpSocket;
+
+fn with_key(secret: u8) -> WireConfig {
+    WireConfig {
+        key: WireKey::new(&[secret; 32]),
+        ..WireConfig::OFF
+    }
+}
+
+/// A socket that is no wire, and its address.
+fn stranger() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind((address(), 0)).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// A packet with its checksum.
+fn plain(from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
+    let mut datagram = packet(qp, 1, b"data");
+    Flow::new(from, to).unwrap().seal(&mut datagram, 0);
+    datagram
+}
+
+fn sealed(secret: u8, from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
+    let seal = Seal::new(&WireKey::new(&[secret; 32]).unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    seal.seal(from, to, &plain(from, to, qp), &mut bytes);
+    bytes
+}
+
+fn dropped(wire: &Wire) -> Vec<(Dropped, u64)> {
+    wire.describe().counts.dropped
+}
+
+#[test]
+fn packets_of_a_wire_with_the_same_key_arrive_at_the_process_that_owns_the_queue_pair() {
+    let (ip, from) = (address(), address());
+    let setting = with_key(1);
+    let processes = [(); 3].map(|()| process_with(ip, &setting));
+    let (sender, _) = process_with(from, &setting);
+    assert!(sender.describe().sealed);
+    let mut outgoing = OutgoingPackets::default();
+    for (_, recorder) in &processes {
+        for psn in 0..40 {
+            outgoing.push(from, ip, &packet(recorder.qp(), psn, &[psn as u8; 1024]));
+        }
+        outgoing.push(from, ip, &packet(recorder.qp(), 40, b"a shorter one"));
+    }
+    sender.send(&mut outgoing);
+    assert_eq!(sender.describe().counts.sent, 123);
+    for (wire, recorder) in &processes {
+        wait_until(|| recorder.packets.lock().len() == 41);
+        let packets = recorder.packets.lock();
+        for (psn, packet) in (0..40u32).zip(packets.iter()) {
+            let wanted = (ip, from, psn, vec![psn as u8; 1024], false);
+            assert_eq!(*packet, wanted);
+        }
+        assert_eq!(packets[40].3, b"a shorter one");
+        assert_eq!(dropped(wire), []);
+    }
+    // The kernel gave all of them to one process, which forwarded two thirds.
+    let forwarded = processes
+        .iter()
+        .map(|(wire, _)| wire.describe().counts.forwarded);
+    assert_eq!(forwarded.sum::<u64>(), 82);
+}
+
+#[test]
+fn packets_without_the_key_are_dropped_and_not_answered() {
+    let ip = address();
+    let (wire, recorder) = process_with(ip, &with_key(1));
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let (socket, from) = stranger();
+    let qp = recorder.qp();
+    for bytes in [
+        plain(from, to, qp),
+        plain(from, to, 1),
+        sealed(2, from, to, qp),
+        vec![0; 200],
+        vec![7],
+    ] {
+        let before = dropped(&wire).first().map_or(0, |it| it.1);
+        socket.send_to(&bytes, to).unwrap();
+        wait_until(|| dropped(&wire) == [(Dropped::Forged, before + 1)]);
+    }
+    assert!(recorder.packets.lock().is_empty());
+    socket.set_nonblocking(true).unwrap();
+    assert!(socket.recv(&mut [0; 64]).is_err(), "no answer");
+    socket.send_to(&sealed(1, from, to, qp), to).unwrap();
+    wait_until(|| recorder.packets.lock().len() == 1);
+}
+
+#[test]
+fn a_wire_without_a_key_drops_sealed_packets() {
+    let ip = address();
+    let (wire, recorder) = process(ip);
+    assert!(!wire.describe().sealed);
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let (socket, from) = stranger();
+    let bytes = sealed(1, from, to, recorder.qp());
+    socket.send_to(&bytes, to).unwrap();
+    wait_until(|| dropped(&wire) == [(Dropped::Checksum, 1)]);
+}
+
+/// The attacker also sends from other ports, which the kernel maps to the other process.
+#[test]
+fn a_repeated_packet_arrives_once() {
+    let ip = address();
+    let setting = with_key(1);
+    let ((wire, recorder), (other, _)) = (process_with(ip, &setting), process_with(ip, &setting));
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let counts = |why| {
+        let all = [&wire, &other].map(dropped).concat();
+        all.iter()
+            .filter(|it| it.0 == why)
+            .map(|it| it.1)
+            .sum::<u64>()
+    };
+    for number in 1..=32 {
+        let (socket, from) = stranger();
+        let bytes = sealed(1, from, to, recorder.qp());
+        socket.send_to(&bytes, to).unwrap();
+        wait_until(|| recorder.packets.lock().len() == number);
+        socket.send_to(&bytes, to).unwrap();
+        wait_until(|| counts(Dropped::Replayed) == number as u64);
+        let (elsewhere, _) = stranger();
+        elsewhere.send_to(&bytes, to).unwrap();
+        wait_until(|| counts(Dropped::Forged) == number as u64);
+    }
+    assert_eq!(recorder.packets.lock().len(), 32);
+    let forwarded = [&wire, &other].map(|it| it.describe().counts.forwarded);
+    assert!(forwarded.iter().sum::<u64>() > 0, "{forwarded:?}");
+}
+
+#[test]
+fn a_key_leaves_less_room_for_packets() {
+    use super::addresses::fitting;
+    let at_least = 20 + 8 + 36 + icrc::LEN as u32;
+    let bytes = 1024 + at_least;
+    assert_eq!(fitting(bytes, true, 0), Some(Mtu::Bytes1024));
+    assert_eq!(fitting(bytes, true, seal::OVERHEAD), Some(Mtu::Bytes512));
+    let with_overhead = bytes + seal::OVERHEAD as u32;
+    assert_eq!(
+        fitting(with_overhead, true, seal::OVERHEAD),
+        Some(Mtu::Bytes1024)
+    );
+    assert_eq!(fitting(1500, false, seal::OVERHEAD), Some(Mtu::Bytes1024));
+}
+
+#[test]
+fn wires_of_one_process_with_other_keys_are_not_shared() {
+    let ip = address();
+    let setting = |secret| WireConfig {
+        addresses: WireSetting::Addresses(vec![ip]),
+        ..with_key(secret)
+    };
+    let one = Wire::of_process(&setting(1)).unwrap();
+    assert!(Arc::ptr_eq(&one, &Wire::of_process(&setting(1)).unwrap()));
+    assert!(!Arc::ptr_eq(&one, &Wire::of_process(&setting(2)).unwrap()));
+}
+
+#[test]
+fn captures_contain_the_packets_as_they_were_before_they_were_sealed() {
+    capture_on_both_sides(&with_key(1));
+}
