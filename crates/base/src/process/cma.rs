@@ -132,6 +132,68 @@ pub unsafe fn cma_write_with(
     }
 }
 
+/// Like [`cma_write_with`], with one system call, for a reader that polls the last byte: if `len` bytes at `remote` cross a
+/// cache line, the last byte is stored after all others.
+///
+/// The processor may reorder the stores of one string operation, which is how the kernel copies, but not those of two. So
+/// the last byte is an element of its own in the list for the kernel.
+///
+/// # Errors
+///
+/// See [`CmaError`]; `RemoteFault` does not say which side faulted, and its address is that of the first byte. `len` may be
+/// more than the kernel copies in one call (2 GiB): then this is an error, too.
+///
+/// # Safety
+///
+/// Same as for [`cma_write`].
+pub unsafe fn cma_write_in_order(
+    permit: &PeerPermit,
+    pid: u32,
+    local: *const u8,
+    remote: u64,
+    len: usize,
+) -> Result<(), CmaError> {
+    let part = |start: u64, len: usize| libc::iovec {
+        iov_base: start as *mut libc::c_void,
+        iov_len: len,
+    };
+    if len == 0 {
+        return Ok(());
+    }
+    let pid = libc::pid_t::try_from(pid).map_err(|_| CmaError::Gone)?;
+    let last = remote.wrapping_add(len as u64 - 1);
+    let (list, count) = if remote / CACHE_LINE == last / CACHE_LINE {
+        ([part(remote, len), NOWHERE], 1)
+    } else {
+        ([part(remote, len - 1), part(last, 1)], 2)
+    };
+    let list = permit.put(list).map_err(|_| CmaError::Revoked)?;
+    let local = part(local as u64, len);
+    // SAFETY: the caller vouches for the bytes that are written. The local list is valid for the call; the remote one lies
+    // in a page that may have vanished, in which case the call fails. The kernel checks the addresses in both. The owner of
+    // the permit may change the list during the call, but it names only the owner's memory, and the local list limits how
+    // much is copied.
+    let n = unsafe { libc::process_vm_writev(pid, &raw const local, 1, list, count, 0) };
+    if usize::try_from(n) == Ok(len) {
+        return Ok(());
+    }
+    let errno = match n {
+        // A part of the bytes was accessible.
+        0.. => libc::EFAULT,
+        _ => io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO),
+    };
+    Err(match errno {
+        libc::EFAULT if permit.put([NOWHERE]).is_err() => CmaError::Revoked,
+        libc::EFAULT => CmaError::RemoteFault { address: remote },
+        errno => other(errno),
+    })
+}
+
+/// The size of a cache line in bytes, or less.
+const CACHE_LINE: u64 = 64;
+
 type Call = unsafe extern "C" fn(
     libc::pid_t,
     *const libc::iovec,
@@ -189,7 +251,7 @@ unsafe fn copy_all(
             Err(libc::EFAULT) => {
                 // SAFETY: the next byte of what the caller vouches for.
                 done += unsafe { one_byte(way, ours, theirs) }.map_err(|error| {
-                    let revoked = permit.is_some_and(|permit| permit.put(NOWHERE).is_err());
+                    let revoked = permit.is_some_and(|permit| permit.put([NOWHERE]).is_err());
                     if revoked { CmaError::Revoked } else { error }
                 })?;
             }
@@ -219,7 +281,7 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
     let pid = libc::pid_t::try_from(remote.pid).map_err(|_| libc::ESRCH)?;
     let list = match remote.permit {
         None => &raw const list,
-        Some(permit) => permit.put(list).map_err(|_| libc::EFAULT)?,
+        Some(permit) => permit.put([list]).map_err(|_| libc::EFAULT)?,
     };
     // SAFETY: the local list is valid for the call; the remote one is valid or lies in a page that may have vanished,
     // in which case the call fails. The kernel checks the addresses in both. The owner of the permit may change the
@@ -321,6 +383,34 @@ mod tests {
             cma_write(me(), [9u8; 4].as_ptr(), target.as_mut_ptr() as u64, 4).unwrap();
         }
         assert_eq!(target[..5], [9, 9, 9, 9, 7]);
+    }
+
+    #[test]
+    fn writes_in_order_need_the_permit_and_all_of_the_memory() {
+        let own = crate::segment::OwnPermit::create().unwrap();
+        let permit = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap();
+        let source: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+        let mut target = vec![0u8; 100_000];
+        let to = target.as_mut_ptr() as u64;
+        for (at, len) in [(0, 1), (63, 1), (63, 2), (7, 64), (1, 4097), (0, 100_000)] {
+            // SAFETY: `target` is ours, and as long as `source`.
+            let copied =
+                unsafe { cma_write_in_order(&permit, me(), source.as_ptr(), to + at, len) };
+            copied.unwrap();
+            assert_eq!(target[at as usize..][..len], source[..len]);
+        }
+        let bad = two_pages_of_which_one_is_there() as u64;
+        let page = page_size();
+        let write = |to, len| {
+            // SAFETY: the writable bytes of this range are ours.
+            unsafe { cma_write_in_order(&permit, me(), source.as_ptr(), to, len) }
+        };
+        let faulted = write(bad, page + 1);
+        assert_eq!(faulted, Err(CmaError::RemoteFault { address: bad }));
+        assert!(own.revoke());
+        target.fill(0);
+        assert_eq!(write(to, 100), Err(CmaError::Revoked));
+        assert!(target.iter().all(|byte| *byte == 0));
     }
 
     #[test]

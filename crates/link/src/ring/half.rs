@@ -200,7 +200,8 @@ impl Half {
         self.word(REVOKED)
     }
 
-    /// Responder: whether the owner is copying to or from the other side's memory.
+    /// Responder: whether the owner is copying to or from the other side's memory. Requester: the number of the warrant with
+    /// which the owner is copying to the other side's memory, or 0.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.word(BUSY)
     }
