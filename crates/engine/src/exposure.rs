@@ -17,6 +17,7 @@ pub struct ExposedMemory {
 #[derive(Debug, Default)]
 pub struct Exposure {
     named: AtomicBool,
+    warranted: AtomicBool,
     lost_links: AtomicU64,
 }
 
@@ -35,6 +36,17 @@ impl Exposure {
     #[must_use]
     pub fn lost_links(&self) -> u64 {
         self.lost_links.load(Ordering::Acquire)
+    }
+
+    /// Whether peers may have warrants, or may still be copying with one that was revoked.
+    #[inline]
+    #[must_use]
+    pub fn is_warranted(&self) -> bool {
+        self.warranted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_warranted(&self, warranted: bool) {
+        self.warranted.store(warranted, Ordering::Release);
     }
 
     #[inline]

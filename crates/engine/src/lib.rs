@@ -27,6 +27,7 @@
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
+//! | `warrants` | warrants that peers have for our memory |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
 //! | `nak` | the codes of refusals |
 //! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
@@ -83,6 +84,7 @@ mod srqs;
 pub mod status;
 mod timer;
 pub mod ud;
+mod warrants;
 pub mod wire;
 pub mod work;
 mod xrc;
@@ -100,8 +102,10 @@ pub use origin::{Origin, Process};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};
+pub use requester::WarrantedRegion;
 pub use rss::{HashFields, Rss, WqState};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
+pub use warrants::{WarrantRequest, WarrantScope};
 pub use wire::{WireDrops, WirePeer};
 pub use work::{
     PostError, RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,

@@ -50,9 +50,7 @@ fn a_requester_writes_until_the_warrant_is_revoked() {
     let (target, to) = target(WARRANT_WRITE_MAX);
     let memory = source(WARRANT_WRITE_MAX);
     for (at, len) in [(0, 1), (7, 2), (60, 300), (0, WARRANT_WRITE_MAX)] {
-        warrant
-            .write(&memory, to + at as u64, 0x1000, len)
-            .unwrap();
+        warrant.write(&memory, to + at as u64, 0x1000, len).unwrap();
         assert_eq!(
             bytes(&target[at..][..len]),
             (1..=u8::MAX).cycle().take(len).collect::<Vec<_>>()
@@ -160,7 +158,9 @@ fn no_byte_changes_once_a_revoked_warrant_is_at_rest() {
                 assert!(Instant::now() < deadline, "the requester is never at rest");
                 std::thread::yield_now();
             }
-            target[..len].iter().for_each(|b| b.store(0, Ordering::Relaxed));
+            target[..len]
+                .iter()
+                .for_each(|b| b.store(0, Ordering::Relaxed));
             std::thread::sleep(std::time::Duration::from_micros(200));
             let changed = bytes(&target[..len]).iter().any(|b| *b != 0);
             stop.store(true, Ordering::Relaxed);

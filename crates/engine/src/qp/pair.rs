@@ -5,6 +5,7 @@ use super::state::{QpState, QpType};
 use crate::groups::{Copies, Flow};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
+use crate::requester::{HeldWarrant, SlowWrites};
 use crate::send_queue::{SendQueue, WqeFlags};
 use crate::silence::Silence;
 use crate::wire::Wire;
@@ -83,6 +84,9 @@ pub(crate) struct Requester {
     pub(crate) seen: Option<(u64, u64)>,
     /// What is known about a peer that has been silent for too long.
     pub(crate) silence: Silence,
+    /// Warrants for the peer's memory.
+    pub(crate) warrants: Vec<HeldWarrant>,
+    pub(crate) slow: SlowWrites,
 }
 
 impl Requester {
@@ -105,6 +109,8 @@ impl Requester {
             timeout_runs: false,
             seen: None,
             silence: Silence::NONE,
+            warrants: Vec::new(),
+            slow: SlowWrites::NONE,
         }
     }
 }

@@ -125,6 +125,11 @@ impl OwnWarrant {
         self.0.process.is_clear(watch, deadline)
     }
 
+    /// Whether this is a clone of the same warrant.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The requester's process, if it has a PID in our namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         self.0.process.pid()
@@ -251,7 +256,8 @@ impl PeerWarrant {
     /// The responder's PID. Another process may have the PID once the responder's process has ended, and another program once the
     /// process has executed one, which closes its end of the socket.
     fn pid_if_alive(&self) -> Result<u32, PullError> {
-        let (Some(pid), Some(process)) = (self.taker.process.pid(), self.taker.process.descriptor())
+        let (Some(pid), Some(process)) =
+            (self.taker.process.pid(), self.taker.process.descriptor())
         else {
             return Err(PullError::Refused);
         };

@@ -1,0 +1,307 @@
+//! Pushes: a write that this side copies into the target's memory itself, under a warrant.
+//!
+//! A target whose program uses the processor without polling executes requests only when the scheduler runs its engine's thread:
+//! after a tenth of a millisecond, or ten. If that happens to several writes of a queue pair, this side asks the target for a
+//! warrant ([`Engine::note_slow_writes`]), and then copies later writes itself (`rkey_link::peer::PeerWarrant`). Such a write
+//! completes at once; it is not in the send queue, and the target's engine does not learn of it.
+//!
+//! A request is pushed only if
+//!
+//! * no earlier request of the queue pair is outstanding, so that writes take effect in order. Later requests follow in the ring,
+//!   after the copy;
+//! * the program has taken all completions of the queue, because a program that posts ahead is faster with the ring, where both
+//!   sides work at once.
+//!
+//! Every other request goes the usual way, and so does one whose push fails. Only there are requests refused and explained.
+
+use crate::checked_memory::AccessError;
+use crate::context::Context;
+use crate::id::Table;
+use crate::link_state::Meta;
+use crate::qp::pair::Qp;
+use crate::send_queue::WqeFlags;
+use crate::warrants::{WARRANTS_PER_QP, WarrantRequest, takes_warrants};
+use crate::{
+    Completion, CompletionOp, Engine, Event, LinkId, QpState, QpType, SendFlags, SendRequest,
+    Status, Target, Work,
+};
+use rkey_base::fault::Fault;
+use rkey_base::memory::Memory;
+use rkey_base::range::VaRange;
+use rkey_core::{Key, LocalUse, RKey};
+use rkey_link::Link;
+use rkey_link::peer::{PeerWarrant, WARRANT_WRITE_MAX};
+
+/// A queue pair asks for a warrant when this many of its writes were slow, and again after 4 times as many.
+const SLOW_WRITES: u32 = 4;
+/// If more messages than this pass without a slow write, the count starts again.
+const SLOW_WITHIN: u64 = 64;
+/// If a link has more fragments outstanding than this, its writes are not slow: they wait for one another. A write of
+/// [`WARRANT_WRITE_MAX`] bytes has 16.
+const FEW: u32 = 16;
+
+/// The writes of a queue pair that waited long for the target's engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlowWrites {
+    count: u32,
+    /// The sequence number of the last one.
+    last: u64,
+    /// Whether a warrant has been asked for.
+    asked: bool,
+}
+
+impl SlowWrites {
+    pub(crate) const NONE: Self = Self {
+        count: 0,
+        last: 0,
+        asked: false,
+    };
+
+    /// Counts the request at `seq`; returns whether to ask for a warrant.
+    fn note(&mut self, seq: u64) -> bool {
+        if seq.wrapping_sub(self.last) > SLOW_WITHIN {
+            self.count = 0;
+        }
+        self.last = seq;
+        self.count = self.count.saturating_add(1);
+        let is_due = self.count >= SLOW_WRITES
+            && self.count.is_power_of_two()
+            && self.count.trailing_zeros().is_multiple_of(2);
+        self.asked |= is_due;
+        is_due
+    }
+}
+
+/// A warrant from the target, and what it is for.
+#[derive(Debug)]
+pub(crate) struct HeldWarrant {
+    link: LinkId,
+    key: RKey,
+    /// The address that requests use for the first byte.
+    base: u64,
+    /// The memory in the target's process.
+    memory: VaRange,
+    warrant: PeerWarrant,
+}
+
+impl HeldWarrant {
+    /// The address in the target's process of a write, if the warrant is for it.
+    fn address_of(&self, link: Option<LinkId>, to: &Target, len: u64) -> Option<u64> {
+        if link != Some(self.link) || to.key != self.key {
+            return None;
+        }
+        let offset = to.addr.checked_sub(self.base)?;
+        Some(self.memory.slice(offset, len)?.start())
+    }
+}
+
+/// What the target issued a warrant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarrantedRegion {
+    /// The queue pair that asked.
+    pub qpn: u32,
+    /// The target's queue pair.
+    pub peer_qpn: u32,
+    /// The key of the region.
+    pub key: RKey,
+    /// The address that requests use for the first byte.
+    pub base: u64,
+    /// The memory in the target's process.
+    pub memory: VaRange,
+}
+
+/// Pushes a request, and completes it. Returns false, with nothing completed, if the request must be sent.
+#[inline(never)]
+pub(crate) fn push<M: Memory>(
+    x: &mut Context<M>,
+    meta: &mut Meta,
+    qp: &mut Qp,
+    request: &SendRequest<'_>,
+) -> bool {
+    let Work::Write { remote, imm: None } = &request.work else {
+        return false;
+    };
+    let is_signaled =
+        request.flags == SendFlags::SIGNALED || request.flags.is_empty() && qp.config.signal_all;
+    let is_idle = qp.state == QpState::Rts
+        && qp.sq.head == qp.sq.tail
+        && qp.req.in_flight == 0
+        && qp.may_send()
+        && !qp.sq.is_full()
+        && meta.down.is_none();
+    if !is_signaled || !is_idle || !request.prefix.is_empty() {
+        return false;
+    }
+    let len = match (request.inline, request.sges) {
+        (Some(bytes), []) if bytes.len() <= qp.config.max_inline as usize => bytes.len(),
+        (None, [one]) if qp.config.max_send_sge > 0 => one.len as usize,
+        _ => return false,
+    };
+    if !(1..=WARRANT_WRITE_MAX).contains(&len) {
+        return false;
+    }
+    if x.cqs
+        .get(qp.config.send_cq)
+        .is_none_or(|cq| !cq.shared.is_empty())
+    {
+        return false;
+    }
+    let find = |held: &HeldWarrant| held.address_of(qp.out, remote, len as u64);
+    let mut found = qp.req.warrants.iter().enumerate();
+    let Some((index, to)) = found.find_map(|(index, held)| Some((index, find(held)?))) else {
+        return false;
+    };
+    match copy(x, qp, request, &qp.req.warrants[index].warrant, to, len) {
+        Ok(()) => {}
+        // The usual way explains it.
+        Err(AccessError::Denied(_) | AccessError::Fault(_)) => return false,
+        Err(AccessError::Pull(_)) => {
+            // Usually the target has revoked the warrant.
+            qp.req.warrants.remove(index);
+            qp.req.slow = SlowWrites::NONE;
+            return false;
+        }
+    }
+    meta.pushed += 1;
+    let entry = Completion {
+        id: request.id,
+        status: Status::Success,
+        opcode: CompletionOp::Write,
+        bytes: len as u32,
+        qpn: qp.qpn,
+        ..Completion::default()
+    };
+    x.push_completion(qp.config.send_cq, entry, false);
+    true
+}
+
+fn copy<M: Memory>(
+    x: &Context<M>,
+    qp: &Qp,
+    request: &SendRequest<'_>,
+    warrant: &PeerWarrant,
+    to: u64,
+    len: usize,
+) -> Result<(), AccessError> {
+    if let Some(bytes) = request.inline {
+        return Ok(warrant.write_bytes(to, bytes)?);
+    }
+    let (domain, sges, want) = (qp.config.domain, request.sges, LocalUse::WriteSource);
+    let all = len as u64;
+    x.checked.each_local(domain, sges, 0, all, want, |span, _| {
+        match span.in_process().filter(|range| range.len() == all) {
+            Some(range) => Ok(warrant.write(&x.checked.memory, to, range.start(), len)?),
+            // In several parts, or foreign.
+            None => Err(Fault::at(span.start()).into()),
+        }
+    })
+}
+
+impl<L: Link, M: Memory> Engine<L, M> {
+    /// Called when the program has polled in vain for so long that its peers should have responded: counts the writes that wait
+    /// for them alone, and raises [`Event::WarrantWanted`] for queue pairs with several such writes.
+    pub fn note_slow_writes(&mut self) {
+        for link_state in self.links.iter() {
+            let meta = &link_state.meta;
+            if !(1..=FEW).contains(&meta.outstanding.len()) || meta.down.is_some() {
+                continue;
+            }
+            for record in meta.outstanding.iter().filter(|record| record.is_last()) {
+                let qp = self.qps.at_mut(record.qp);
+                let Some(request) = qp
+                    .filter(|qp| qp.life == record.life && qp.out == Some(meta.id))
+                    .and_then(slow_write)
+                else {
+                    continue;
+                };
+                if takes_warrants(link_state.link.peer().as_ref()) {
+                    let link = meta.id;
+                    self.x
+                        .events
+                        .push_back(Event::WarrantWanted { link, request });
+                }
+            }
+        }
+    }
+
+    /// Takes over a warrant that came over a link. Ignores it unless the queue pair has asked for one.
+    pub fn take_warrant(&mut self, link: LinkId, region: &WarrantedRegion, warrant: PeerWarrant) {
+        let Some(qp) = qp_of(&mut self.qps, self.numbers.get(region.qpn)) else {
+            return;
+        };
+        let is_expected = std::mem::take(&mut qp.req.slow.asked)
+            && qp.out == Some(link)
+            && qp.peer_qpn() == region.peer_qpn
+            && qp.state == QpState::Rts;
+        if !is_expected {
+            return;
+        }
+        let held = &mut qp.req.warrants;
+        held.retain(|old| old.key != region.key && old.link == link);
+        if held.len() >= WARRANTS_PER_QP {
+            held.remove(0);
+        }
+        held.push(HeldWarrant {
+            link,
+            key: region.key,
+            base: region.base,
+            memory: region.memory,
+            warrant,
+        });
+    }
+}
+
+fn qp_of(qps: &mut Table<Qp>, index: Option<u32>) -> Option<&mut Qp> {
+    qps.at_mut(index?)
+}
+
+/// If a queue pair waits for a single write that could have been pushed, counts it; returns what to ask for, if it is time.
+fn slow_write(qp: &mut Qp) -> Option<WarrantRequest> {
+    let seq = qp.sq.head;
+    let is_alone = qp.sq.tail == seq + 1 && qp.sq.next == qp.sq.tail && qp.req.in_flight > 0;
+    let wqe = qp.sq.wqe(seq);
+    let is_write = qp.config.qp_type == QpType::Rc
+        && wqe.op == CompletionOp::Write
+        && !wqe.flags.intersects(WqeFlags::IMMEDIATE | WqeFlags::DONE)
+        && (wqe.flags.contains(WqeFlags::SIGNALED) || qp.config.signal_all)
+        && (1..=WARRANT_WRITE_MAX).contains(&(wqe.total as usize));
+    if !is_alone || !is_write {
+        return None;
+    }
+    let key = if wqe.flags.contains(WqeFlags::REQUESTED_KEY) {
+        RKey::Requested(wqe.key)
+    } else {
+        RKey::Device(Key(wqe.key as u32))
+    };
+    let (addr, len) = (wqe.addr, u64::from(wqe.total));
+    let to = Target { addr, key };
+    let mut held = qp.req.warrants.iter();
+    if held.any(|held| held.address_of(qp.out, &to, len).is_some()) || !qp.req.slow.note(seq) {
+        return None;
+    }
+    Some(WarrantRequest {
+        qpn: qp.peer_qpn(),
+        src_qpn: qp.qpn,
+        key,
+        addr,
+        len,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warrant_is_asked_for_after_4_16_and_64_slow_writes() {
+        let mut slow = SlowWrites::NONE;
+        let asked: Vec<u64> = (0..300).filter(|seq| slow.note(*seq)).collect();
+        assert_eq!(asked, [3, 15, 63, 255]);
+    }
+
+    #[test]
+    fn rare_slow_writes_do_not_count() {
+        let mut slow = SlowWrites::NONE;
+        assert!((0..100).all(|n| !slow.note(n * (SLOW_WITHIN + 1))));
+    }
+}
