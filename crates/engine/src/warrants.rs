@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// The maximum number of warrants of one queue pair. A further one replaces the oldest.
 pub(crate) const WARRANTS_PER_QP: usize = 4;
-/// The maximum number of warrants of a device. Each holds a descriptor.
-const WARRANTS_MAX: usize = 64;
+/// The maximum number of warrants of one link, and of a device. Each holds a descriptor.
+const WARRANTS_MAX: (usize, usize) = (16, 64);
 
 /// What a peer asks a warrant for: a write that it has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         };
         self.x.warrants.forget_idle();
-        if self.x.warrants.list.len() >= WARRANTS_MAX {
+        let list = &self.x.warrants.list;
+        let of_link = list.iter().filter(|issued| issued.link == link).count();
+        if of_link >= WARRANTS_MAX.0 || list.len() >= WARRANTS_MAX.1 {
             return None;
         }
         let warrant = issuer.issue().ok()?;
@@ -181,8 +183,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Some((warrant, region))
     }
 
-    /// Revokes warrants. Returns those of this scope, revoked now or before, with which a peer may still be copying.
-    pub fn revoke_warrants(&mut self, scope: WarrantScope) -> Vec<OwnWarrant> {
+    /// Revokes warrants. Returns those of this scope, revoked now or before, with which a peer may still be copying, and their
+    /// links, which may no longer exist.
+    pub fn revoke_warrants(&mut self, scope: WarrantScope) -> Vec<(LinkId, OwnWarrant)> {
         let covers = |issued: &Issued| match scope {
             WarrantScope::Region(region) => issued.region == region,
             WarrantScope::Qp(qp) => issued.qp == qp,
@@ -193,7 +196,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         warrants.revoke(covers);
         warrants.forget_idle();
         let rest = warrants.list.iter().filter(|issued| covers(issued));
-        rest.map(|issued| issued.warrant.clone()).collect()
+        rest.map(|issued| (issued.link, issued.warrant.clone()))
+            .collect()
     }
 
     /// Forgets a revoked warrant whose peer is not copying, or cannot be waited for.

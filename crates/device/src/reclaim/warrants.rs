@@ -143,7 +143,7 @@ pub(super) fn wait_for_warrants(driver: &EngineDriver, scope: WarrantScope, limi
         }
         backoff.sleep();
     }
-    for warrant in copying {
+    for (link, warrant) in copying {
         let peer = crate::peers::process::name_of(warrant.peer_pid());
         tracing::error!(
             peer,
@@ -152,12 +152,17 @@ pub(super) fn wait_for_warrants(driver: &EngineDriver, scope: WarrantScope, limi
             limit.as_millis()
         );
         driver.command(|engine| engine.forget_warrant(&warrant));
+        driver.cut_links("it may be writing under a revoked warrant", &[link]);
     }
 }
 
 /// Removes those warrants whose peers are not copying.
-fn forget_at_rest(driver: &EngineDriver, copying: &mut Vec<OwnWarrant>, deadline: Instant) {
-    copying.retain(|warrant| {
+fn forget_at_rest(
+    driver: &EngineDriver,
+    copying: &mut Vec<(LinkId, OwnWarrant)>,
+    deadline: Instant,
+) {
+    copying.retain(|(_, warrant)| {
         let is_over = warrant.is_at_rest(deadline);
         if is_over {
             driver.command(|engine| engine.forget_warrant(warrant));

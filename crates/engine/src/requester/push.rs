@@ -29,8 +29,8 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
 use rkey_core::{Key, LocalUse, RKey};
-use rkey_link::Link;
 use rkey_link::peer::{PeerWarrant, WARRANT_WRITE_MAX};
+use rkey_link::{Link, PullError};
 
 /// A queue pair asks for a warrant when this many of its writes were slow, and again after 4 times as many.
 const SLOW_WRITES: u32 = 4;
@@ -155,10 +155,12 @@ pub(crate) fn push<M: Memory>(
         Ok(()) => {}
         // The usual way explains it.
         Err(AccessError::Denied(_) | AccessError::Fault(_)) => return false,
-        Err(AccessError::Pull(_)) => {
-            // Usually the target has revoked the warrant.
+        Err(AccessError::Pull(error)) => {
             qp.req.warrants.remove(index);
-            qp.req.slow = SlowWrites::NONE;
+            if error == PullError::Gone {
+                // The target has revoked it, and may issue another one.
+                qp.req.slow = SlowWrites::NONE;
+            }
             return false;
         }
     }
