@@ -176,7 +176,14 @@ fn shared_receive_queues(device: &Inspection, words: &Words, colour: bool) {
 }
 
 fn links(device: &Inspection, colour: bool) {
-    let header = ["link to", "role", "up", "remote iovec", "warrants", "pushed writes"];
+    let header = [
+        "link to",
+        "role",
+        "up",
+        "remote iovec",
+        "warrants",
+        "pushed writes",
+    ];
     let mut table = style::table(colour, header);
     add(&mut table, &device.links, |link| {
         let yes = |value| if value { "yes" } else { "no" }.to_owned();
