@@ -27,7 +27,7 @@
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
-//! | `warrants` | warrants that peers have for our memory |
+//! | `warrants`, `held_warrants` | warrants that peers have for our memory, and those that we have for theirs |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
 //! | `nak` | the codes of refusals |
 //! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
@@ -60,6 +60,7 @@ pub mod event;
 pub mod exposure;
 pub mod groups;
 pub mod guesses;
+mod held_warrants;
 pub mod id;
 pub mod inbox;
 pub mod inspect;

@@ -3,9 +3,9 @@
 use super::QpConfig;
 use super::state::{QpState, QpType};
 use crate::groups::{Copies, Flow};
+use crate::held_warrants::{HeldWarrant, SlowWrites};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
-use crate::requester::{HeldWarrant, SlowWrites};
 use crate::send_queue::{SendQueue, WqeFlags};
 use crate::silence::Silence;
 use crate::wire::Wire;

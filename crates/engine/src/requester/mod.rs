@@ -32,7 +32,7 @@ pub(crate) use fragment::put_prefix;
 use fragment::{record, send_fragment};
 pub(crate) use multicast::group_of;
 pub use push::WarrantedRegion;
-pub(crate) use push::{HeldWarrant, SlowWrites, push};
+pub(crate) use push::push;
 
 /// The maximum length of a short message: it fits into one slot. A constant lets the compiler see that a short message
 /// takes the fast path through the link.

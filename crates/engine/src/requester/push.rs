@@ -16,6 +16,7 @@
 
 use crate::checked_memory::AccessError;
 use crate::context::Context;
+use crate::held_warrants::{HeldWarrant, SlowWrites};
 use crate::id::Table;
 use crate::link_state::Meta;
 use crate::qp::pair::Qp;
@@ -32,68 +33,9 @@ use rkey_core::{Key, LocalUse, RKey};
 use rkey_link::peer::{PeerWarrant, WARRANT_WRITE_MAX};
 use rkey_link::{Link, PullError};
 
-/// A queue pair asks for a warrant when this many of its writes were slow, and again after 4 times as many.
-const SLOW_WRITES: u32 = 4;
-/// If more messages than this pass without a slow write, the count starts again.
-const SLOW_WITHIN: u64 = 64;
 /// If a link has more fragments outstanding than this, its writes are not slow: they wait for one another. A write of
 /// [`WARRANT_WRITE_MAX`] bytes has 16.
 const FEW: u32 = 16;
-
-/// The writes of a queue pair that waited long for the target's engine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlowWrites {
-    count: u32,
-    /// The sequence number of the last one.
-    last: u64,
-    /// Whether a warrant has been asked for.
-    asked: bool,
-}
-
-impl SlowWrites {
-    pub(crate) const NONE: Self = Self {
-        count: 0,
-        last: 0,
-        asked: false,
-    };
-
-    /// Counts the request at `seq`; returns whether to ask for a warrant.
-    fn note(&mut self, seq: u64) -> bool {
-        if seq.wrapping_sub(self.last) > SLOW_WITHIN {
-            self.count = 0;
-        }
-        self.last = seq;
-        self.count = self.count.saturating_add(1);
-        let is_due = self.count >= SLOW_WRITES
-            && self.count.is_power_of_two()
-            && self.count.trailing_zeros().is_multiple_of(2);
-        self.asked |= is_due;
-        is_due
-    }
-}
-
-/// A warrant from the target, and what it is for.
-#[derive(Debug)]
-pub(crate) struct HeldWarrant {
-    link: LinkId,
-    key: RKey,
-    /// The address that requests use for the first byte.
-    base: u64,
-    /// The memory in the target's process.
-    memory: VaRange,
-    warrant: PeerWarrant,
-}
-
-impl HeldWarrant {
-    /// The address in the target's process of a write, if the warrant is for it.
-    fn address_of(&self, link: Option<LinkId>, to: &Target, len: u64) -> Option<u64> {
-        if link != Some(self.link) || to.key != self.key {
-            return None;
-        }
-        let offset = to.addr.checked_sub(self.base)?;
-        Some(self.memory.slice(offset, len)?.start())
-    }
-}
 
 /// What the target issued a warrant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +142,7 @@ fn copy<M: Memory>(
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Called when the program has polled in vain for so long that its peers should have responded: counts the writes that wait
+    /// Called when the program has polled without success for so long that its peers should have responded: counts the writes that wait
     /// for them alone, and raises [`Event::WarrantWanted`] for queue pairs with several such writes.
     pub fn note_slow_writes(&mut self) {
         for link_state in self.links.iter() {
@@ -288,22 +230,4 @@ fn slow_write(qp: &mut Qp) -> Option<WarrantRequest> {
         addr,
         len,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_warrant_is_asked_for_after_4_16_and_64_slow_writes() {
-        let mut slow = SlowWrites::NONE;
-        let asked: Vec<u64> = (0..300).filter(|seq| slow.note(*seq)).collect();
-        assert_eq!(asked, [3, 15, 63, 255]);
-    }
-
-    #[test]
-    fn rare_slow_writes_do_not_count() {
-        let mut slow = SlowWrites::NONE;
-        assert!((0..100).all(|n| !slow.note(n * (SLOW_WITHIN + 1))));
-    }
 }
