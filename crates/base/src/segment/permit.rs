@@ -51,6 +51,12 @@ impl OwnPermit {
         self.fd.as_fd()
     }
 
+    /// Whether the permit has been revoked.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
     /// Revokes the permit. No copy begins after this call has returned; a copy that has begun continues. Returns whether the
     /// permit is revoked; only a kernel with unusual rules could prevent that.
     pub fn revoke(&self) -> bool {

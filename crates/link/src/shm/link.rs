@@ -151,11 +151,11 @@ impl ShmLink {
         let warrants = match parts.role {
             Role::Responder => parts.issues_warrants.then(|| {
                 let process = Arc::clone(&process);
-                peer::Warrants::Issuer(WarrantIssuer::new(peer, process, keep.clone()))
+                peer::Warrants::Issuer(WarrantIssuer::new(own, peer, process, keep.clone()))
             }),
             Role::Requester => parts.reachable.then(|| {
                 let (process, line) = (Arc::clone(&process), Arc::clone(&line));
-                peer::Warrants::Taker(WarrantTaker::new(own, process, line, keep.clone()))
+                peer::Warrants::Taker(WarrantTaker::new(own, peer, process, line, keep.clone()))
             }),
         };
         Ok(Self {

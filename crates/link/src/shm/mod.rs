@@ -34,6 +34,7 @@
 //! | 384 | sleep word: epoch (u64), odd while the owner sleeps | around each sleep |
 //! | 512 | revoked word (requester): 1 once the peer may not access its memory | once |
 //! | 640 | busy word; responder: 1 while it copies from or to the requester's memory; requester: the number of a warrant while it copies with it | around each pull, push; around each write under a warrant |
+//! | 768 | warrants (responder): bit n modulo 64 is set while warrant n is valid | issue, revoke |
 //! | 2048 | 256 lease generation words (u64): 0 or the generation of a valid lease | grant, revoke |
 //! | 4096 | 256 lease in-use words (u64), 64 bytes apart: 0, or 1 + the number of the 256 KiB in which a copy begins | around each copy |
 //! | 20480 | slots of 256 bytes | each fragment |
@@ -69,8 +70,9 @@
 //!
 //! **Warrants.** In the other direction, the requester copies its writes into the responder's memory, if the responder's device
 //! has issued a *warrant*: a number, and a permit of its own. The requester sets its busy word to the number, issues a full
-//! fence, and copies; afterwards it clears its word. A responder that wants its memory back truncates the permit, issues a full
-//! fence, and waits until the busy word is not the number. The devices' control messages carry warrants.
+//! fence, checks the warrant's bit, and copies; afterwards it clears its word. A responder that wants its memory back clears the
+//! bit, truncates the permit, issues a full fence, and waits until the busy word is not the number. Without the bit, each
+//! revocation would cost the requester a fault. The devices' control messages carry warrants.
 //!
 //! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,
 //! inconsistent lengths, offsets out of range, acknowledgements of fragments that were never sent) is a

@@ -5,8 +5,8 @@
 //!
 //! A warrant has a number and a permit ([`OwnPermit`]) of its own. The roles of [`super::PeerAccess`] are exchanged:
 //!
-//! * requester, for each system call: busy word = number, full fence, copy with the permit, busy word = 0;
-//! * responder: revoke the permit, full fence, check that the busy word is not the number.
+//! * requester, for each system call: busy word = number, full fence, check the warrant's bit, copy with the permit, busy word = 0;
+//! * responder: clear the bit, revoke the permit, full fence, check that the busy word is not the number.
 //!
 //! At least one sees the other: a call that begins after the permit was revoked finds no list of addresses and copies nothing.
 //! If the busy word stays the same, the responder watches the requester's threads, as for a remote iovec.
@@ -34,6 +34,7 @@ pub const WARRANT_WRITE_MAX: usize = 256 << 10;
 /// Responder: issues warrants for this process's memory to the requester of a link. It may outlive the link.
 #[derive(Clone, Debug)]
 pub struct WarrantIssuer {
+    own: Half,
     peer: Half,
     process: Arc<PeerProcess>,
     last: Arc<AtomicU64>,
@@ -41,9 +42,10 @@ pub struct WarrantIssuer {
 }
 
 impl WarrantIssuer {
-    pub(crate) fn new(peer: Half, process: Arc<PeerProcess>, keep: KeepMapped) -> Self {
+    pub(crate) fn new(own: Half, peer: Half, process: Arc<PeerProcess>, keep: KeepMapped) -> Self {
         let last = Arc::default();
         Self {
+            own,
             peer,
             process,
             last,
@@ -56,9 +58,13 @@ impl WarrantIssuer {
     /// # Errors
     /// No descriptor or memory is available.
     pub fn issue(&self) -> io::Result<OwnWarrant> {
+        let permit = OwnPermit::create()?;
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.own.warrants().fetch_or(bit(number), Ordering::Release);
         Ok(OwnWarrant(Arc::new(Issued {
-            number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
-            permit: OwnPermit::create()?,
+            number,
+            permit,
+            own: self.own,
             peer: self.peer,
             process: Arc::clone(&self.process),
             watch: Mutex::default(),
@@ -77,6 +83,7 @@ struct Issued {
     /// Not 0. No other warrant of the link has it.
     number: u64,
     permit: OwnPermit,
+    own: Half,
     peer: Half,
     process: Arc<PeerProcess>,
     /// Watches the requester's threads from the moment when the warrant was revoked.
@@ -98,7 +105,7 @@ impl OwnWarrant {
     /// Revokes the warrant: no copy begins after this has returned. A copy that has begun continues; see
     /// [`is_at_rest`](Self::is_at_rest).
     pub fn revoke(&self) {
-        self.0.permit.revoke();
+        self.0.revoke();
     }
 
     /// After [`revoke`](Self::revoke): whether the requester's busy word shows that no copy is in progress. Takes nanoseconds.
@@ -136,17 +143,35 @@ impl OwnWarrant {
     }
 }
 
+impl Issued {
+    fn revoke(&self) {
+        if self.permit.is_revoked() {
+            return;
+        }
+        // If another warrant has the bit by now, its requester must ask for a new one.
+        let bit = bit(self.number);
+        self.own.warrants().fetch_and(!bit, Ordering::Release);
+        self.permit.revoke();
+    }
+}
+
 impl Drop for Issued {
     fn drop(&mut self) {
         // The requester's mapping keeps the permit's page alive.
-        self.permit.revoke();
+        self.revoke();
     }
+}
+
+/// The bit of a warrant in the responder's word.
+const fn bit(number: u64) -> u64 {
+    1 << (number % 64)
 }
 
 /// Requester: takes over warrants from the responder of a link.
 #[derive(Clone, Debug)]
 pub struct WarrantTaker {
     own: Half,
+    peer: Half,
     process: Arc<PeerProcess>,
     line: Arc<ControlLine>,
     _keep: KeepMapped,
@@ -155,12 +180,14 @@ pub struct WarrantTaker {
 impl WarrantTaker {
     pub(crate) fn new(
         own: Half,
+        peer: Half,
         process: Arc<PeerProcess>,
         line: Arc<ControlLine>,
         keep: KeepMapped,
     ) -> Self {
         Self {
             own,
+            peer,
             process,
             line,
             _keep: keep,
@@ -247,6 +274,9 @@ impl PeerWarrant {
     }
 
     fn copy_if_alive(&self, to: u64, from: *const u8, len: usize) -> Result<(), PullError> {
+        if self.taker.peer.warrants().load(Ordering::Acquire) & bit(self.number) == 0 {
+            return Err(PullError::Gone);
+        }
         let pid = self.pid_if_alive()?;
         // SAFETY: the responder issued the warrant so that we write to its memory, and has just been seen alive. Whatever
         // the address is, the bytes are in its process, which can revoke the permit at any time.
