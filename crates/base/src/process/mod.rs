@@ -15,7 +15,10 @@ mod pidfd;
 mod threads;
 mod watch;
 
-pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_in_order, cma_write_with};
+pub use cma::{
+    CmaError, cma_read, cma_read_with, cma_write, cma_write_in_order, cma_write_with,
+    cma_writes_words,
+};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
 pub use threads::{no_thread_copies, stat_field};

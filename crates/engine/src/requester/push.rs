@@ -30,11 +30,11 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_base::range::VaRange;
 use rkey_core::{Key, LocalUse, RKey};
-use rkey_link::peer::{PeerWarrant, WARRANT_WRITE_MAX};
+use rkey_link::peer::PeerWarrant;
 use rkey_link::{Link, PullError};
 
-/// If a link has more fragments outstanding than this, its writes are not slow: they wait for one another. A write of
-/// [`WARRANT_WRITE_MAX`] bytes has 16.
+/// If a link has more fragments outstanding than this, its writes are not slow: they wait for one another. The
+/// longest write that can be pushed has 16.
 const FEW: u32 = 16;
 
 /// What the target issued a warrant for.
@@ -79,7 +79,7 @@ pub(crate) fn push<M: Memory>(
         (None, [one]) if qp.config.max_send_sge > 0 => one.len as usize,
         _ => return false,
     };
-    if !(1..=WARRANT_WRITE_MAX).contains(&len) {
+    if !PeerWarrant::fits(len) {
         return false;
     }
     if x.cqs
@@ -208,7 +208,7 @@ fn slow_write(qp: &mut Qp) -> Option<WarrantRequest> {
         && wqe.op == CompletionOp::Write
         && !wqe.flags.intersects(WqeFlags::IMMEDIATE | WqeFlags::DONE)
         && (wqe.flags.contains(WqeFlags::SIGNALED) || qp.config.signal_all)
-        && (1..=WARRANT_WRITE_MAX).contains(&(wqe.total as usize));
+        && PeerWarrant::fits(wqe.total as usize);
     if !is_alone || !is_write {
         return None;
     }

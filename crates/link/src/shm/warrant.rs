@@ -19,7 +19,7 @@ use crate::PullError;
 use crate::ring::{Half, KeepMapped};
 use parking_lot::Mutex;
 use rkey_base::memory::Memory;
-use rkey_base::process::{CallWatch, cma_write_in_order};
+use rkey_base::process::{CallWatch, cma_write_in_order, cma_writes_words};
 use rkey_base::segment::{OwnPermit, PeerPermit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -222,8 +222,14 @@ pub struct PeerWarrant {
 }
 
 impl PeerWarrant {
+    /// Whether a write of this length may use a warrant: at most [`WARRANT_WRITE_MAX`] bytes, not 0, and not a length that the
+    /// kernel copies byte by byte on this processor.
+    pub fn fits(len: usize) -> bool {
+        (1..=WARRANT_WRITE_MAX).contains(&len) && cma_writes_words(len)
+    }
+
     /// Copies `len` bytes at `from` in `memory` to address `to` of the responder's process, at most [`WARRANT_WRITE_MAX`]. When
-    /// this returns, the responder's program sees all of them; if it sees the last one, it sees the others.
+    /// this returns, the responder's program sees all of them; if it sees the last word, it sees the others.
     ///
     /// # Errors
     /// [`PullError`]: some bytes may have been copied, but none if the warrant was revoked before the call (`Gone`).
