@@ -10,15 +10,14 @@
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod cma;
+mod cma_in_order;
 mod fork;
 mod pidfd;
 mod threads;
 mod watch;
 
-pub use cma::{
-    CmaError, cma_read, cma_read_with, cma_write, cma_write_in_order, cma_write_with,
-    cma_writes_words,
-};
+pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
+pub use cma_in_order::{cma_write_in_order, cma_writes_words};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
 pub use threads::{no_thread_copies, stat_field};
