@@ -6,9 +6,9 @@
 
 mod common;
 
-use common::memory::{Arena, PAGE};
+use common::memory::PAGE;
 use common::ring::Ring;
-use common::{SEND, enter, get, is_apart, range};
+use common::{SEND, enter, get, is_apart, range, userfaultfd};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Cause, Follows, Kind, Memhooks, Options, Refusal, Registrar, Request, Rounding,
@@ -44,17 +44,9 @@ fn hooked(rounding: Rounding) -> Cache<Nothing> {
     Cache::new(Nothing(Follows::Addresses), monitor, options).unwrap()
 }
 
-/// The monitor with its thread; `None` if it is not available here.
-fn monitor() -> Option<Arc<Userfaultfd>> {
-    let opened = Userfaultfd::open().inspect_err(|error| println!("skipped: {error}"));
-    let (monitor, reader) = opened.ok()?;
-    thread::spawn(move || reader.run());
-    Some(Arc::new(monitor))
-}
-
 /// A cache of pinned pages, with its monitor. `None` if it is not available here.
 fn watched() -> Option<(Cache<Ring>, Arc<Userfaultfd>)> {
-    let monitor = monitor()?;
+    let monitor = userfaultfd()?;
     let cache = Cache::new(Ring::new()?, monitor.clone(), Options::default()).unwrap();
     Some((cache, monitor))
 }
@@ -381,7 +373,7 @@ fn no_entry_of_a_library_outlives_dlclose_under_userfaultfd() {
     if !is_apart("no_entry_of_a_library_outlives_dlclose_under_userfaultfd") {
         return;
     }
-    let Some(monitor) = monitor() else {
+    let Some(monitor) = userfaultfd() else {
         return;
     };
     // Not all pages of the library can be pinned.
@@ -396,12 +388,6 @@ fn no_entry_of_a_library_outlives_dlclose_under_userfaultfd() {
     }
     let data = range(anonymous[0].start(), PAGE);
     enter(&cache, data);
-    // `dlclose` has a lock of the linker, for which a thread that is just starting may wait. The monitor's thread has started once it
-    // has read an event.
-    let arena = Arena::new(1);
-    arena.map(&arena.pages(0, 1));
-    enter(&cache, arena.pages(0, 1));
-    arena.unmap(&arena.pages(0, 1));
     // SAFETY: nothing refers to the library.
     assert_eq!(unsafe { libc::dlclose(library) }, 0);
     assert!(!is_mapped(data), "the library is still loaded");

@@ -10,9 +10,9 @@ mod common;
 
 use common::memory::{Arena, PAGE, advise, remap, stamp};
 use common::ring::Ring;
-use common::{Tally, from_environment, races};
+use common::{Tally, from_environment, races, userfaultfd};
 use rkey_base::range::VaRange;
-use rkey_cache::{Cache, Kind, Memhooks, Monitor, Options, Rights, Userfaultfd, Why};
+use rkey_cache::{Cache, Kind, Memhooks, Monitor, Options, Rights, Why};
 use std::ffi::c_void;
 use std::sync::{Arc, RwLock};
 use std::thread;
@@ -240,12 +240,8 @@ fn random_changes_leave_no_stale_entry() {
     // Dropped after the monitor.
     let arena = Arena::new(PAGES);
     arena.unmap(&arena.pages(0, PAGES));
-    match Userfaultfd::open() {
-        Ok((monitor, reader)) => {
-            thread::spawn(move || reader.run());
-            run(Arc::new(monitor), &arena);
-        }
-        Err(error) => println!("skipped: {error}"),
+    if let Some(monitor) = userfaultfd() {
+        run(monitor, &arena);
     }
 }
 

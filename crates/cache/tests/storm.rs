@@ -2,11 +2,10 @@
 
 mod common;
 
-use common::SEND;
 use common::memory::Arena;
 use common::ring::Ring;
-use rkey_cache::{Cache, Kind, Options, Registrar, Userfaultfd};
-use std::sync::Arc;
+use common::{SEND, userfaultfd};
+use rkey_cache::{Cache, Kind, Options, Registrar};
 
 const BUFFERS: u64 = 40_000;
 
@@ -42,19 +41,14 @@ fn storm<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, arena: &Arena, 
 /// no lookups.
 #[test]
 fn forty_thousand_unmapped_buffers_leave_nothing_behind() {
-    let (monitor, reader) = match Userfaultfd::open() {
-        Ok(both) => both,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
+    let Some(monitor) = userfaultfd() else {
+        return;
     };
-    std::thread::spawn(move || reader.run());
     let Some(ring) = Ring::new() else {
         return;
     };
     let arena = Arena::new(128);
-    let cache = Cache::new(ring, Arc::new(monitor), Options::default()).unwrap();
+    let cache = Cache::new(ring, monitor, Options::default()).unwrap();
     storm(&cache, &arena, 50);
     let before = resident();
     for at_once in [1, 50] {

@@ -10,7 +10,7 @@ use common::memory::{
 };
 use common::memory::{file, punch, truncate};
 use common::ring::Ring;
-use common::{SEND, in_a_child, range};
+use common::{SEND, in_a_child, range, userfaultfd};
 use rkey_base::range::VaRange;
 use rkey_cache::{
     Cache, Kind, Monitor, Off, Options, Refusal, Rounding, Unavailable, Userfaultfd, Verdict, Way,
@@ -20,22 +20,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread;
 
-/// The monitor with its thread; `None` if it is not available here.
-fn monitor() -> Option<Arc<Userfaultfd>> {
-    match Userfaultfd::open() {
-        Ok((monitor, reader)) => {
-            thread::spawn(move || reader.run());
-            Some(Arc::new(monitor))
-        }
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
-    }
-}
-
 fn cache() -> Option<(Cache<Ring>, Arc<Userfaultfd>)> {
-    let monitor = monitor()?;
+    let monitor = userfaultfd()?;
     let cache = Cache::new(Ring::new()?, monitor.clone(), Options::default()).unwrap();
     Some((cache, monitor))
 }
@@ -340,7 +326,7 @@ fn system_v_memory_over_part_of_a_large_buffer_is_detected() {
 /// Memory that another descriptor watches is refused, so it is not cached.
 #[test]
 fn memory_that_another_library_watches_is_not_cached() {
-    let (Some((cache, _)), Some(other)) = (cache(), monitor()) else {
+    let (Some((cache, _)), Some(other)) = (cache(), userfaultfd()) else {
         return;
     };
     let arena = Arena::new(4);
@@ -400,7 +386,7 @@ fn a_reader_that_exits_blocks_no_thread() {
 #[test]
 fn no_thread_sleeps_after_the_end_of_the_reader() {
     const ROUNDS: u64 = 100;
-    if monitor().is_none() {
+    if userfaultfd().is_none() {
         return;
     }
     let arena = Arena::new(64);

@@ -1,4 +1,4 @@
-//! `rkey capture`: runs a program whose device captures its packets to and from other hosts.
+//! `rkey capture`: runs a program whose device captures what it sends and receives.
 
 use crate::failure::hinted;
 use clap::Args;
@@ -20,22 +20,16 @@ pub(crate) struct CaptureArgs {
 
 const HELP: &str = "\
 Examples (put `--` before a program that has options of its own):
-  RKEY_WIRE=auto rkey capture pings.pcap -- rping -c -a 10.0.0.1 -C 5; wireshark pings.pcap
-  RKEY_WIRE=auto rkey capture %p.pcap -- mpirun -n 2 ./program
+  rkey capture pings.pcap -- ibv_rc_pingpong localhost; wireshark pings.pcap
+  rkey capture %p.pcap -- mpirun -n 2 ./program
+  RKEY_WIRE=auto rkey capture pings.pcap -- rping -c -a 10.0.0.1 -C 5
 
-The program gets RKEY_CAPTURE and the variables of `rkey run`. Only packets to and from other hosts are captured: links between
-processes of one host are shared memory and have no packets. Without %p, only the first process that sends a packet is captured.";
+The program gets RKEY_CAPTURE and the variables of `rkey run`. Processes of one host exchange no packets; what passes between them is
+shown as packets of RoCEv2. Without %p, only the first process that sends a packet is captured.";
 
 /// Runs `rkey capture`. Returns the program's exit status.
 pub(crate) fn run(args: &CaptureArgs) -> anyhow::Result<ExitCode> {
     let file = absolute(&args.file)?;
-    let wire = rkey::Config::from_env()?.wire.addresses;
-    if wire == rkey_device::WireSetting::Off {
-        eprintln!(
-            "rkey: warning: RKEY_WIRE is off, so the program exchanges no packets with other hosts, and nothing is captured; \
-             RKEY_WIRE=auto turns it on"
-        );
-    }
     crate::run::run_words(&args.words, &[("RKEY_CAPTURE", &file)])
 }
 

@@ -48,7 +48,7 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Run an unmodified program that uses verbs, libfabric or uDAPL on the device.
     Run(run::RunArgs),
-    /// Run a program as `rkey run` does, and capture its packets to and from other hosts in a file for Wireshark.
+    /// Run a program as `rkey run` does, and capture what it sends and receives in a file for Wireshark.
     Capture(capture::CaptureArgs),
     /// Measure latency, message rate, bandwidth and the cost of registration.
     Bench(Box<rkey_bench::BenchArgs>),

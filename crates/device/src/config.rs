@@ -361,7 +361,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "RKEY_CAPTURE",
         default: "none",
         allowed: "none or an absolute path",
-        meaning: "a file that captures the packets to and from other hosts (pcap, for Wireshark); %p in its name stands for the process ID",
+        meaning: "a file that captures what the program sends and receives, on this host and others (pcap, for Wireshark); %p in its name stands for the process ID",
         apply: |config, value| {
             config.wire.capture = path_or_none(value)?;
             Some(())

@@ -350,6 +350,7 @@ impl Drop for Handle {
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("bug: the engine thread panicked");
         }
+        self.shared.flush_capture();
     }
 }
 

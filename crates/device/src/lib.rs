@@ -14,6 +14,8 @@
 //! | [`cm`] | the connection manager: its sockets, its thread and its clock |
 //! | [`connect`] | listen, accept and connect by address |
 //! | [`peers`] | other devices: how links to and from them are established, and which processes they belong to; [`names`] |
+//! | `capture` | capture files for Wireshark: packets of the wire, and what passes links as packets |
+//! | `ecn` | congestion marks of datagrams |
 //! | [`wire`] | other hosts: the sockets of RoCEv2, and queue pair 1 |
 //! | `reclaim` | how memory is taken back from peers that access it directly; leases |
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
@@ -29,10 +31,12 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_types, clippy::unwrap_used))]
 
+mod capture;
 pub mod cm;
 pub mod config;
 pub mod connect;
 pub mod device;
+mod ecn;
 pub mod error;
 pub mod fork;
 #[doc(hidden)]

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use rkey_base::memory::ProcessMemory;
 use rkey_base::process::ForkMark;
 use rkey_core::Protection;
-use rkey_link::NodeId;
+use rkey_link::loopback::Loopback;
+use rkey_link::{AnyLink, NodeId};
 
+use crate::capture::{Capture, LinkCapture};
 use crate::config::Config;
 use crate::error::DeviceError;
 use crate::inspect::cache_view::Caches;
@@ -53,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) streams: Streams,
     /// The wire to other hosts.
     pub(crate) wire: Option<Arc<Wire>>,
+    /// The capture of the links to processes of this host.
+    capture: Option<LinkCapture>,
     /// How tests make the device fail.
     #[cfg(test)]
     pub(crate) trap: crate::progress::panic_tests::Trap,
@@ -89,12 +93,24 @@ impl Shared {
             denials: Arc::clone(&denials),
             counters: Arc::clone(&counters),
         };
+        let capture = config.wire.capture.as_deref();
+        let capture = capture
+            .and_then(Capture::of_process)
+            .map(|capture| LinkCapture::new(capture, &qps, node));
+        let loopback = observed(Loopback::new(node).into(), capture.as_ref());
         Ok(Self {
             node,
             scope,
             protection,
             memory,
-            driver: EngineDriver::new(node, engine, config.tick, router, lifecycle, transmitter)?,
+            driver: EngineDriver::new(
+                loopback,
+                engine,
+                config.tick,
+                router,
+                lifecycle,
+                transmitter,
+            )?,
             reclaim,
             reactor: Reactor::new()?,
             qp_numbers,
@@ -110,10 +126,23 @@ impl Shared {
             caches: Caches::default(),
             streams: Streams::default(),
             wire,
+            capture,
             config,
             #[cfg(test)]
             trap: crate::progress::panic_tests::Trap::default(),
         })
+    }
+
+    /// The link, captured if links are captured.
+    pub(crate) fn observed(&self, link: AnyLink) -> AnyLink {
+        observed(link, self.capture.as_ref())
+    }
+
+    /// Waits, for a limited time, until everything that was captured is in the file.
+    pub(crate) fn flush_capture(&self) {
+        if let Some(capture) = &self.capture {
+            capture.flush();
+        }
     }
 
     /// Watches the socket of a new block of queue pair numbers, and receives packets for the block.
@@ -164,5 +193,12 @@ impl std::fmt::Debug for Shared {
         f.debug_struct("Shared")
             .field("node", &self.node)
             .finish_non_exhaustive()
+    }
+}
+
+fn observed(link: AnyLink, capture: Option<&LinkCapture>) -> AnyLink {
+    match capture {
+        Some(capture) => capture.observe(link),
+        None => link,
     }
 }

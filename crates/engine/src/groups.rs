@@ -15,7 +15,7 @@ use crate::LinkId;
 /// The queue pair number that stands for a group (IBA 3.5.11: multicast).
 pub const GROUP_QPN: u32 = 0xff_ffff;
 /// The key field of a fragment for the wire.
-pub(crate) const WIRE_KEY: u64 = 1;
+pub const WIRE_KEY: u64 = 1;
 /// How many bytes at the start of a frame a flow can match.
 pub(crate) const FLOW_MAX: usize = 128;
 

@@ -50,6 +50,29 @@ pub struct QpSnapshot {
     pub receives: u32,
     /// Why nothing is sent although requests are posted.
     pub waits_for: Option<WaitReason>,
+    /// What has happened to its packets, if its peer is on another host and a packet has been sent or received.
+    #[serde(default)]
+    pub network: Option<NetworkSnapshot>,
+}
+
+/// What has happened to the packets between a queue pair and its peer on another host. The counters wrap at 2⁶⁴.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkSnapshot {
+    /// Request packets sent again.
+    pub retransmitted: u64,
+    /// Timeouts while waiting for a response.
+    pub timeouts: u64,
+    /// Packets from the peer that arrived after a gap.
+    pub out_of_sequence: u64,
+    /// Packets from the peer that met congestion (marked with ECN).
+    pub marked: u64,
+    /// Congestion notifications (CNPs) sent to the peer.
+    pub cnps_sent: u64,
+    /// Congestion notifications (CNPs) received from the peer.
+    pub cnps_received: u64,
+    /// Times that congestion has lowered the number of packets that may be outstanding.
+    pub slowed: u64,
 }
 
 /// Why a queue pair sends nothing at the moment.
@@ -199,5 +222,18 @@ fn snapshot_qp(qp: &crate::qp::pair::Qp) -> QpSnapshot {
         sends_started: (qp.sq.next - qp.sq.head) as u32 + u32::from(qp.req.offset > 0),
         receives: qp.rq.len() + u32::from(qp.resp.recv.taken),
         waits_for,
+        network: qp.wire.as_deref().map(|wire| network(&wire.counters())),
+    }
+}
+
+fn network(counters: &rkey_roce::transport::Counters) -> NetworkSnapshot {
+    NetworkSnapshot {
+        retransmitted: counters.retransmitted,
+        timeouts: counters.timeouts,
+        out_of_sequence: counters.out_of_sequence,
+        marked: counters.marked,
+        cnps_sent: counters.cnps_sent,
+        cnps_received: counters.cnps_received,
+        slowed: counters.slowed,
     }
 }

@@ -99,6 +99,7 @@ pub use groups::{Flow, Group};
 pub use guesses::Guesser;
 pub use id::{CqId, LinkId, QpId, SrqId};
 pub use inbox::{Inbox, Message};
+pub use nak::Nak;
 pub use origin::{Origin, Process};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};

@@ -3,7 +3,7 @@
 /// Why a message was not executed. Part of the protocol between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Nak {
+pub enum Nak {
     /// No receive is posted: try again after the delay (its code is in bits 8 to 12).
     ReceiverNotReady = 1,
     /// Another message number was expected.
@@ -23,7 +23,9 @@ pub(crate) enum Nak {
 }
 
 impl Nak {
-    pub(crate) fn from_code(imm: u32) -> Option<Self> {
+    /// The refusal with this code, which is in the lowest 8 bits.
+    #[must_use]
+    pub fn from_code(imm: u32) -> Option<Self> {
         Some(match imm as u8 {
             1 => Self::ReceiverNotReady,
             2 => Self::Sequence,

@@ -17,6 +17,7 @@
 //! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
 //! | [`direct`] | leases: the initiator copies without involving the responder, and the owner can revoke the lease |
 //! | [`fault`] | a wrapper that delays, corrupts and goes down, for tests |
+//! | [`observed`] | a wrapper that shows an observer what passes, for capture files |
 //! | [`peer`] | more about links to other processes: the peer's identity, the control socket, leases |
 //! | [`any`] | one type for every kind of link |
 //! | [`error`] | errors of a link, as values |
@@ -36,6 +37,7 @@ pub mod fuzzing;
 pub mod header;
 pub mod link;
 pub mod loopback;
+pub mod observed;
 pub mod peer;
 mod ring;
 pub mod shm;

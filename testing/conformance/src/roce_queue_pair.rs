@@ -4,6 +4,7 @@
 //! A script is a sequence of steps: a byte that says what happens, a byte with a number, and for packets two bytes with
 //! their length, and their bytes. The first byte of a script is the service.
 
+use rkey_roce::icrc::LEN;
 use rkey_roce::packet::{
     Aeth, AtomicAckEth, AtomicEth, Body, Credits, Headers, Mtu, NakCode, Packet, Psn, Reliable,
     Request, Response, Reth, RnrTimer, Service, Syndrome, Tail,
@@ -29,6 +30,8 @@ const RESPONSE: u8 = 1;
 const ACT: u8 = 3;
 /// Everything that must be sent leaves after the step.
 const TAKE: u8 = 4;
+/// The packet was marked in the network, because it was congested.
+const MARKED: u8 = 8;
 const WAIT: u8 = 0;
 const RECEIVE: u8 = 1;
 const POST: u8 = 2;
@@ -144,6 +147,9 @@ struct Stage {
     now: u64,
     posted: u64,
     ended: u64,
+    /// The bytes of the marked packets, and of the notifications.
+    marked: usize,
+    notified: usize,
 }
 
 impl Stage {
@@ -165,6 +171,8 @@ impl Stage {
             now: 1,
             posted: 0,
             ended: 0,
+            marked: 0,
+            notified: 0,
         }
     }
 
@@ -183,14 +191,18 @@ impl Stage {
         }
     }
 
-    fn arrive(&mut self, kind: u8, number: u8, bytes: &[u8]) {
+    fn arrive(&mut self, step: u8, number: u8, bytes: &[u8]) {
         let Ok(mut packet) = Packet::decode(bytes) else {
             return;
         };
-        match kind {
+        match step & 3 {
             REQUEST => packet.headers.psn = Psn::new(RECEIVE_PSN).plus(number.into()),
             RESPONSE => packet.headers.psn = Psn::new(SEND_PSN).plus(number.into()),
             _ => {}
+        }
+        if step & MARKED != 0 {
+            self.connection.receive_mark(self.now, &packet);
+            self.marked += bytes.len() + LEN;
         }
         let arena = &mut self.arena;
         self.connection.receive(self.now, arena, &packet);
@@ -202,7 +214,10 @@ impl Stage {
         for _ in 0..1000 {
             let sent = (self.connection).transmit(self.now, &mut self.arena, &mut buffer);
             let Some(length) = sent else { return };
-            assert!(Packet::decode(&buffer[..length]).is_ok());
+            let packet = Packet::decode(&buffer[..length]).expect("a packet");
+            if packet.headers.body == Body::Congestion {
+                self.notified += length + LEN;
+            }
         }
         panic!("the queue pair sent 1000 packets and did not stop");
     }
@@ -217,6 +232,7 @@ impl Stage {
         let (own, peers) = self.connection.held();
         assert_eq!(own as u64, self.posted - self.ended);
         assert!(peers <= 3 * usize::from(READS) + 2);
+        assert!(self.notified <= self.marked);
     }
 }
 
@@ -240,7 +256,7 @@ fn run(stage: &mut Stage, mut rest: &[u8]) {
         } else if let Some((length, after)) = rest.split_first_chunk() {
             let length = usize::from(u16::from_be_bytes(*length)).min(after.len());
             let (packet, after) = after.split_at(length);
-            stage.arrive(step & 3, *number, packet);
+            stage.arrive(*step, *number, packet);
             rest = after;
         }
         if step & TAKE != 0 {
@@ -276,6 +292,15 @@ impl Script {
         self.packet(REQUEST, number, body, &vec![9; length])
     }
 
+    fn marked(self, number: u8, request: Request, length: usize) -> Self {
+        let body = Body::Request(Service::Rc, request);
+        self.packet(REQUEST | MARKED, number, body, &vec![9; length])
+    }
+
+    fn notification(self) -> Self {
+        self.packet(REQUEST, 0, Body::Congestion, &[])
+    }
+
     fn unreliable(self, number: u8, request: Request, length: usize) -> Self {
         let body = Body::Request(Service::Uc, request);
         self.packet(REQUEST, number, body, &vec![9; length])
@@ -309,7 +334,7 @@ pub fn samples() -> Vec<Vec<u8>> {
     let (last, only) = (Request::SendLast(Tail::None), Request::SendOnly(Tail::None));
     let responder = Script(vec![0])
         .act(RECEIVE)
-        .request(0, Request::SendFirst, 256)
+        .marked(0, Request::SendFirst, 256)
         .request(2, only, 1)
         .request(1, last, 5)
         .request(2, only, 1)
@@ -328,7 +353,7 @@ pub fn samples() -> Vec<Vec<u8>> {
         requester = requester.act(POST);
     }
     let result = Response::AtomicAcknowledge(aeth, AtomicAckEth { original: 1 });
-    requester = requester.acknowledge(1, syndrome);
+    requester = (requester.notification().notification()).acknowledge(1, syndrome);
     // Six probes, each after twice the time, and then the timeout.
     for _ in 0..7 {
         requester = requester.act(WAIT);
@@ -373,10 +398,12 @@ mod tests {
         let executed = (responder.arena.next_receive, responder.arena.exposed[256]);
         assert_eq!((executed, seen.refused, seen.duplicates), ((2, 9), 1, 2));
         assert_eq!((seen.out_of_sequence, seen.rnr_naks_sent), (1, 1));
+        assert_eq!((seen.marked, seen.cnps_sent), (1, 1));
         let seen = requester.connection.counters();
         let naks = (seen.sequence_naks, seen.rnr_naks, seen.implied_naks);
         assert_eq!((naks, requester.ended), ((1, 1, 0), 8));
         assert_eq!((seen.probes, seen.timeouts), (6, 1));
+        assert_eq!((seen.cnps_received, seen.slowed), (2, 1));
         let seen = uc.connection.counters();
         assert_eq!((seen.out_of_sequence, seen.dropped, uc.ended), (1, 1, 1));
         assert_eq!((uc.arena.next_receive, uc.arena.exposed[0]), (1, 9));

@@ -13,6 +13,44 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The interface of each host.
 const INTERFACES: [&str; 2] = ["va", "vb"];
 
+/// What the network between two hosts does to packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Network {
+    /// Packets of each 1000 that are lost in each direction, at random.
+    pub loss: u32,
+    /// How long a packet takes in each direction, in milliseconds.
+    pub delay: u32,
+    /// Whether each packet travels alone: the sender segments.
+    segments: bool,
+    /// Packets from and to this TCP port are not lost.
+    spared: u16,
+}
+
+impl Network {
+    /// A network on which packets travel one by one. Packets of this TCP port are never lost.
+    #[must_use]
+    pub fn segmented(spared: u16) -> Self {
+        let segments = true;
+        Self {
+            segments,
+            spared,
+            ..Self::default()
+        }
+    }
+
+    /// The same network, with this loss.
+    #[must_use]
+    pub fn with_loss(self, loss: u32) -> Self {
+        Self { loss, ..self }
+    }
+
+    /// The same network, with this delay.
+    #[must_use]
+    pub fn with_delay(self, delay: u32) -> Self {
+        Self { delay, ..self }
+    }
+}
+
 /// Two hosts, which exist until this value is dropped. All their ports are free.
 pub struct Hosts {
     keepers: Vec<Child>,
@@ -84,18 +122,74 @@ impl Hosts {
     /// `nft` is not installed, or fails for another reason.
     #[must_use]
     pub fn lose(&self, port: u16, every: u32) -> bool {
+        self.segment();
+        self.filter(&format!(
+            "udp dport {port} numgen inc mod {every} < 1 counter drop;"
+        ))
+    }
+
+    /// Makes both hosts act as a congested router: they mark the packets that arrive at a UDP port, if their sender reacts to marks, as
+    /// far as they exceed a rate, in MB/s. Returns false if the kernel has no filter for that.
+    ///
+    /// # Panics
+    /// `nft` is not installed, or fails for another reason.
+    #[must_use]
+    pub fn mark(&self, port: u16, rate: u32) -> bool {
+        let rule = |ip: &str| {
+            format!(
+                "udp dport {port} {ip} ecn != not-ect limit rate over {rate} mbytes/second \
+                 burst 64 kbytes counter {ip} ecn set ce;"
+            )
+        };
+        self.filter(&["ip", "ip6"].map(rule).concat())
+    }
+
+    /// Makes the network between the hosts worse. Returns false if the kernel cannot do that.
+    ///
+    /// # Panics
+    /// `nft` is not installed, or fails for another reason.
+    #[must_use]
+    pub fn impair(&self, network: &Network) -> bool {
+        if network.segments {
+            self.segment();
+        }
+        for (at, interface) in INTERFACES.into_iter().enumerate() {
+            let delay = format!("{}ms", network.delay);
+            let netem = ["tc", "qdisc", "add", "dev", interface, "root", "netem"];
+            let words = [&netem[..], &["limit", "100000", "delay", &delay]].concat();
+            if network.delay > 0 && !self.run(at, &words).status.success() {
+                return false;
+            }
+        }
+        let (loss, spared) = (network.loss, network.spared);
+        if loss == 0 {
+            return true;
+        }
+        self.filter(&format!(
+            "tcp dport {spared} accept; tcp sport {spared} accept; \
+             meta l4proto {{ tcp, udp }} numgen random mod 1000 < {loss} counter drop;"
+        ))
+    }
+
+    /// Makes senders segment, so that each packet travels alone.
+    fn segment(&self) {
+        for (at, interface) in INTERFACES.into_iter().enumerate() {
+            self.ip(at, &format!("link set {interface} gso_max_segs 1"));
+        }
+    }
+
+    /// Applies rules to the packets that arrive at each host. Returns false if the kernel lacks something for them.
+    fn filter(&self, rules: &str) -> bool {
         let rules = format!(
-            "table inet loss {{ chain arriving {{ type filter hook input priority 0; \
-             udp dport {port} numgen inc mod {every} < 1 counter drop; }}; }}"
+            "table inet loss {{ chain arriving {{ type filter hook input priority 0; {rules} }}; }}"
         );
         (0..2).all(|at| {
-            self.ip(at, &format!("link set {} gso_max_segs 1", INTERFACES[at]));
             let done = self.run(at, &["nft", &rules]);
             let said = String::from_utf8_lossy(&done.stderr);
             let has_program = !said.contains("failed to execute");
             let is_missing = ["not supported", "No such file or directory"];
             if has_program && is_missing.iter().any(|words| said.contains(words)) {
-                eprintln!("SKIP: this kernel cannot drop packets: {said}");
+                eprintln!("SKIP: this kernel cannot filter packets: {said}");
                 return false;
             }
             assert!(done.status.success(), "nft {rules:?}: {said}");

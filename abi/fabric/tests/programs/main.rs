@@ -1,39 +1,16 @@
 //! libfabric's own programs with the provider, which an installed libfabric loads.
 
 mod hosts;
+mod place;
 
-use rkey_kit::delivery::FABRIC;
+use place::Folder;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A directory with a link to the library that cargo built for the tests, under the name that libfabric looks for.
-struct Folder(PathBuf);
-
 thread_local! {
     /// The directory of the test that runs in this thread.
     static FOLDER: Folder = Folder::new();
-}
-
-impl Folder {
-    fn new() -> Self {
-        let test = std::env::current_exe().expect("a test has a path");
-        let beside = test.parent().expect("in a directory");
-        let library = FABRIC
-            .find(beside)
-            .expect("cargo builds the library for its tests");
-        let folder = rkey_harness::temporary_folder("rkey-provider");
-        FABRIC
-            .put_into(&folder, &library)
-            .expect("links can be made");
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn folder() -> PathBuf {

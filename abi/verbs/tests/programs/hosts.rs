@@ -1,10 +1,8 @@
 //! Programs on two hosts.
 
+use crate::captures::{self, Captured};
 use crate::support::{DEVICE, Running, Stage};
 use rkey_harness::hosts;
-use rkey_roce::icrc::Flow;
-use rkey_roce::packet::{Body, Headers, Packet};
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -24,6 +22,8 @@ struct Hosts {
     captures: Option<PathBuf>,
     /// The faults of the programs, with a seed each, so that the two sides lose different packets.
     faults: Option<&'static str>,
+    /// Whether the programs log what happens to their packets.
+    logs: bool,
 }
 
 impl Hosts {
@@ -34,6 +34,7 @@ impl Hosts {
             hosts,
             captures: None,
             faults: None,
+            logs: false,
         })
     }
 
@@ -46,6 +47,8 @@ impl Hosts {
         }
         if let Some(faults) = self.faults {
             command.env("RKEY_FAULT", format!("{faults},seed={at}"));
+        }
+        if self.logs || self.faults.is_some() {
             command.env("RKEY_LOG", "info");
         }
         stage.start(command, ["server", "client"][at])
@@ -163,9 +166,48 @@ fn programs_succeed_on_a_network_that_loses_packets() {
     assert!(lost.iter().all(|count| *count > 0), "{lost:?}");
 }
 
+/// Both hosts mark packets beyond a rate. The receiver of the data sends notifications, and its sender slows down.
+#[test]
+fn programs_slow_down_on_a_congested_network() {
+    // The line, and which side sends the data.
+    let lines = [
+        ("ib_write_bw -F -n 2000 -x 1", 1),
+        ("ib_send_bw -F -n 2000 -x 2", 1),
+        ("ib_write_bw -F -n 100 -s 1000000 -q 2 -x 2", 1),
+        ("ib_read_bw -F -n 2000 -x 1", 0),
+    ];
+    let stage = Stage::new("hosts-ecn");
+    stage.copy_libraries();
+    let Some(mut hosts) = Hosts::new(1500) else {
+        return;
+    };
+    if !hosts.hosts.mark(WIRE, 20) {
+        return;
+    }
+    hosts.logs = true;
+    let port = PORT.to_string();
+    for (line, sender) in lines {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        words.extend(["-p", &port]);
+        let said = hosts.pair(&stage, &words, ADDRESSES[0][0]);
+        let count = |at: usize, name: &str| count_of(&said[at], "met loss or congestion", name);
+        let receiver = 1 - sender;
+        let [marked, sent] = ["marked", "cnps_sent"].map(|name| count(receiver, name));
+        assert!(marked >= sent && sent > 0, "{line}: {said:#?}");
+        // The window of the requester limits the data in flight, also that of reads.
+        assert!(count(1, "slowed") > 0, "{line}: {said:#?}");
+        assert!(count(sender, "cnps_received") > 0, "{line}: {said:#?}");
+    }
+}
+
 /// The number of a program's packets that got a fault, according to its log.
 fn faults_of(text: &str, kind: &str) -> u64 {
-    let counts = text.split("faults injected into packets").nth(1);
+    count_of(text, "faults injected into packets", kind)
+}
+
+/// A count in a program's log, after these words.
+fn count_of(text: &str, words: &str, kind: &str) -> u64 {
+    let counts = text.split(words).nth(1);
     let count = counts.and_then(|rest| rest.split_once(&format!("{kind}: ")));
     let digits = count.and_then(|(_, rest)| rest.split(|it: char| !it.is_ascii_digit()).next());
     let digits = digits.unwrap_or_else(|| panic!("no count: {text}"));
@@ -210,35 +252,6 @@ fn programs_succeed_with_injected_faults() {
     }
 }
 
-/// The headers of the packets in a capture file. Panics unless all packets are between the two hosts and have a correct checksum.
-fn captured(file: &[u8]) -> Vec<Headers> {
-    assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes(), "pcap");
-    let (mut rest, mut all) = (&file[24..], Vec::new());
-    let hosts = ADDRESSES.map(|it| it[0].parse::<Ipv4Addr>().unwrap());
-    while !rest.is_empty() {
-        let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
-        let (bytes, more) = rest[16..].split_at(length as usize);
-        rest = more;
-        assert_eq!(bytes[0], 0x45, "IPv4");
-        let address = |ip: usize, port: usize| {
-            let octets: [u8; 4] = bytes[ip..ip + 4].try_into().unwrap();
-            SocketAddrV4::new(
-                octets.into(),
-                u16::from_be_bytes([bytes[port], bytes[port + 1]]),
-            )
-        };
-        let (from, to) = (address(12, 20), address(16, 22));
-        assert!(from.ip() != to.ip() && hosts.contains(from.ip()) && hosts.contains(to.ip()));
-        assert_eq!(to.port(), WIRE);
-        let flow = Flow::new(from.into(), to.into()).unwrap();
-        let opened = flow.open(&bytes[28..]).unwrap();
-        let identification = u16::from_be_bytes([bytes[4], bytes[5]]);
-        assert_eq!(opened.identification, Some(identification));
-        all.push(Packet::decode(opened.packet).unwrap().headers);
-    }
-    all
-}
-
 #[test]
 fn a_ping_pong_is_captured_on_both_hosts() {
     let stage = Stage::new("hosts-capture");
@@ -255,9 +268,13 @@ fn a_ping_pong_is_captured_on_both_hosts() {
     let words: Vec<&str> = line.split_whitespace().collect();
     hosts.pair(&stage, &words, ADDRESSES[0][0]);
     for name in ["0.pcap", "1.pcap"] {
-        let all = captured(&std::fs::read(folder.join(name)).unwrap());
-        let is_send = |it: &&Headers| matches!(it.body, Body::Request(..));
-        let sends = all.iter().filter(is_send).count();
+        let all = captures::read(&folder.join(name));
+        for Captured { from, to, .. } in &all {
+            let mut ends = [from, to].map(|it| it.ip().to_string());
+            ends.sort();
+            assert_eq!(ends, ADDRESSES.map(|it| it[0]));
+        }
+        let sends = all.iter().filter(|it| it.is_request()).count();
         // Some requests may have been sent again.
         assert!(sends >= 100 && all.len() > sends, "{all:?}");
     }

@@ -4,6 +4,7 @@
 //! installs all of them.
 
 mod busy;
+mod captures;
 mod examples;
 mod hosts;
 mod layout;

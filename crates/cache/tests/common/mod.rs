@@ -11,10 +11,11 @@ pub(crate) mod memory;
 pub(crate) mod ring;
 
 use rkey_base::range::VaRange;
-use rkey_cache::{Cache, Follows, Kind, Registrar, Request, Rights, Why};
+use rkey_cache::{Cache, Follows, Kind, Registrar, Request, Rights, Userfaultfd, Why};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
 
 /// The size of a simulated page.
 pub(crate) const PAGE: u64 = 0x1000;
@@ -168,7 +169,7 @@ pub(crate) fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range:
         if !matches!(why, Why::Busy | Why::Overtaken) {
             return why;
         }
-        std::thread::yield_now();
+        thread::yield_now();
     }
 }
 
@@ -176,6 +177,21 @@ pub(crate) fn get<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range:
 pub(crate) fn enter<R: Registrar<Error: std::fmt::Debug>>(cache: &Cache<R>, range: VaRange) {
     assert!(!get(cache, range).is_hit());
     assert_eq!(get(cache, range), Why::Hit);
+}
+
+/// The monitor `userfaultfd`, whose thread reads. `None` if it is not available here.
+pub(crate) fn userfaultfd() -> Option<Arc<Userfaultfd>> {
+    let opened = Userfaultfd::open().inspect_err(|error| println!("skipped: {error}"));
+    let (monitor, reader) = opened.ok()?;
+    // Never freed: once memory is watched, the thread must not free anything.
+    let started: &Barrier = Box::leak(Box::new(Barrier::new(2)));
+    thread::spawn(move || {
+        reader.run_after(|| {
+            started.wait();
+        });
+    });
+    started.wait();
+    Some(Arc::new(monitor))
 }
 
 /// Runs code in a forked child, which may not allocate. Returns its exit status.

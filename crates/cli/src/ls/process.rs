@@ -23,6 +23,9 @@ pub(super) fn print(device: &Inspection) {
     regions(device, words, colour);
     windows(device, words, colour);
     queue_pairs(device, words, colour);
+    if device.qps.iter().any(|qp| qp.network.is_some()) {
+        network(device, words, colour);
+    }
     shared_receive_queues(device, words, colour);
     links(device, colour);
     counters(device, colour);
@@ -158,6 +161,39 @@ fn queue_pairs(device: &Inspection, words: &Words, colour: bool) {
         ]
     });
     show(&title(words.queue_pair), &table, device.qps.len());
+}
+
+/// What has happened to the packets between queue pairs and their peers on other hosts.
+fn network(device: &Inspection, words: &Words, colour: bool) {
+    let header = [
+        words.queue_pair,
+        "sent again",
+        "timeouts",
+        "gaps",
+        "marked",
+        "CNPs sent",
+        "CNPs received",
+        "slowed",
+    ];
+    let mut table = style::table(colour, header);
+    let all = device.qps.iter();
+    let all: Vec<_> = all
+        .filter_map(|qp| qp.network.map(|it| (qp.qpn, it)))
+        .collect();
+    add(&mut table, &all, |(qpn, it)| {
+        vec![
+            format!("{qpn:#x}"),
+            it.retransmitted.to_string(),
+            it.timeouts.to_string(),
+            it.out_of_sequence.to_string(),
+            it.marked.to_string(),
+            it.cnps_sent.to_string(),
+            it.cnps_received.to_string(),
+            it.slowed.to_string(),
+        ]
+    });
+    let title = format!("{} with peers on other hosts", title(words.queue_pair));
+    show(&title, &table, all.len());
 }
 
 fn shared_receive_queues(device: &Inspection, words: &Words, colour: bool) {

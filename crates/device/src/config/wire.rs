@@ -12,7 +12,7 @@ pub struct WireConfig {
     pub addresses: WireSetting,
     /// The faults that are injected into the packets that the device sends.
     pub faults: Faults,
-    /// The file to which the packets are captured; `%p` in its name stands for the process ID.
+    /// The file to which the packets, and what passes links on this host, are captured; `%p` in its name stands for the process ID.
     pub capture: Option<PathBuf>,
 }
 

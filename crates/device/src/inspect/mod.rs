@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rkey_core::{Api, Snapshot};
+pub use rkey_engine::inspect::NetworkSnapshot;
 use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
 use rkey_link::peer::{Control, Credentials};
 use rkey_link::{AnyLink, Link, LinkRole, NodeId};
@@ -135,6 +136,9 @@ pub struct QpView {
     pub receives: u32,
     /// Why nothing is sent although sends are posted: "Link", "Room", "Delay", "Rewind" or "Order".
     pub waits_for: Option<String>,
+    /// What has happened to its packets, if its peer is on another host and a packet has been sent or received.
+    #[serde(default)]
+    pub network: Option<NetworkSnapshot>,
 }
 
 /// A shared receive queue.
@@ -479,6 +483,7 @@ fn view_qp(qp: &QpSnapshot) -> QpView {
         started: qp.sends_started,
         receives: qp.receives,
         waits_for: qp.waits_for.map(|what| format!("{what:?}")),
+        network: qp.network,
     }
 }
 

@@ -11,6 +11,7 @@ use rkey_engine::{
 };
 use rkey_link::NodeId;
 use rkey_roce::packet::Mtu;
+use rkey_roce::transport::Counters;
 
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -99,6 +100,7 @@ impl Device {
             Ok(id) => {
                 let entry = QpEntry {
                     id,
+                    qp_type: config.qp_type,
                     fails_with_peer: options.fail_with_peer,
                     logs_denials: self.config().logs_own_denials,
                     // Verbs has no event for it. An event that verbs drops would still make its event descriptor readable, and a
@@ -398,6 +400,11 @@ impl Qp {
     }
 }
 
+fn met_loss_or_congestion(counters: &Counters) -> bool {
+    let lost = counters.retransmitted > 0 || counters.out_of_sequence > 0;
+    lost || counters.marked > 0 || counters.cnps_received > 0
+}
+
 impl QpInner {
     fn send_waiting_datagrams(&self) {
         if self.options.qp_type != QpType::Ud {
@@ -425,10 +432,20 @@ impl Drop for QpInner {
         self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
         shared.events.remove(EventSource::Qp(self.id));
-        let (executed, destroyed) = shared.driver.command(|engine| {
+        let (executed, counters, destroyed) = shared.driver.command(|engine| {
             let executed = engine.wire_executed(self.id);
-            (executed, engine.destroy_qp(self.id))
+            let counters = engine.wire_counters(self.id);
+            (executed, counters, engine.destroy_qp(self.id))
         });
+        if let Some(counters) = counters
+            && met_loss_or_congestion(&counters)
+        {
+            let qpn = self.qpn;
+            tracing::info!(
+                ?counters,
+                "the packets of queue pair {qpn:#x} met loss or congestion"
+            );
+        }
         if let Err(error) = destroyed {
             tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }

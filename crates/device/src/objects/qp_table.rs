@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use rkey_engine::QpId;
+use rkey_engine::{QpId, QpType};
 
 #[derive(Debug, Default)]
 pub(crate) struct QpTable(Mutex<BTreeMap<u32, QpEntry>>);
@@ -12,6 +12,7 @@ pub(crate) struct QpTable(Mutex<BTreeMap<u32, QpEntry>>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpEntry {
     pub(crate) id: QpId,
+    pub(crate) qp_type: QpType,
     /// Whether the queue pair enters the error state when its peer ends.
     pub(crate) fails_with_peer: bool,
     /// Whether the front end logs refusals of its requests.
@@ -32,6 +33,11 @@ impl QpTable {
     /// The queue pair with this number.
     pub(crate) fn find(&self, qpn: u32) -> Option<QpId> {
         self.0.lock().get(&qpn).map(|entry| entry.id)
+    }
+
+    /// The type of the queue pair with this number.
+    pub(crate) fn type_of(&self, qpn: u32) -> Option<QpType> {
+        self.0.lock().get(&qpn).map(|entry| entry.qp_type)
     }
 
     /// Whether the front end of this queue pair logs refusals of its requests.
@@ -66,6 +72,7 @@ mod tests {
         let (old, new) = (QpId::from((1, 1)), QpId::from((1, 2)));
         let entry = |id, on| QpEntry {
             id,
+            qp_type: QpType::Rc,
             fails_with_peer: on,
             logs_denials: on,
             reports_end: on,

@@ -100,6 +100,7 @@ impl Links {
             ..
         } = link.peer()?;
         let (node, requester) = (link.node(), link.role() == LinkRole::Requester);
+        let link = shared.observed(link);
         let origin = shared.identities.origin_of(who);
         let id = shared.driver.command(|engine| {
             let id = engine.attach_from(link, origin);

@@ -221,6 +221,7 @@ fn acknowledge(driver: &EngineDriver, stream: &Stream, qpn: u32, psn: u32) {
     driver.receive_packets(&[Arrived {
         local: peer.local,
         remote: peer.remote,
+        is_marked: false,
         packet: Packet {
             headers: Headers::new(qpn, Psn::new(psn), body),
             payload: &[],

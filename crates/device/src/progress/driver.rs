@@ -10,8 +10,7 @@ use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
 use rkey_core::{Draining, SectionLock};
 use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
-use rkey_link::loopback::Loopback;
-use rkey_link::{AnyLink, NodeId};
+use rkey_link::AnyLink;
 
 use super::event_router::EventRouter;
 use super::pending_work::PendingWork;
@@ -45,19 +44,19 @@ pub(crate) struct EngineDriver {
 }
 
 impl EngineDriver {
-    /// A driver whose engine thread checks every `tick` whether the program still polls.
+    /// A driver with the device's link to itself, whose engine thread checks every `tick` whether the program still polls.
     ///
     /// # Errors
     /// No descriptor is available.
     pub(crate) fn new(
-        node: NodeId,
+        loopback: AnyLink,
         mut engine: DeviceEngine,
         tick: Duration,
         router: EventRouter,
         lifecycle: Lifecycle,
         transmitter: Option<Transmitter>,
     ) -> Result<Self, DeviceError> {
-        let loopback = engine.attach(AnyLink::from(Loopback::new(node)));
+        let loopback = engine.attach(loopback);
         Ok(Self {
             engine: SectionLock::new(engine),
             schedule: Schedule::new(tick)?,

@@ -50,6 +50,9 @@ impl EngineDriver {
     /// Ends the program's driving before the calling thread waits. From then on peers ring the doorbell, which wakes the
     /// engine thread.
     pub(crate) fn hand_over(&self) {
+        if let Some(transmitter) = &self.transmitter {
+            transmitter.stop_polling();
+        }
         let engine = self.engine.lock();
         match self.schedule.mode() {
             Mode::Thread => return,

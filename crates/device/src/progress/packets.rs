@@ -80,7 +80,7 @@ impl EngineDriver {
                 local: it.local,
                 remote: it.remote,
             };
-            engine.wire_receive(now, from, &it.packet);
+            engine.wire_receive(now, from, &it.packet, it.is_marked);
         }
         std::mem::forget(alarm);
         // Driving also sets the deadline.

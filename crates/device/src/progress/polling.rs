@@ -16,6 +16,8 @@ use super::{EngineDriver, Mode};
 pub(super) const POLLS_PER_CLOCK: u32 = 64;
 /// A poller publishes delayed acknowledgements once in this many empty polls.
 const POLLS_PER_ACK: u32 = 64;
+/// A poller receives datagrams from other hosts once in this many empty polls.
+const POLLS_PER_DATAGRAM: u32 = 8;
 /// After this many nanoseconds without work, a poller yields the processor each time it reads the clock: if there are more
 /// pollers than processors, the peer that it waits for may need this processor.
 const YIELD_AFTER: u64 = 5_000;
@@ -80,6 +82,11 @@ impl EngineDriver {
             }
         } else if result == PollResult::Owed && polls.is_multiple_of(POLLS_PER_ACK) {
             self.publish_acknowledgements();
+        }
+        if polls.is_multiple_of(POLLS_PER_DATAGRAM)
+            && let Some(transmitter) = &self.transmitter
+        {
+            transmitter.poll(self.schedule.coarse_now());
         }
         if polls.is_multiple_of(POLLS_PER_CLOCK) && self.poll_slowly() {
             self.polling.should_yield.store(true, Ordering::Relaxed);

@@ -82,6 +82,23 @@ impl Reactor {
             .map_err(DeviceError::io("watching a file descriptor"))
     }
 
+    /// Like [`Reactor::add`], but `token` is returned only once, until [`Reactor::watch_again`] is called.
+    ///
+    /// # Errors
+    /// The kernel's limit of watched descriptors is reached.
+    pub(crate) fn add_once(&self, fd: impl AsFd, token: Token) -> Result<(), DeviceError> {
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.0), flags)
+            .map_err(DeviceError::io("watching a file descriptor"))
+    }
+
+    /// Returns `token` once more when `fd`, which is in the set, is readable.
+    pub(crate) fn watch_again(&self, fd: impl AsFd, token: Token) {
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        // Fails only if the descriptor is not in the set.
+        let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(token.0), flags);
+    }
+
     /// Removes `fd` from the set.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         // The descriptor can be missing only if adding it failed.
@@ -132,5 +149,11 @@ mod tests {
         }
         reactor.remove(&reader);
         assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+        reactor.add_once(&reader, Token::other(8)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(reactor.wait(None), [Token::other(8)]);
+            assert_eq!(reactor.wait(Some(Duration::ZERO)), []);
+            reactor.watch_again(&reader, Token::other(8));
+        }
     }
 }

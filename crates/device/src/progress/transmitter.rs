@@ -1,4 +1,4 @@
-//! The engine's packets for other hosts: taken under the engine's lock, sent without it.
+//! The engine's packets for other hosts, and polls for those that arrive. The engine's packets are taken under the engine's lock, sent without it.
 //!
 //! A thread that runs the engine takes its packets before it releases the lock, so that none is lost if another thread then
 //! destroys a queue pair. Only one thread at a time sends, so packets leave in order. That thread also sends what others take
@@ -62,6 +62,17 @@ impl Transmitter {
     #[must_use]
     pub(super) fn send(&self, more: impl Fn()) -> bool {
         self.send_when(|| self.sending.try_lock(), more)
+    }
+
+    /// Receives packets in a thread of the program, which polls.
+    #[inline]
+    pub(super) fn poll(&self, now: u64) {
+        self.wire.poll(now);
+    }
+
+    /// The program no longer polls.
+    pub(super) fn stop_polling(&self) {
+        self.wire.stop_polling();
     }
 
     /// Returns once all packets that have been taken are sent: whether later ones may be left, which the engine thread must send.

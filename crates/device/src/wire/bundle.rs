@@ -2,8 +2,11 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 
+use super::datagram::Incoming;
+use crate::ecn::Ecn;
+
 /// The first bytes of a message: the protocol version.
-const MAGIC: [u8; 4] = *b"rwf1";
+const MAGIC: [u8; 4] = *b"rwf2";
 /// The length of what precedes the datagrams: [`MAGIC`], the sender's address and port, and our address.
 const HEADER: usize = 4 + 16 + 2 + 16;
 /// The length of the longest message, in bytes.
@@ -20,12 +23,8 @@ pub(super) struct Bundle {
 
 impl Bundle {
     /// Adds a datagram; `false` if it must go into another bundle.
-    pub(super) fn add(
-        &mut self,
-        block: u16,
-        flow: (SocketAddr, SocketAddr),
-        datagram: &[u8],
-    ) -> bool {
+    pub(super) fn add(&mut self, block: u16, incoming: &Incoming<'_>) -> bool {
+        let (flow, datagram) = ((incoming.from, incoming.to), incoming.bytes);
         let Ok(length) = u16::try_from(datagram.len()) else {
             return false;
         };
@@ -36,11 +35,12 @@ impl Bundle {
             self.bytes.extend_from_slice(&octets(flow.1));
             (self.block, self.flow) = (block, Some(flow));
         }
-        let has_room = self.bytes.len() + 2 + datagram.len() <= MAX_LEN;
+        let has_room = self.bytes.len() + 3 + datagram.len() <= MAX_LEN;
         if (self.block, self.flow) != (block, Some(flow)) || !has_room {
             return false;
         }
         self.bytes.extend_from_slice(&length.to_be_bytes());
+        self.bytes.push(incoming.ecn.bits());
         self.bytes.extend_from_slice(datagram);
         self.count += 1;
         true
@@ -61,8 +61,8 @@ fn octets(address: SocketAddr) -> [u8; 16] {
     }
 }
 
-/// Decodes a message: the datagrams, each with its sender's address and ours. `None` if the bytes are not a message.
-pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<(SocketAddr, SocketAddr, &[u8])>> {
+/// Decodes a message. `None` if the bytes are not one.
+pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<Incoming<'_>>> {
     let (header, mut rest) = bytes.split_at_checked(HEADER)?;
     if header[..4] != MAGIC {
         return None;
@@ -75,8 +75,15 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<(SocketAddr, SocketAddr, &[u8])
     let to = SocketAddr::new(ip(22)?, rkey_roce::icrc::PORT);
     let mut datagrams = Vec::new();
     while let Some((length, more)) = rest.split_first_chunk() {
-        let (datagram, more) = more.split_at_checked(u16::from_be_bytes(*length).into())?;
-        datagrams.push((from, to, datagram));
+        let (ecn, more) = more.split_first()?;
+        let (bytes, more) = more.split_at_checked(u16::from_be_bytes(*length).into())?;
+        let ecn = Ecn::from_bits(*ecn);
+        datagrams.push(Incoming {
+            from,
+            to,
+            ecn,
+            bytes,
+        });
         rest = more;
     }
     rest.is_empty().then_some(datagrams)
@@ -91,21 +98,32 @@ mod tests {
         (pair[0], pair[1])
     }
 
+    fn incoming((from, to): (SocketAddr, SocketAddr), bytes: &[u8]) -> Incoming<'_> {
+        Incoming {
+            from,
+            to,
+            ecn: Ecn::CONGESTED,
+            bytes,
+        }
+    }
+
     #[test]
     fn datagrams_of_one_block_and_flow_are_bundled_while_there_is_room() {
         let mut bundle = Bundle::default();
-        assert!(bundle.add(7, flow(), b"first") && bundle.add(7, flow(), b""));
-        assert!(!bundle.add(8, flow(), b"another block"));
+        assert!(
+            bundle.add(7, &incoming(flow(), b"first")) && bundle.add(7, &incoming(flow(), b""))
+        );
+        assert!(!bundle.add(8, &incoming(flow(), b"another block")));
         let (from, to) = flow();
-        assert!(!bundle.add(7, (to, from), b"another sender"));
-        assert!(!bundle.add(7, flow(), &[0; MAX_LEN - HEADER]));
-        let wanted = [&b"first"[..], b""].map(|it| (from, to, it));
+        assert!(!bundle.add(7, &incoming((to, from), b"another sender")));
+        assert!(!bundle.add(7, &incoming(flow(), &[0; MAX_LEN - HEADER])));
+        let wanted = [&b"first"[..], b""].map(|it| incoming((from, to), it));
         assert_eq!(unpack(&bundle.bytes).unwrap(), wanted);
         bundle.clear();
-        assert!(bundle.add(8, (to, from), b"x"));
+        assert!(bundle.add(8, &incoming((to, from), b"x")));
         let mut full = Bundle::default();
         let mut count = 0;
-        while full.add(1, flow(), &[1; 4000]) {
+        while full.add(1, &incoming(flow(), &[1; 4000])) {
             count += 1;
         }
         assert_eq!(unpack(&full.bytes).unwrap().len(), count);
@@ -115,7 +133,7 @@ mod tests {
     #[test]
     fn malformed_bundles_are_refused() {
         let mut bundle = Bundle::default();
-        assert!(bundle.add(7, flow(), b"datagram"));
+        assert!(bundle.add(7, &incoming(flow(), b"datagram")));
         let bytes = bundle.bytes;
         for length in 0..bytes.len() {
             // A header alone is a message without datagrams.

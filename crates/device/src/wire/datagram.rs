@@ -9,6 +9,7 @@ use rkey_roce::icrc::{self, Flow};
 use rkey_roce::packet::{Body, Bth, Deth, Headers, Packet, Psn, Request, Service, Tail};
 
 use super::counters::Dropped;
+use crate::ecn::Ecn;
 
 /// The queue pair of the connection manager (GSI).
 const MANAGEMENT: u32 = 1;
@@ -16,6 +17,17 @@ const MANAGEMENT: u32 = 1;
 const MANAGEMENT_QKEY: u32 = 0x8001_0000;
 /// The default partition key: without its top bit, the sender is a limited member.
 const PKEY: u16 = 0x7fff;
+
+/// A datagram that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Incoming<'a> {
+    /// The sender's address.
+    pub(super) from: SocketAddr,
+    /// Our address.
+    pub(super) to: SocketAddr,
+    pub(super) ecn: Ecn,
+    pub(super) bytes: &'a [u8],
+}
 
 /// A valid datagram.
 #[derive(Debug, PartialEq, Eq)]

@@ -326,7 +326,9 @@ fn receive_once(socket: impl AsFd, buffer: &mut [u8]) -> ForwardRead {
 #[cfg(test)]
 mod tests {
     use super::super::bundle::{MAX_LEN, unpack};
+    use super::super::datagram::Incoming;
     use super::*;
+    use crate::ecn::Ecn;
     use crate::peers::qp_numbers::QpNumbers;
     use std::time::Duration;
 
@@ -336,7 +338,13 @@ mod tests {
     fn bundle(block: u16) -> Bundle {
         let [from, to] = ["10.0.0.2:50000", "10.0.0.1:4791"].map(|it| it.parse().unwrap());
         let mut bundle = Bundle::default();
-        assert!(bundle.add(block, (from, to), b"datagram"));
+        let incoming = Incoming {
+            from,
+            to,
+            ecn: Ecn::default(),
+            bytes: b"datagram",
+        };
+        assert!(bundle.add(block, &incoming));
         bundle
     }
 

@@ -13,11 +13,11 @@
 //! | --- | --- |
 //! | `addresses` | which addresses to serve, and their path MTU |
 //! | `bundle` | datagrams that one process forwards to another in one message |
-//! | `capture` | capture files |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
 //! | `faults` | faults that are injected on purpose |
 //! | `forward` | forwarding between processes |
+//! | `lending` | receiving in the threads of a program that polls |
 //! | `options` | socket options without a safe wrapper |
 //! | `outgoing` | packets to send |
 //! | `receiver` | the thread |
@@ -30,11 +30,11 @@
 
 mod addresses;
 mod bundle;
-mod capture;
 mod counters;
 pub(crate) mod datagram;
 mod faults;
 mod forward;
+mod lending;
 mod options;
 pub(crate) mod outgoing;
 mod receiver;
@@ -62,18 +62,20 @@ use rkey_roce::packet::{Mtu, Packet};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
+use crate::capture::Capture;
 use crate::cm::fork::KeptFromChild;
 use crate::config::{WireConfig, WireSetting};
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
-use capture::Capture;
 use counters::WireCounters;
 pub use counters::{Counts, Dropped};
 use faults::{Datagram, Injector};
 pub use faults::{FaultCounts, FaultDescription};
 use forward::Forwarding;
+use lending::Lending;
 use outgoing::OutgoingPackets;
+use receiver::Scratch;
 use socket::{DatagramSent, Port};
 use stateless::StatelessReplies;
 use waiting::WaitingRequests;
@@ -90,6 +92,8 @@ pub(crate) struct Arrived<'a> {
     pub(crate) local: IpAddr,
     /// The sender's address.
     pub(crate) remote: IpAddr,
+    /// Whether a router has reported congestion on the way.
+    pub(crate) is_marked: bool,
     pub(crate) packet: Packet<'a>,
 }
 
@@ -112,7 +116,7 @@ pub struct Wire {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State shared with the wire's thread.
+/// State shared by the wire's thread and polls.
 struct Core {
     ports: Vec<Port>,
     tokens: Vec<Token>,
@@ -122,6 +126,8 @@ struct Core {
     faults: Option<Injector>,
     forwarding: Forwarding,
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
+    scratch: Mutex<Scratch>,
+    lending: Lending,
     stateless: Mutex<StatelessReplies>,
     waiting: Mutex<WaitingRequests>,
     /// Counts the messages sent from queue pair 1.
@@ -221,7 +227,7 @@ impl Wire {
         let mut tokens = Vec::new();
         for port in &ports {
             let token = reactor.new_token();
-            port.with_socket(|socket| reactor.add(socket, token))
+            port.with_socket(|socket| reactor.add_once(socket, token))
                 .transpose()
                 .map_err(io::Error::other)?;
             tokens.push(token);
@@ -242,6 +248,8 @@ impl Wire {
             faults: Injector::new(setting.faults).map_err(io::Error::other)?,
             forwarding: Forwarding::new(),
             receivers: Mutex::default(),
+            scratch: Mutex::new(Scratch::new()),
+            lending: Lending::default(),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
@@ -326,6 +334,8 @@ impl Wire {
         let mut receivers = self.core.receivers.lock();
         receivers.retain(|it| it.strong_count() > 0);
         receivers.push(receiver);
+        let devices = receivers.len();
+        self.core.lending.devices.store(devices, Ordering::Relaxed);
         drop(receivers);
         if let (Some(why), Some(added)) = (self.core.failure.get(), added) {
             added.failed(why);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use rkey_roce::icrc::{self, Flow};
 
-use super::capture::Capture;
 use super::socket::{DatagramSent, Port};
+use crate::capture::Capture;
+use crate::ecn::Ecn;
 
 /// How many bytes one system call may send: slightly fewer than the longest UDP datagram.
 const MAX_BYTES: usize = 65_000;
@@ -26,6 +27,7 @@ struct OnePacket {
     remote: IpAddr,
     /// The length of the packet with its checksum, in bytes.
     length: usize,
+    ecn: Ecn,
 }
 
 impl OutgoingPackets {
@@ -37,6 +39,7 @@ impl OutgoingPackets {
             local,
             remote,
             length: packet.len() + icrc::LEN,
+            ecn: Ecn::of_packet(packet),
         });
     }
 
@@ -96,8 +99,8 @@ impl OutgoingPackets {
     }
 }
 
-/// The number of packets at the start of the list that can leave in one system call: all go to one host and have one length,
-/// except that the last may be shorter.
+/// The number of packets at the start of the list that can leave in one system call: all go to one host and have the same congestion
+/// bits and one length, except that the last may be shorter.
 fn leading(packets: &[OnePacket], most: usize) -> usize {
     let Some(first) = packets.first() else {
         return 0;
@@ -106,7 +109,8 @@ fn leading(packets: &[OnePacket], most: usize) -> usize {
     let mut bytes = first.length;
     for packet in &packets[1..] {
         bytes += packet.length;
-        let is_alike = (packet.local, packet.remote) == (first.local, first.remote);
+        let is_alike =
+            (packet.local, packet.remote, packet.ecn) == (first.local, first.remote, first.ecn);
         if !is_alike || packet.length > first.length || count >= most || bytes > MAX_BYTES {
             break;
         }
@@ -152,6 +156,7 @@ mod tests {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, remote].into(),
             length,
+            ecn: Ecn::default(),
         }
     }
 
@@ -171,6 +176,9 @@ mod tests {
         assert_eq!(lengths(&[(2, 100), (3, 100)]), 1);
         assert_eq!(lengths(&[(2, 4000); 20]), 16);
         assert_eq!(leading(&[packet(2, 10); 20], 7), 7);
+        let mut marked = [packet(2, 10); 4];
+        marked[2].ecn = Ecn::CONGESTED;
+        assert_eq!(leading(&marked, 64), 2);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The wire's thread: it receives datagrams and dispatches them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -8,29 +8,37 @@ use rkey_cm::wire::MAD;
 
 use super::bundle::{self, Bundle};
 use super::counters::Dropped;
-use super::datagram::{self, Content};
+use super::datagram::{self, Content, Incoming};
 use super::faults::Injector;
 use super::socket::{Buffers, Port};
-use super::{Arrived, Core, Receiver, waiting};
+use super::{Arrived, Core, Receiver, lending, waiting};
 use crate::cm::remote::{self, Delivery};
+use crate::ecn::Ecn;
 use crate::peers::names;
 use crate::progress::reactor::Token;
 use crate::threads;
 
 /// How many batches to receive from one socket before turning to the next.
-const TURN: usize = 4;
+pub(super) const TURN: usize = 4;
 /// How many messages from other processes to receive before turning to the next socket.
 const FORWARDED: usize = 64;
 
-/// The thread's receive buffers and the bundle that it fills.
-struct Scratch {
+/// Receive buffers, and the bundle that their datagrams go into.
+pub(super) struct Scratch {
     buffers: Buffers,
     forwarded: Vec<u8>,
     bundle: Bundle,
 }
 
-/// A datagram with its source address and our address.
-type Datagram<'a> = (SocketAddr, SocketAddr, &'a [u8]);
+impl Scratch {
+    pub(super) fn new() -> Self {
+        Self {
+            buffers: Buffers::new(),
+            forwarded: vec![0; bundle::MAX_LEN],
+            bundle: Bundle::default(),
+        }
+    }
+}
 
 impl Core {
     /// The thread's main loop.
@@ -41,7 +49,7 @@ impl Core {
     }
 
     /// Releases all addresses and blocks, so that other processes receive their packets, and fails the devices.
-    fn fail(&self, why: String) {
+    pub(super) fn fail(&self, why: String) {
         tracing::error!(%why, "other hosts can no longer reach this program");
         let why = self.failure.get_or_init(|| why);
         for port in &self.ports {
@@ -62,25 +70,26 @@ impl Core {
         if let Err(error) = rkey_base::copy::prepare_thread() {
             tracing::warn!(%error, "cannot unblock SIGSEGV and SIGBUS in the wire's thread: a fault in user memory may kill the process");
         }
-        let mut scratch = Scratch {
-            buffers: Buffers::new(),
-            forwarded: vec![0; bundle::MAX_LEN],
-            bundle: Bundle::default(),
-        };
         while !self.stops.load(Ordering::Acquire) {
             let looks_again = !self.waiting.lock().is_empty() || self.forwarding.is_paused();
             let looks_again = looks_again.then_some(waiting::PAUSE);
             let sends_again = self.faults.as_ref().and_then(Injector::pause);
-            let timeout = looks_again.into_iter().chain(sends_again).min();
+            let returns = self
+                .lending
+                .is_any_lent(&self.ports)
+                .then_some(lending::TICK);
+            let timeout = [looks_again, sends_again, returns];
+            let timeout = timeout.into_iter().flatten().min();
             for token in self.reactor.wait(timeout) {
                 if token == Token::DOORBELL {
                     let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
                 } else if let Some(port) = self.tokens.iter().position(|it| *it == token) {
-                    self.take(&self.ports[port], &mut scratch);
+                    self.take_or_lend(port);
                 } else if self.forwarding.has(token) {
-                    self.receive_forwarded(token, &mut scratch);
+                    self.receive_forwarded(token, &mut self.scratch.lock());
                 }
             }
+            self.take_back();
             self.retry_requests();
             self.forwarding.resume(&self.reactor);
             if let Some(injector) = &self.faults {
@@ -92,17 +101,16 @@ impl Core {
         }
     }
 
-    /// Receives datagrams from a socket.
-    fn take(&self, port: &Port, scratch: &mut Scratch) {
-        for _ in 0..TURN {
+    /// Receives datagrams from a socket, at most this many batches. Returns whether any came.
+    pub(super) fn take(&self, port: &Port, scratch: &mut Scratch, batches: usize) -> bool {
+        for batch in 0..batches {
             let datagrams = port.receive(&mut scratch.buffers);
             if datagrams.is_empty() {
-                return;
+                return batch > 0;
             }
-            let to = port.address;
-            let all = datagrams.into_iter().map(|(from, bytes)| (from, to, bytes));
-            self.sort(all, Some(&mut scratch.bundle));
+            self.sort(datagrams, Some(&mut scratch.bundle));
         }
+        true
     }
 
     /// Receives datagrams that other processes forward.
@@ -130,17 +138,18 @@ impl Core {
     /// Dispatches each datagram. Datagrams for other processes' queue pairs go into the bundle, or are dropped.
     pub(super) fn sort<'a>(
         &self,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+        datagrams: impl IntoIterator<Item = Incoming<'a>>,
         mut bundle: Option<&mut Bundle>,
     ) {
         let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
-        for (from, to, bytes) in datagrams {
-            let content = datagram::read(from, to, bytes);
+        for incoming in datagrams {
+            let Incoming { from, to, .. } = incoming;
+            let content = datagram::read(from, to, incoming.bytes);
             if let Some(capture) = &self.capture
                 && !is_for_others(content.as_ref(), &receivers)
             {
-                capture.received(from, to, bytes);
+                capture.received((from, to), incoming.ecn, incoming.bytes);
             }
             let content = match content {
                 Ok(content) => content,
@@ -160,11 +169,12 @@ impl Core {
                             packets[index].push(Arrived {
                                 local,
                                 remote,
+                                is_marked: incoming.ecn == Ecn::CONGESTED,
                                 packet,
                             });
                         }
                         None => match &mut bundle {
-                            Some(bundle) => self.pass_on(bundle, block, (from, to), bytes),
+                            Some(bundle) => self.pass_on(bundle, block, &incoming),
                             None => self.counters.dropped(Dropped::NoReceiver, 1),
                         },
                     }
@@ -181,18 +191,12 @@ impl Core {
         }
     }
 
-    fn pass_on(
-        &self,
-        bundle: &mut Bundle,
-        block: u16,
-        flow: (SocketAddr, SocketAddr),
-        datagram: &[u8],
-    ) {
-        if bundle.add(block, flow, datagram) {
+    fn pass_on(&self, bundle: &mut Bundle, block: u16, incoming: &Incoming<'_>) {
+        if bundle.add(block, incoming) {
             return;
         }
         self.flush(bundle);
-        if !bundle.add(block, flow, datagram) {
+        if !bundle.add(block, incoming) {
             self.counters.dropped(Dropped::Malformed, 1);
         }
     }

@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
@@ -16,8 +17,10 @@ use rkey_roce::packet::Mtu;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::datagram::Incoming;
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
+use crate::ecn::Ecn;
 use crate::progress::reactor::Reactor;
 
 /// The requested size of the receive buffer, in bytes. The kernel grants less if its limit (`net.core.rmem_max`) is lower.
@@ -48,6 +51,8 @@ pub(super) struct Port {
     state: UdpSocketState,
     receiving: Arc<Mutex<Half>>,
     sending: Arc<Mutex<Half>>,
+    /// Whether the wire's thread leaves the socket to the program's polls.
+    pub(super) is_lent: AtomicBool,
 }
 
 /// Buffers for received datagrams.
@@ -89,6 +94,7 @@ impl Port {
                 state,
                 receiving,
                 sending,
+                is_lent: AtomicBool::new(false),
             }),
             Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
                 Err(format!(
@@ -117,8 +123,9 @@ impl Port {
         sockopt::set_socket_reuseport(&socket, true)?;
         let _ = sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        // Forbids fragmentation, and lets the kernel segment and coalesce datagrams.
+        // Forbids fragmentation, lets the kernel segment and coalesce datagrams, and requests their congestion bits.
         let state = UdpSocketState::new((&socket).into())?;
+        options::report_only_congestion(socket.as_fd(), address.is_ipv4())?;
         let sending = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
         let halves = [socket, sending].map(|it| Arc::new(Mutex::new(Half(Some(it)))));
         for half in &halves {
@@ -146,8 +153,8 @@ impl Port {
         }
     }
 
-    /// Receives the datagrams that have arrived, up to a batch, with their senders. Empty if none have.
-    pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<(SocketAddr, &'b [u8])> {
+    /// Receives the datagrams that have arrived, up to a batch. Empty if none have.
+    pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<Incoming<'b>> {
         let mut meta = [RecvMeta::default(); BATCH];
         let received = {
             let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
@@ -165,15 +172,23 @@ impl Port {
         let mut datagrams = Vec::new();
         for (it, buffer) in meta[..received].iter().zip(buffers.0.chunks_exact(BUFFER)) {
             let all = &buffer[..it.len.min(BUFFER)];
+            // The kernel coalesces only datagrams with the same bits.
+            let incoming = |bytes| Incoming {
+                from: it.addr,
+                to: self.address,
+                ecn: Ecn::from_codepoint(it.ecn),
+                bytes,
+            };
             if all.is_empty() {
-                datagrams.push((it.addr, all));
+                datagrams.push(incoming(all));
             }
-            datagrams.extend(all.chunks(it.stride.max(1)).map(|one| (it.addr, one)));
+            datagrams.extend(all.chunks(it.stride.max(1)).map(incoming));
         }
         datagrams
     }
 
-    /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter. The identification fields of their IPv4
+    /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter, with the congestion bits of the first one. The
+    /// identification fields of their IPv4
     /// headers are 0, 1, 2 and so on.
     pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> DatagramSent {
         let socket = self.sending.lock();
@@ -182,7 +197,7 @@ impl Port {
         };
         let transmit = Transmit {
             destination: to,
-            ecn: None,
+            ecn: Ecn::of_packet(datagrams).codepoint(),
             contents: datagrams,
             segment_size: (each < datagrams.len()).then_some(each),
             src_ip: None,

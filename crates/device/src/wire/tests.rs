@@ -8,13 +8,15 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A received packet: our address, the sender's address, the PSN and the payload.
-type Received = (IpAddr, IpAddr, u32, Vec<u8>);
+/// A received packet: our address, the sender's address, the PSN, the payload, and whether it is marked.
+type Received = (IpAddr, IpAddr, u32, Vec<u8>, bool);
 
 /// A device that records the packets it receives.
-struct Recorder {
+pub(super) struct Recorder {
     numbers: QpNumbers,
-    packets: Mutex<Vec<Received>>,
+    pub(super) packets: Mutex<Vec<Received>>,
+    /// The thread that has received the last packets.
+    pub(super) thread: Mutex<Option<std::thread::ThreadId>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -26,8 +28,10 @@ impl Receiver for Recorder {
     fn receive(&self, packets: &[Arrived<'_>]) {
         let kept = packets.iter().map(|it| {
             let psn = it.packet.headers.psn.get();
-            (it.local, it.remote, psn, it.packet.payload.to_vec())
+            let payload = it.packet.payload.to_vec();
+            (it.local, it.remote, psn, payload, it.is_marked)
         });
+        *self.thread.lock() = Some(std::thread::current().id());
         self.packets.lock().extend(kept);
     }
 
@@ -38,12 +42,13 @@ impl Receiver for Recorder {
 
 impl Recorder {
     /// A recorder with queue pair numbers that no other device has.
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         let numbers = QpNumbers::new(Scope::of(crate::Share::User));
         numbers.claim_first(|_, _| Ok(())).unwrap();
         Arc::new(Self {
             numbers,
             packets: Mutex::default(),
+            thread: Mutex::default(),
             failure: Mutex::default(),
         })
     }
@@ -53,11 +58,11 @@ impl Recorder {
     }
 
     /// The number of one of the receiver's queue pairs.
-    fn qp(&self) -> u32 {
+    pub(super) fn qp(&self) -> u32 {
         u32::from(self.block()) << 8 | 7
     }
 
-    fn add_to(self: &Arc<Self>, wire: &Wire) {
+    pub(super) fn add_to(self: &Arc<Self>, wire: &Wire) {
         let receiver: Arc<dyn Receiver> = Arc::<Self>::clone(self);
         wire.add_receiver(Arc::downgrade(&receiver));
     }
@@ -93,7 +98,7 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
 }
 
 /// Stands for a process: a wire and a device of its own.
-fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
+pub(super) fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
     let wire = Wire::open(&[ip], &WireConfig::OFF).unwrap();
     assert!(wire.serves(ip), "{:?}", wire.describe().refused);
     let recorder = Recorder::new();
@@ -102,7 +107,7 @@ fn process(ip: IpAddr) -> (Wire, Arc<Recorder>) {
     (wire, recorder)
 }
 
-fn packet(destination: u32, psn: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet(destination: u32, psn: u32, payload: &[u8]) -> Vec<u8> {
     let body = Body::Request(Service::Rc, Request::SendOnly(Tail::None));
     let mut bytes = Vec::new();
     let headers = Headers::new(destination, Psn::new(psn), body);
@@ -110,7 +115,7 @@ fn packet(destination: u32, psn: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn wait_until(what: impl Fn() -> bool) {
+pub(crate) fn wait_until(mut what: impl FnMut() -> bool) {
     let begun = crate::time::now();
     while !what() {
         assert!(crate::time::since(begun) < PATIENCE);
@@ -149,7 +154,7 @@ fn each_process_receives_the_packets_of_its_queue_pairs() {
 }
 
 #[test]
-fn each_process_receives_the_packets_of_its_queue_pairs_over_ipv6() {
+fn each_process_receives_the_packets_of_its_queue_pairs_and_their_marks_over_ipv6() {
     let ip: IpAddr = "::1".parse().unwrap();
     if std::net::UdpSocket::bind((ip, 0)).is_err() {
         eprintln!("SKIP: this host has no address {ip}");
@@ -158,6 +163,7 @@ fn each_process_receives_the_packets_of_its_queue_pairs_over_ipv6() {
     // There is only one such address, so wait until other runs of this test release it.
     wait_until(|| take_address(ip));
     three_processes_share(ip);
+    marks_reach(ip, ip);
 }
 
 fn three_processes_share(ip: IpAddr) {
@@ -176,7 +182,7 @@ fn three_processes_share(ip: IpAddr) {
     for (index, (_, recorder)) in processes.iter().enumerate() {
         wait_until(|| recorder.packets.lock().len() == 16);
         let packets = recorder.packets.lock();
-        for (number, (local, remote, psn, payload)) in packets.iter().enumerate() {
+        for (number, (local, remote, psn, payload, _)) in packets.iter().enumerate() {
             assert_eq!((*local, *remote), (ip, ip));
             assert_eq!(*psn as usize, 16 * index + number, "in order");
             assert!(payload.iter().all(|it| u32::from(*it) == *psn));
@@ -327,6 +333,90 @@ fn dropped_packets_are_counted_and_not_answered() {
     assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
+#[test]
+fn marks_reach_the_process_of_the_queue_pair() {
+    marks_reach(address(), address());
+}
+
+/// Marks survive coalescing by the kernel, and forwarding by another process.
+fn marks_reach(ip: IpAddr, from: IpAddr) {
+    let processes = [(); 2].map(|()| process(ip));
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let mut expected = 0;
+    // From many ports, so that each process gets some of the datagrams.
+    for number in 0..32_u32 {
+        let stranger = std::net::UdpSocket::bind((from, 0)).unwrap();
+        let (address, stranger) = (stranger.local_addr().unwrap(), stranger);
+        let flow = Flow::new(address, to).unwrap();
+        let state = quinn_udp::UdpSocketState::new((&stranger).into()).unwrap();
+        let recorder = &processes[(number % 2) as usize].1;
+        for (psn, ecn) in (0..4).map(|bits| (number * 4 + u32::from(bits), bits)) {
+            // Three datagrams of one length in one call, if the kernel can do that.
+            let count = state.max_gso_segments().min(3);
+            let mut datagrams = Vec::new();
+            for identification in 0..count as u16 {
+                let mut datagram = packet(recorder.qp(), psn, &[7; 100]);
+                flow.seal(&mut datagram, identification);
+                datagrams.extend(datagram);
+            }
+            let transmit = quinn_udp::Transmit {
+                destination: to,
+                ecn: quinn_udp::EcnCodepoint::from_bits(ecn),
+                segment_size: (count > 1).then_some(datagrams.len() / count),
+                contents: &datagrams,
+                src_ip: None,
+            };
+            state.try_send((&stranger).into(), &transmit).unwrap();
+            expected += count;
+        }
+    }
+    let received = || -> usize {
+        let all = processes.iter();
+        all.map(|(_, recorder)| recorder.packets.lock().len()).sum()
+    };
+    wait_until(|| received() == expected);
+    for (wire, recorder) in &processes {
+        assert!(wire.describe().counts.forwarded > 0);
+        for (_, _, psn, _, is_marked) in recorder.packets.lock().iter() {
+            assert_eq!(*is_marked, psn % 4 == 3, "{psn}");
+        }
+    }
+}
+
+/// Routers may mark packets of reliable connections, because their sender reacts; but not others.
+#[test]
+fn packets_leave_with_the_congestion_bits_of_their_service() {
+    let (ip, receiver) = (address(), address());
+    let wire = Wire::open(&[ip], &WireConfig::OFF).unwrap();
+    let to = SocketAddr::new(receiver, icrc::PORT);
+    let socket = std::net::UdpSocket::bind(to).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let state = quinn_udp::UdpSocketState::new((&socket).into()).unwrap();
+    let datagram = |service: Service| {
+        let body = Body::Request(service, Request::SendOnly(Tail::None));
+        let headers = Headers::new(7, Psn::new(1), body);
+        let mut bytes = Vec::new();
+        let packet = Packet {
+            headers,
+            payload: b"data",
+        };
+        packet.encode(&mut bytes).unwrap();
+        let mut outgoing = OutgoingPackets::default();
+        outgoing.push(ip, receiver, &bytes);
+        wire.send(&mut outgoing);
+        let (mut buffer, mut meta) = ([0; 2000], [quinn_udp::RecvMeta::default()]);
+        wait_until(|| {
+            let mut slices = [io::IoSliceMut::new(&mut buffer)];
+            let received = state.recv((&socket).into(), &mut slices, &mut meta);
+            received.is_ok_and(|count| count == 1)
+        });
+        meta[0].ecn
+    };
+    let deth = rkey_roce::packet::Deth { qkey: 1, source: 2 };
+    assert_eq!(datagram(Service::Rc), Some(quinn_udp::EcnCodepoint::Ect0));
+    assert_eq!([Service::Uc, Service::Ud(deth)].map(datagram), [None; 2]);
+}
+
 /// A wire whose packets get these faults, and the address that it sends from.
 fn faulty(faults: &str) -> (Wire, IpAddr) {
     let mut config = crate::Config::default();
@@ -359,7 +449,7 @@ fn packets_with_injected_faults_arrive_twice_and_out_of_order() {
     assert!(!order.is_sorted());
     order.sort_unstable();
     assert_eq!(order, (0..96).map(|n| n / 2).collect::<Vec<u32>>());
-    for (_, remote, psn, payload) in packets.iter() {
+    for (_, remote, psn, payload, _) in packets.iter() {
         assert_eq!(*remote, from);
         assert!(payload.iter().all(|it| u32::from(*it) == *psn));
     }
@@ -422,7 +512,7 @@ fn captures_contain_the_packets_that_were_sent_and_received() {
     drop((sender, receiver));
     let [sent, received] = files
         .each_ref()
-        .map(|it| capture::read(&std::fs::read(it).unwrap()));
+        .map(|it| crate::capture::read(&std::fs::read(it).unwrap()));
     assert_eq!((sent.len(), received.len()), (96, 48));
     for (number, (one, other)) in sent.iter().zip(&received).enumerate() {
         assert_eq!(one.flow, other.flow);

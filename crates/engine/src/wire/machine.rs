@@ -32,7 +32,7 @@ pub(crate) struct Wire {
 /// The state machine of a queue pair with a peer on another host: connected or datagram.
 pub(super) enum Machine {
     Connection(Box<Connection>),
-    Datagrams(DatagramQueuePair<WirePeer>),
+    Datagrams(Box<DatagramQueuePair<WirePeer>>),
 }
 
 impl Wire {
@@ -57,9 +57,8 @@ impl Wire {
             qkey: qp.settings.qkey,
             send_psn: Psn::new(qp.req.msn),
         };
-        Box::new(Self::new(Machine::Datagrams(DatagramQueuePair::new(
-            config,
-        ))))
+        let datagrams = Box::new(DatagramQueuePair::new(config));
+        Box::new(Self::new(Machine::Datagrams(datagrams)))
     }
 
     /// The queue pair enters the error state, and has ended all its work itself. A pending refusal is
@@ -79,7 +78,7 @@ impl Wire {
         }
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         match &self.machine {
             Machine::Connection(connection) => connection.counters(),
             Machine::Datagrams(datagrams) => datagrams.counters(),

@@ -13,8 +13,14 @@ use rkey_roce::transport::Counters;
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Handles or drops a packet that arrived between these addresses. The owner has verified its checksum and its partition key.
-    /// Call [`Self::wire_transmit`] to send the responses.
-    pub fn wire_receive(&mut self, now_ns: u64, from: WirePeer, packet: &Packet<'_>) {
+    /// `is_marked` says whether its IP header reports congestion on the way (ECN). Call [`Self::wire_transmit`] to send the responses.
+    pub fn wire_receive(
+        &mut self,
+        now_ns: u64,
+        from: WirePeer,
+        packet: &Packet<'_>,
+        is_marked: bool,
+    ) {
         self.x.now = now_ns;
         let index = self.numbers.get(packet.headers.destination);
         let Some(qp) = index.and_then(|index| self.qps.at_mut(index)) else {
@@ -40,7 +46,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         self.x.serving = origin;
         with_machine(&mut self.x, qp, |machine, host| match machine {
-            Machine::Connection(connection) => connection.receive(now_ns, host, packet),
+            Machine::Connection(connection) => {
+                if is_marked {
+                    connection.receive_mark(now_ns, packet);
+                }
+                connection.receive(now_ns, host, packet);
+            }
             Machine::Datagrams(datagrams) => datagrams.receive(host, packet),
         });
         outcome::drain_events_from(&mut self.x, qp, &from);

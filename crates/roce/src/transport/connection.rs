@@ -4,11 +4,12 @@ use super::buffer::PacketBuffer;
 use super::config::{Config, ConnectionType};
 use super::event::{Counters, Event};
 use super::host::Host;
+use super::notify::Notifier;
 use super::requester::Requester;
 use super::responder::{Responder, UnreliableResponder};
 use super::step::{Output, Step};
 use super::work::WorkRequest;
-use crate::packet::{Body, Packet, Psn, Reliable, Service};
+use crate::packet::{Body, Packet, Psn, Reliable, Response, Service};
 
 /// A queue pair of a reliable or unreliable connection that is ready to send and receive.
 ///
@@ -23,6 +24,7 @@ use crate::packet::{Body, Packet, Psn, Reliable, Service};
 pub struct Connection {
     requester: Requester,
     responder: Responding,
+    notifier: Notifier,
     out: Output,
     /// Whether the last packet was a response: responses and requests alternate.
     answered_last: bool,
@@ -46,6 +48,7 @@ impl Connection {
         Self {
             requester: Requester::new(config),
             responder,
+            notifier: Notifier::new(config),
             out: Output::default(),
             answered_last: false,
             is_flushed: false,
@@ -105,7 +108,38 @@ impl Connection {
             (Body::Response(Reliable::Rc, response), Responding::Reliable(_)) => {
                 requester.receive(&mut step, headers.psn, response, payload);
             }
+            (Body::Congestion, Responding::Reliable(responder)) if !*is_flushed => {
+                step.out.counters.cnps_received += 1;
+                requester.slow_down(step.out);
+                responder.slow_down(now);
+            }
             _ => step.out.counters.dropped += 1,
+        }
+    }
+
+    /// Handles the mark of a packet that also goes to [`receive`](Self::receive): in its IP header, a router has reported congestion
+    /// ("congestion experienced"). The peer gets a congestion notification. If the packet has data of a read, which this side
+    /// requested, this side requests less at once.
+    pub fn receive_mark(&mut self, now: u64, packet: &Packet<'_>) {
+        let is_reliable = matches!(self.responder, Responding::Reliable(_));
+        let is_answered = match packet.headers.body {
+            Body::Request(Service::Rc, _) => is_reliable,
+            Body::Request(Service::Uc, _) => !is_reliable,
+            Body::Response(Reliable::Rc, response) => {
+                let is_data = !matches!(
+                    response,
+                    Response::Acknowledge(_) | Response::AtomicAcknowledge(..)
+                );
+                if is_reliable && is_data && !self.is_flushed {
+                    self.requester.slow_down(&mut self.out);
+                }
+                is_reliable && is_data
+            }
+            _ => false,
+        };
+        self.out.counters.marked += 1;
+        if is_answered && !self.is_flushed {
+            self.notifier.marked(now, packet);
         }
     }
 
@@ -117,6 +151,10 @@ impl Connection {
         host: &mut H,
         to: &mut PacketBuffer,
     ) -> Option<usize> {
+        if let Some(length) = self.notifier.transmit(now, to) {
+            self.out.counters.cnps_sent += 1;
+            return Some(length);
+        }
         for _ in 0..2 {
             self.answered_last = !self.answered_last;
             let length = if self.answered_last {
@@ -172,6 +210,7 @@ impl Connection {
     /// does a partly filled receive. Nothing more is executed or sent, except for a refusal and the responses that precede it.
     pub fn flush(&mut self) {
         self.is_flushed = true;
+        self.notifier.stop();
         self.requester.flush(&mut self.out);
         match &mut self.responder {
             Responding::Reliable(responder) => responder.flush(&mut self.out),

@@ -98,6 +98,14 @@ pub struct Counters {
     pub out_of_sequence: u64,
     /// Duplicate requests from the peer.
     pub duplicates: u64,
+    /// Packets from the peer that were marked in the network, because it was congested (ECN).
+    pub marked: u64,
+    /// Congestion notifications (CNPs) sent to the peer.
+    pub cnps_sent: u64,
+    /// Congestion notifications (CNPs) received from the peer.
+    pub cnps_received: u64,
+    /// Times that congestion has lowered the window.
+    pub slowed: u64,
     /// RNR NAKs sent to the peer.
     pub rnr_naks_sent: u64,
     /// Requests of the peer that were refused.

@@ -11,6 +11,7 @@
 //! | `datagram` | a datagram queue pair |
 //! | `host` | the trait for a queue pair's environment |
 //! | `work` | work requests, and how they are split into packets |
+//! | `notify` | congestion notifications to the peer |
 //! | `config` | attributes of a connected queue pair |
 //! | `event` | completions and failures |
 //! | `buffer` | the buffer that a packet is written to |
@@ -44,6 +45,8 @@
 //! * The window starts at [`Config::window`], halves with each loss and grows by one packet for each acknowledged window. A read
 //!   counts with the packets of its response, and a read of more than a quarter of the maximum window is requested in parts. If
 //!   it were requested at once, a responder that sends without pause would overflow the buffers of the network and of this side.
+//! * Routers may mark the packets of a reliable connection when they are congested. A receiver of marked packets sends congestion
+//!   notifications, whose receiver lowers its window, at most once in a round trip and by half at most. The window grows as after a loss.
 //! * Responses to a long read are sent at once until the peer has lost some, and then in bursts with pauses: nothing acknowledges
 //!   them, so there is no window.
 //! * A requester requests an acknowledgement when it has nothing more to send, and for each quarter of a window.
@@ -59,7 +62,8 @@
 //! A peer's packets can end the connection, but do nothing worse. Memory is accessed only through [`Host`], in ranges that were
 //! granted; PSNs are checked against those in use; a response is checked against its request. The number of remembered requests
 //! and responses is bounded ([`Connection::held`]). A packet gets at most one response packet of 16 bytes, or 24 for an atomic;
-//! only a read gets more, and for a read the peer needs a key.
+//! only a read gets more, and for a read the peer needs a key. Congestion notifications are shorter than the marked packets that
+//! they answer. A peer that sends them for no reason slows only its own connection.
 //!
 //! # Example
 //!
@@ -132,6 +136,7 @@ mod connection;
 mod datagram;
 mod event;
 mod host;
+mod notify;
 mod requester;
 mod responder;
 mod sequence;
@@ -144,4 +149,5 @@ pub use connection::Connection;
 pub use datagram::{DatagramConfig, DatagramQueuePair, DatagramRequest, GRH_LEN};
 pub use event::{Counters, Event, Received, Status};
 pub use host::{Access, Atomic, Host, LocalFault, Receive, Refusal, RemoteRange};
+pub use notify::obeys_notifications;
 pub use work::{MESSAGE_MAX, Operation, Target, WorkRequest};

@@ -17,7 +17,7 @@ use found::Found;
 use launch::LIMIT_S;
 pub(crate) use packages::kept;
 use rkey_harness::{Report, Session, UID, process};
-use runs::{MONITORS, Mpi, PLAIN, RANKS, RUNS, Run};
+use runs::{MONITORS, Monitor, Mpi, PLAIN, RANKS, RUNS, Run, monitor_line};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -142,8 +142,9 @@ impl Workspace {
         let described = process::describe(&command);
         let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
         ensure!(outcome.ok, "{described} failed");
-        for part in run.parts {
-            let line = format!("{part}: {RANKS} ranks agree");
+        let parts = run.parts.iter();
+        let lines = parts.map(|part| format!("{part}: {RANKS} ranks agree"));
+        for line in lines.chain(monitor_line(run.environment)) {
             ensure!(
                 outcome.output.contains(&line),
                 "{described} did not print {line:?}"
@@ -153,22 +154,19 @@ impl Workspace {
     }
 
     /// Runs a Python program that starts children, under a monitor of the registration cache.
-    fn children(&self, monitor: &str) -> Result<()> {
+    fn children(&self, monitor: &Monitor) -> Result<()> {
         let mut command = self.launch(Mpi::Open, PLAIN, None, false)?;
         command
             .arg(self.folder.join("venv/bin/python3"))
             .arg(self.folder.join("children.py"))
-            .env("FI_RKEY_MR_MODE", "LOCAL")
-            .env("FI_MR_CACHE_MONITOR", monitor);
+            .envs(monitor.iter().copied());
         let described = process::describe(&command);
         let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
         ensure!(outcome.ok, "{described} failed");
-        for line in [
-            &*format!("children: {RANKS} ranks agree"),
-            &format!("registration cache: monitor {monitor}"),
-        ] {
+        let agreed = format!("children: {RANKS} ranks agree");
+        for line in [agreed].into_iter().chain(monitor_line(monitor)) {
             ensure!(
-                outcome.output.contains(line),
+                outcome.output.contains(&line),
                 "{described} did not print {line:?}"
             );
         }

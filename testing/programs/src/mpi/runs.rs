@@ -82,9 +82,33 @@ const fn run(mpi: Mpi, provider: &'static str, parts: &'static [&'static str]) -
 pub(super) const PLAIN: &str = "rkey";
 const LAYERED: &str = "rkey;ofi_rxm";
 
-/// The monitors of the registration cache. Under each, the provider registers the buffers of a program that does not offer
-/// `FI_MR_LOCAL`, where the mode requires it.
-pub(super) const MONITORS: [&str; 3] = ["userfaultfd", "memhooks", "disabled"];
+/// A monitor of the registration cache, in a mode in which the provider registers the buffers of a program that does not offer
+/// `FI_MR_LOCAL`.
+pub(super) type Monitor = [(&'static str, &'static str); 2];
+
+const USERFAULTFD: &Monitor = &with_monitor("userfaultfd");
+const MEMHOOKS: &Monitor = &with_monitor("memhooks");
+const DISABLED: &Monitor = &with_monitor("disabled");
+
+pub(super) const MONITORS: [&Monitor; 3] = [USERFAULTFD, MEMHOOKS, DISABLED];
+
+const fn with_monitor(name: &'static str) -> Monitor {
+    [("FI_RKEY_MR_MODE", "LOCAL"), ("FI_MR_CACHE_MONITOR", name)]
+}
+
+const fn cached(monitor: &'static Monitor) -> Run {
+    Run {
+        environment: monitor,
+        ..run(Mpi::Open, PLAIN, EVERYTHING)
+    }
+}
+
+/// The line with which the provider reports the monitor, if the environment chooses one.
+pub(super) fn monitor_line(environment: &[(&str, &str)]) -> Option<String> {
+    let mut chosen = environment.iter();
+    let (_, name) = chosen.find(|(variable, _)| *variable == "FI_MR_CACHE_MONITOR")?;
+    Some(format!("registration cache: monitor {name}"))
+}
 
 pub(super) const RUNS: &[Run] = &[
     run(Mpi::Open, PLAIN, EVERYTHING),
@@ -125,19 +149,16 @@ pub(super) const RUNS: &[Run] = &[
         direct: true,
         ..run(Mpi::Open, PLAIN, &["access"])
     },
+    cached(USERFAULTFD),
+    cached(MEMHOOKS),
+    cached(DISABLED),
     Run {
-        environment: &[
-            ("FI_RKEY_MR_MODE", "LOCAL"),
-            ("FI_MR_CACHE_MONITOR", "userfaultfd"),
-        ],
-        ..run(Mpi::Open, PLAIN, &["messages", "collectives"])
+        unprivileged: true,
+        ..cached(USERFAULTFD)
     },
     Run {
-        environment: &[
-            ("FI_RKEY_MR_MODE", "LOCAL"),
-            ("FI_MR_CACHE_MONITOR", "memhooks"),
-        ],
-        ..run(Mpi::Open, PLAIN, &["messages", "windows"])
+        unprivileged: true,
+        ..cached(MEMHOOKS)
     },
     Run {
         unprivileged: true,

@@ -198,7 +198,7 @@ fn target(mode: c_int) {
     assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
 }
 
-/// Proves: FI-082, FI-083
+/// Proves partly: FI-082, FI-083 (with fake runtimes, not on real hardware)
 #[test]
 fn device_memory_travels_between_two_processes() {
     let test = "hmem::device_memory_travels_between_two_processes";
@@ -257,8 +257,7 @@ const INTERFACES: [(fi_hmem_iface, u64, Runtime); 5] = [
     (FI_HMEM_SYNAPSEAI, 1, SYNAPSE_AI),
 ];
 
-/// Proves: FI-133, FI-220, FI-223
-/// Proves partly: FI-125, FI-126, FI-127, FI-128, FI-129 (with fake runtimes, not on real hardware)
+/// Proves partly: FI-125, FI-126, FI-127, FI-128, FI-129, FI-133, FI-220, FI-223 (with fake runtimes, not on real hardware)
 #[test]
 fn memory_of_each_interface_is_copied_by_its_runtime() {
     for (iface, device, runtime) in INTERFACES {
@@ -360,7 +359,7 @@ fn every_pair_of_kinds_of_memory_exchanges_messages_and_atomics() {
     }
 }
 
-/// Proves: FI-067
+/// Proves partly: FI-067 (with fake runtimes, not on real hardware)
 #[test]
 fn freed_device_memory_is_refused_even_if_its_address_is_reused() {
     let Some(fake) = CUDA.load() else { return };

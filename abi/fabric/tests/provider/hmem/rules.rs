@@ -5,7 +5,7 @@ use crate::peer::{rerun, strictly};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-/// Proves: FI-218, FI-219, FI-I27
+/// Proves partly: FI-218, FI-219, FI-I27 (with fake runtimes, not on real hardware)
 #[test]
 fn without_peer_to_peer_transfers_the_runtime_copies() {
     let test = "hmem::rules::without_peer_to_peer_transfers_the_runtime_copies";
@@ -132,7 +132,8 @@ fn a_dma_buf_of_a_device_is_copied_by_its_runtime() {
     fake.free(at);
 }
 
-/// Proves: FI-080, FI-084, FI-085, FI-083, FI-279
+/// Proves: FI-080, FI-084, FI-085, FI-279
+/// Proves partly: FI-083 (with fake runtimes, not on real hardware)
 #[test]
 fn fi_mr_local_and_fi_mr_hmem_apply_each_to_its_kind_of_memory() {
     let Some(fake) = CUDA.load() else { return };

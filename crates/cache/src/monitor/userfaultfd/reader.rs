@@ -53,9 +53,30 @@ impl Reader {
     /// }
     /// ```
     pub fn run(self) {
+        self.run_after(|| {});
+    }
+
+    /// Like [`Reader::run`]. Calls `started` when the thread has read once and needs no lock of the linker any more, which a thread
+    /// may need while it starts. A program that calls `dlclose` should not watch memory before that: `dlclose` unmaps watched
+    /// memory while it has such a lock, and would wait for this thread. After `started` has told the program, it must not free memory.
+    ///
+    /// ```
+    /// # use rkey_cache::Userfaultfd;
+    /// # use std::sync::Barrier;
+    /// static STARTED: Barrier = Barrier::new(2);
+    /// if let Ok((monitor, reader)) = Userfaultfd::open() {
+    ///     std::thread::spawn(move || reader.run_after(|| { STARTED.wait(); }));
+    ///     STARTED.wait();
+    ///     // Now lookups may watch memory.
+    /// #   drop(monitor);
+    /// }
+    /// ```
+    pub fn run_after(self, started: impl FnOnce()) {
         let _blocked = sys::BlockedSignals::new();
         // Dropped before the signals are unblocked.
         let mut reader = self;
+        reader.shared.read_and_apply();
+        started();
         while reader.step(None) != Step::End {}
     }
 

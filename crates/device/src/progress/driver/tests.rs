@@ -6,6 +6,8 @@ use std::sync::Arc;
 use rkey_base::process::ForkMark;
 use rkey_core::{Limits, Protection, Secrets};
 use rkey_engine::{EngineConfig, LinkId};
+use rkey_link::NodeId;
+use rkey_link::loopback::Loopback;
 
 use crate::inspect::denials::Denials;
 use crate::objects::async_queues::AsyncQueues;
@@ -42,7 +44,8 @@ pub(in crate::progress) fn router() -> EventRouter {
 pub(in crate::progress) fn driver() -> EngineDriver {
     let lifecycle = Lifecycle::new(ForkMark::new().unwrap());
     let tick = Duration::from_secs(3600);
-    EngineDriver::new(NodeId::default(), engine(), tick, router(), lifecycle, None).unwrap()
+    let loopback = Loopback::new(NodeId::default()).into();
+    EngineDriver::new(loopback, engine(), tick, router(), lifecycle, None).unwrap()
 }
 
 fn sleeping() -> EngineDriver {

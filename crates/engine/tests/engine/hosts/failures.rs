@@ -111,6 +111,50 @@ fn packets_that_are_not_from_the_peer_are_dropped() {
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
 
+/// A marked packet is answered with a congestion notification to its sender, which obeys it. Notifications from other addresses, or
+/// for other queue pairs, are dropped.
+#[test]
+fn congestion_notifications_are_obeyed_only_if_they_come_from_the_peer() {
+    let mut hosts = Hosts::new(1, FAIR);
+    let [a, b] = hosts.connect(|_, _| {});
+    let regions = hosts.regions();
+    let from = [hosts.nodes[0].sge(&regions[0], 0, 60_000)];
+    hosts.recv(1, &b, 50, &[hosts.nodes[1].sge(&regions[1], 0, 60_000)]);
+    hosts.send(0, &a, &SendRequest::new(1, send_work(), &from));
+    let mut place: Box<PacketBuffer> = Box::new([0; _]);
+    let (_, length) = hosts.nodes[0].engine.wire_transmit(1, &mut place).unwrap();
+    hosts.deliver_with(1, path(1), &place[..length], true);
+    let (to, length) = hosts.nodes[1].engine.wire_transmit(1, &mut place).unwrap();
+    let notification = place[..length].to_vec();
+    assert_eq!((to, notification[0], length), (path(1), 0x81, 28));
+    let network = |hosts: &Hosts, at: usize| {
+        let snapshot = hosts.nodes[at].engine.snapshot();
+        snapshot.qps.iter().find_map(|qp| qp.network).unwrap()
+    };
+    let seen = network(&hosts, 1);
+    assert_eq!((seen.marked, seen.cnps_sent, seen.cnps_received), (1, 1, 0));
+
+    let stranger = "192.0.2.77".parse().unwrap();
+    let from = WirePeer {
+        remote: stranger,
+        ..path(0)
+    };
+    hosts.deliver(0, from, &notification);
+    let mut misled = notification.clone();
+    misled[5..8].copy_from_slice(&0xabcdef_u32.to_be_bytes()[1..]);
+    hosts.deliver(0, path(0), &misled);
+    let drops = hosts.nodes[0].engine.wire_drops();
+    assert_eq!((drops.wrong_address, drops.unknown), (1, 1));
+    let seen = network(&hosts, 0);
+    assert_eq!((seen.cnps_received, seen.slowed), (0, 0));
+    hosts.deliver(0, path(0), &notification);
+    hosts.deliver(0, path(0), &notification);
+    let seen = network(&hosts, 0);
+    assert_eq!((seen.cnps_received, seen.slowed), (2, 1));
+    assert!(hosts.run());
+    assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
+}
+
 #[test]
 fn the_error_state_flushes_and_sends_nothing() {
     let mut hosts = Hosts::new(1, FAIR);

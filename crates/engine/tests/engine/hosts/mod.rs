@@ -112,9 +112,20 @@ impl Hosts {
 
     /// Passes a packet to a node, as if it came over this path.
     pub(crate) fn deliver(&mut self, at: usize, from: WirePeer, packet: &[u8]) {
+        self.deliver_with(at, from, packet, false);
+    }
+
+    /// Like [`Self::deliver`]. The packet may be marked: it has met congestion.
+    pub(crate) fn deliver_with(
+        &mut self,
+        at: usize,
+        from: WirePeer,
+        packet: &[u8],
+        is_marked: bool,
+    ) {
         let packet = Packet::decode(packet).unwrap();
         let engine = &mut self.nodes[at].engine;
-        engine.wire_receive(self.now, from, &packet);
+        engine.wire_receive(self.now, from, &packet, is_marked);
     }
 
     /// Runs until nothing moves and no timer is set. Returns whether that happened in time.

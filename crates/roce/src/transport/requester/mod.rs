@@ -11,8 +11,10 @@
 //! A response moves `unacked` forward. Loss, detected by a timeout or a response, moves `next` back to `unacked`:
 //! everything from there on is rebuilt from the work requests and sent again (go-back-N). No packet is kept.
 //!
-//! [`send`] builds packets, [`response`] handles responses, and [`retry`] handles missing ones.
+//! [`send`] builds packets, [`response`] handles responses, [`retry`] handles missing ones, and [`congestion`] handles the peer's
+//! congestion notifications.
 
+mod congestion;
 mod probe;
 mod response;
 mod retry;
@@ -145,7 +147,7 @@ impl Requester {
             return;
         }
         self.retry
-            .progress(now, position, position.since(self.unacked));
+            .progress(now, position, position.since(self.unacked), self.top);
         self.unacked = position;
         while let Some(work) = self.works.front()
             && self.started > 0

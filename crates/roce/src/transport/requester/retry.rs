@@ -1,6 +1,7 @@
 //! Retries: how long to wait for a response, how often to send again, and how much may be outstanding.
 
 use super::Requester;
+use super::congestion::Congestion;
 use super::probe::Probe;
 use crate::transport::config::{Config, timeout_ns};
 use crate::transport::event::Status;
@@ -42,6 +43,7 @@ pub(super) struct Retry {
     /// A probe was sent since the last progress: until there is progress, the window is one packet.
     is_probing: bool,
     pub(super) probe: Probe,
+    congestion: Congestion,
 }
 
 impl Retry {
@@ -62,6 +64,7 @@ impl Retry {
             acknowledged: 0,
             is_probing: false,
             probe: Probe::new(config.probe_after),
+            congestion: Congestion::new(Sequence::first(config.send_psn)),
         }
     }
 
@@ -103,8 +106,8 @@ impl Retry {
     }
 
     /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window
-    /// grows by one packet whenever a whole window has been acknowledged.
-    pub(super) fn progress(&mut self, now: u64, position: Sequence, positions: u32) {
+    /// grows by one packet whenever a whole window has been acknowledged. Packets before `top` have been sent.
+    pub(super) fn progress(&mut self, now: u64, position: Sequence, positions: u32, top: Sequence) {
         self.probe.progress(now, position);
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
@@ -113,8 +116,9 @@ impl Retry {
         if std::mem::take(&mut self.is_probing) && positions == 1 {
             // The peer had no later packet, so the probe has replaced a lost packet. (With later packets, the probe would
             // have been superfluous.)
-            self.shrink();
+            self.shrink(top);
         }
+        self.congestion.acknowledged(position, top);
         self.acknowledged = self.acknowledged.saturating_add(positions);
         if self.acknowledged >= self.window {
             self.acknowledged = 0;
@@ -122,11 +126,25 @@ impl Retry {
         }
     }
 
-    /// Halves the window: a packet was lost, so the network or the peer's receive buffer holds less than a window.
-    fn shrink(&mut self) {
-        self.window = (self.window / 2).max(WINDOW_MIN.min(self.window_max));
-        self.acknowledged = 0;
+    /// Halves the window: a packet before `top` was lost, so the network or the peer's receive buffer holds less than a window.
+    fn shrink(&mut self, top: Sequence) {
+        self.lower(self.window / 2);
         self.is_probing = false;
+        self.congestion.lost(top);
+    }
+
+    fn lower(&mut self, window: u32) {
+        self.window = window.max(WINDOW_MIN.min(self.window_max));
+        self.acknowledged = 0;
+    }
+
+    /// The peer reports congestion. Returns whether that has lowered the window.
+    pub(super) fn notified(&mut self, unacked: Sequence, top: Sequence) -> bool {
+        let before = self.window;
+        if let Some(window) = self.congestion.notified(self.window, unacked, top) {
+            self.lower(window);
+        }
+        self.window < before
     }
 
     /// Uses up a retry, if one is left.
@@ -177,7 +195,7 @@ impl Requester {
             return;
         }
         self.retry.last_rewind = Some(self.unacked);
-        self.retry.shrink();
+        self.retry.shrink(self.top);
         self.rewind();
         self.retry.watch(step.now, true);
     }
@@ -205,7 +223,7 @@ impl Requester {
         }
         self.retry.last_rewind = None;
         self.retry.doublings = (self.retry.doublings + 1).min(DOUBLINGS_MAX);
-        self.retry.shrink();
+        self.retry.shrink(self.top);
         self.rewind();
         self.retry.watch(now, true);
     }

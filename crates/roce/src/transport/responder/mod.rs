@@ -263,6 +263,13 @@ impl Responder {
         }
     }
 
+    /// The peer reports congestion: sends long reads more slowly.
+    pub(crate) fn slow_down(&mut self, now: u64) {
+        if self.replies.begins_with_long(self.mtu) {
+            self.pace.congested(now);
+        }
+    }
+
     /// Advances the time.
     pub(crate) fn on_time(&mut self, now: u64) {
         self.pace.advance(now);

@@ -3,7 +3,7 @@
 //! A peer may request a long read at once, and acknowledges none of the response's packets, so the responder has no window. Sent
 //! without pause, they overflow the buffers of a slow peer. It requests the rest again, and loses most of that, too. So after a
 //! peer has requested a long read again, responses to its long reads are sent in bursts with pauses between them. A burst is
-//! halved each time the peer has lost packets, and grows slowly until then.
+//! halved each time the peer has lost packets or reports congestion, and grows slowly until then.
 
 use crate::transport::sequence::Sequence;
 
@@ -38,6 +38,8 @@ pub(super) struct Pace {
     bursts: u32,
     /// Where the response to the last long read, and its last repetition, began.
     last: Option<(Sequence, Sequence)>,
+    /// When congestion last made the bursts smaller.
+    slowed: Option<u64>,
 }
 
 impl Pace {
@@ -57,6 +59,20 @@ impl Pace {
         };
         self.burst = Some(burst.max(BURST_MIN));
         (self.sent, self.bursts) = (0, 0);
+    }
+
+    /// Records that packets of a long read have met congestion: halves the burst, at most once in a period.
+    pub(super) fn congested(&mut self, now: u64) {
+        let is_early = self
+            .slowed
+            .is_some_and(|time| now < time.saturating_add(PERIOD));
+        if is_early {
+            return;
+        }
+        self.slowed = Some(now);
+        let burst = self.burst.map_or(BURST_FIRST, |burst| burst / 2);
+        self.burst = Some(burst.max(BURST_MIN));
+        self.bursts = 0;
     }
 
     /// Whether the next packet of a long read may be sent now.
@@ -143,6 +159,18 @@ mod tests {
         // A loss in another read counts from its beginning.
         pace.requested_again(first.plus(1000), first.plus(1500));
         assert_eq!(burst(&mut pace, now), 8);
+    }
+
+    #[test]
+    fn congestion_halves_the_burst_once_in_a_period() {
+        let (mut pace, mut now) = (Pace::default(), 0);
+        for expected in [64, 32, 16, 8, 8] {
+            for early in [0, 1, PERIOD - 1] {
+                pace.congested(now + early);
+            }
+            assert_eq!(burst(&mut pace, now + PERIOD - 1), expected);
+            now += 2 * PERIOD;
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The format of capture files: classic pcap with times in nanoseconds, whose packets begin with their IP headers.
 //!
 //! A program with a UDP socket does not see the IP and UDP headers. The capture rebuilds them from the addresses, the ports, the
-//! length and the identification that the invariant checksum covers. The time to live is not known: it is written as 64.
+//! length and the identification that the invariant checksum covers. The congestion bits are the real ones. The time to live is not known: it is written as 64.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rkey_roce::icrc::Flow;
+
+use crate::ecn::Ecn;
 
 /// Times are in nanoseconds. In the byte order of this machine, like all fields of the format.
 const MAGIC: u32 = 0xa1b2_3c4d;
@@ -32,13 +34,14 @@ pub(super) fn header() -> Vec<u8> {
     bytes
 }
 
-/// Appends a datagram; `at` is when it was sent or received, since the Unix epoch. `identification` is that of its IPv4 header.
+/// Appends a datagram; `at` is when it was sent or received, since the Unix epoch. `identification` is that of its IPv4 header, and
+/// `ecn` has the congestion bits of its IP header.
 /// Returns false, and appends nothing, if the addresses differ in IP version or the datagram is too long.
 pub(super) fn append(
     file: &mut Vec<u8>,
     at: Duration,
     (from, to): (SocketAddr, SocketAddr),
-    identification: u16,
+    (identification, ecn): (u16, Ecn),
     datagram: &[u8],
 ) -> bool {
     let Ok(udp_length) = u16::try_from(UDP + datagram.len()) else {
@@ -50,7 +53,7 @@ pub(super) fn append(
             destination,
         }) => {
             let (from, to) = (*source.ip(), *destination.ip());
-            let Some(header) = ipv4(from, to, udp_length, identification) else {
+            let Some(header) = ipv4(from, to, udp_length, identification, ecn) else {
                 return false;
             };
             (header.to_vec(), [from.octets(), to.octets()].concat())
@@ -60,7 +63,7 @@ pub(super) fn append(
             destination,
         }) => {
             let (from, to) = (*source.ip(), *destination.ip());
-            let header = ipv6(from, to, udp_length);
+            let header = ipv6(from, to, udp_length, ecn);
             (header.to_vec(), [from.octets(), to.octets()].concat())
         }
         None => return false,
@@ -88,9 +91,16 @@ pub(super) fn append(
     true
 }
 
-fn ipv4(from: Ipv4Addr, to: Ipv4Addr, udp_length: u16, identification: u16) -> Option<[u8; 20]> {
+fn ipv4(
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+    udp_length: u16,
+    identification: u16,
+    ecn: Ecn,
+) -> Option<[u8; 20]> {
     let mut header = [0; 20];
     header[0] = 0x45;
+    header[1] = ecn.bits();
     header[2..4].copy_from_slice(&udp_length.checked_add(20)?.to_be_bytes());
     header[4..6].copy_from_slice(&identification.to_be_bytes());
     // "Don't fragment".
@@ -104,9 +114,11 @@ fn ipv4(from: Ipv4Addr, to: Ipv4Addr, udp_length: u16, identification: u16) -> O
     Some(header)
 }
 
-fn ipv6(from: Ipv6Addr, to: Ipv6Addr, udp_length: u16) -> [u8; 40] {
+fn ipv6(from: Ipv6Addr, to: Ipv6Addr, udp_length: u16, ecn: Ecn) -> [u8; 40] {
     let mut header = [0; 40];
     header[0] = 0x60;
+    // The traffic class is in the bits 4 to 11; the congestion bits are its lowest two.
+    header[1] = ecn.bits() << 4;
     header[4..6].copy_from_slice(&udp_length.to_be_bytes());
     header[6] = PROTOCOL;
     header[7] = TIME_TO_LIVE;
@@ -126,19 +138,20 @@ fn checksum<const N: usize>(parts: [&[u8]; N]) -> u16 {
     !(sum as u16)
 }
 
-/// A packet of a capture file: its time, IP version, addresses, IPv4 identification and UDP payload.
+/// A packet of a capture file: its time, IP version, addresses, IPv4 identification, congestion bits and UDP payload.
 #[cfg(test)]
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::wire) struct Record {
-    pub(in crate::wire) at: Duration,
-    pub(in crate::wire) flow: (SocketAddr, SocketAddr),
-    pub(in crate::wire) identification: u16,
-    pub(in crate::wire) datagram: Vec<u8>,
+pub(crate) struct Record {
+    pub(crate) at: Duration,
+    pub(crate) flow: (SocketAddr, SocketAddr),
+    pub(crate) identification: u16,
+    pub(crate) ecn: u8,
+    pub(crate) datagram: Vec<u8>,
 }
 
 /// Reads a file, and checks all its headers.
 #[cfg(test)]
-pub(in crate::wire) fn read(file: &[u8]) -> Vec<Record> {
+pub(crate) fn read(file: &[u8]) -> Vec<Record> {
     let (first, mut rest) = file.split_at(24);
     assert_eq!(first, header());
     let word = |at: usize, bytes: &[u8]| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -156,13 +169,13 @@ pub(in crate::wire) fn read(file: &[u8]) -> Vec<Record> {
         };
         let udp = &packet[ip.len()..];
         assert_eq!(usize::from(short(4, udp)), udp.len());
-        let (addresses, identification) = if is_v4 {
+        let (addresses, identification, ecn) = if is_v4 {
             assert_eq!((usize::from(short(2, ip)), ip[9]), (length, PROTOCOL));
             assert_eq!(checksum([ip]), 0);
-            (&ip[12..20], short(4, ip))
+            (&ip[12..20], short(4, ip), ip[1])
         } else {
             assert_eq!((usize::from(short(4, ip)), ip[6]), (udp.len(), PROTOCOL));
-            (&ip[8..40], 0)
+            (&ip[8..40], 0, ip[1] >> 4)
         };
         let pseudo = [0, PROTOCOL, udp[4], udp[5]];
         assert_eq!(checksum([addresses, &pseudo, udp]), 0);
@@ -175,6 +188,7 @@ pub(in crate::wire) fn read(file: &[u8]) -> Vec<Record> {
             at,
             flow: (address(from, short(0, udp)), address(to, short(2, udp))),
             identification,
+            ecn,
             datagram: udp[UDP..].to_vec(),
         });
     }
@@ -191,27 +205,64 @@ mod tests {
         let v4 = ["10.0.0.1:4791", "10.0.0.2:4791"].map(|it| it.parse().unwrap());
         let v6 = ["[fd00::1]:50000", "[fd00::2]:4791"].map(|it| it.parse().unwrap());
         let at = Duration::new(1_700_000_000, 123_456_789);
-        assert!(append(&mut file, at, (v4[0], v4[1]), 7, b"odd"));
-        assert!(append(&mut file, at, (v6[0], v6[1]), 7, b"even"));
+        assert!(append(
+            &mut file,
+            at,
+            (v4[0], v4[1]),
+            (7, Ecn::default()),
+            b"odd"
+        ));
+        assert!(append(
+            &mut file,
+            at,
+            (v6[0], v6[1]),
+            (7, Ecn::CONGESTED),
+            b"even"
+        ));
         let mapped = "[::ffff:10.0.0.1]:4791".parse().unwrap();
-        assert!(append(&mut file, at, (mapped, v4[1]), 0, b""));
+        assert!(append(
+            &mut file,
+            at,
+            (mapped, v4[1]),
+            (0, Ecn::CONGESTED),
+            b""
+        ));
         let length = file.len();
-        assert!(!append(&mut file, at, (v4[0], v6[1]), 7, b"data"));
-        assert!(!append(&mut file, at, (v4[0], v4[1]), 7, &[0; 65_510]));
-        assert!(!append(&mut file, at, (v6[0], v6[1]), 7, &[0; 70_000]));
+        assert!(!append(
+            &mut file,
+            at,
+            (v4[0], v6[1]),
+            (7, Ecn::default()),
+            b"data"
+        ));
+        assert!(!append(
+            &mut file,
+            at,
+            (v4[0], v4[1]),
+            (7, Ecn::default()),
+            &[0; 65_510]
+        ));
+        assert!(!append(
+            &mut file,
+            at,
+            (v6[0], v6[1]),
+            (7, Ecn::default()),
+            &[0; 70_000]
+        ));
         assert_eq!(file.len(), length, "nothing is added");
-        let record = |flow: [SocketAddr; 2], identification, datagram: &[u8]| Record {
+        let record = |flow: [SocketAddr; 2], identification, ecn, datagram: &[u8]| Record {
             at,
             flow: (flow[0], flow[1]),
             identification,
+            ecn,
             datagram: datagram.to_vec(),
         };
         assert_eq!(
             read(&file),
             [
-                record(v4, 7, b"odd"),
-                record(v6, 0, b"even"),
-                record(v4, 0, b"")
+                record(v4, 7, 0, b"odd"),
+                record(v6, 0, 3, b"even"),
+                record(v4, 0, 3, b"")
             ]
         );
     }

@@ -1,9 +1,12 @@
-//! Capture files (`RKEY_CAPTURE`): every packet that a process sends to other hosts or gets from them, for Wireshark.
+//! Capture files (`RKEY_CAPTURE`), for Wireshark: every packet that a process sends to other hosts or gets from them, and what passes
+//! its links to processes of this host, as packets (`links.rs`, `packets.rs`).
 //!
 //! Packets go into a queue, from which a thread of its own writes the file, so that a slow disk does not stop the traffic. If the
 //! queue is full, packets are left out. An error ends the capture, and the log says so. The file is opened with the first packet.
 //! A process has one capture for each name, which lasts until the process ends.
 
+mod links;
+mod packets;
 mod pcap;
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -17,9 +20,11 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rkey_roce::icrc::Flow;
 
+use crate::ecn::Ecn;
 use crate::threads;
+pub(crate) use links::LinkCapture;
 #[cfg(test)]
-pub(super) use pcap::read;
+pub(crate) use pcap::read;
 
 /// The maximum number of bytes that wait to be written.
 const MAX_BYTES: usize = 8 << 20;
@@ -31,7 +36,7 @@ static CAPTURES: Mutex<Vec<Arc<Capture>>> = Mutex::new(Vec::new());
 
 /// The capture file of a process.
 #[derive(Debug)]
-pub(super) struct Capture {
+pub(crate) struct Capture {
     path: PathBuf,
     process: u32,
     queue: Mutex<Queue>,
@@ -65,7 +70,7 @@ enum CaptureState {
 impl Capture {
     /// The capture of this process in a file; `%p` in its name stands for the process id. `None` if another thread keeps the list
     /// of captures locked for too long.
-    pub(super) fn of_process(pattern: &Path) -> Option<Arc<Self>> {
+    pub(crate) fn of_process(pattern: &Path) -> Option<Arc<Self>> {
         let process = std::process::id();
         let name = pattern.to_string_lossy();
         let path = PathBuf::from(name.replace("%p", &process.to_string()));
@@ -91,22 +96,36 @@ impl Capture {
     }
 
     /// The name of the file.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Adds a received datagram.
-    pub(super) fn received(self: &Arc<Self>, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
-        let opened = Flow::new(from, to).and_then(|flow| flow.open(datagram).ok());
+    pub(crate) fn received(
+        self: &Arc<Self>,
+        (from, to): (SocketAddr, SocketAddr),
+        ecn: Ecn,
+        bytes: &[u8],
+    ) {
+        let opened = Flow::new(from, to).and_then(|flow| flow.open(bytes).ok());
         let identification = opened.and_then(|it| it.identification).unwrap_or(0);
-        self.add((from, to), [(identification, datagram)]);
+        self.record((from, to), [(identification, ecn, bytes)]);
     }
 
     /// Adds datagrams that are about to be sent, with the identifications of their IPv4 headers.
-    pub(super) fn add<'a>(
+    pub(crate) fn add<'a>(
         self: &Arc<Self>,
         flow: (SocketAddr, SocketAddr),
         datagrams: impl IntoIterator<Item = (u16, &'a [u8])>,
+    ) {
+        let with_bits = |(identification, bytes)| (identification, Ecn::of_packet(bytes), bytes);
+        self.record(flow, datagrams.into_iter().map(with_bits));
+    }
+
+    fn record<'a>(
+        self: &Arc<Self>,
+        flow: (SocketAddr, SocketAddr),
+        datagrams: impl IntoIterator<Item = (u16, Ecn, &'a [u8])>,
     ) {
         if self.process != std::process::id() {
             return;
@@ -120,9 +139,10 @@ impl Capture {
         if queue.state == CaptureState::Ended {
             return;
         }
-        for (identification, datagram) in datagrams {
+        for (identification, ecn, datagram) in datagrams {
             let is_full = queue.bytes.len() + datagram.len() > MAX_BYTES;
-            if is_full || !pcap::append(&mut queue.bytes, now, flow, identification, datagram) {
+            let bytes = &mut queue.bytes;
+            if is_full || !pcap::append(bytes, now, flow, (identification, ecn), datagram) {
                 queue.left_out += 1;
             }
         }
@@ -130,7 +150,7 @@ impl Capture {
     }
 
     /// Waits, for a limited time, until everything that has been added is in the file.
-    pub(super) fn flush(&self) {
+    pub(crate) fn flush(&self) {
         if self.process != std::process::id() {
             return;
         }
