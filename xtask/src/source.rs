@@ -187,7 +187,7 @@ fn test_modules(text: &str) -> Vec<String> {
         let mut words = tokens[at + 1..].iter().map(TokenTree::to_string);
         let module = words
             .by_ref()
-            .find(|word| word != "pub" && word != "(crate)");
+            .find(|word| word != "pub" && !word.starts_with('('));
         if let (Some("mod"), Some(name), Some(";")) =
             (module.as_deref(), words.next(), words.next().as_deref())
         {
@@ -260,7 +260,7 @@ mod tests {
         let tree = Tree::of(&[
             (
                 "crates/a/src/lib.rs",
-                "mod slab;\n#[cfg(test)]\nmod tests;\n#[cfg(test)]\nmod inner { }\n",
+                "mod slab;\n#[cfg(test)]\nmod tests;\n#[cfg(test)]\npub(super) mod sample;\n#[cfg(test)]\nmod inner { }\n",
             ),
             (
                 "crates/a/src/slab.rs",
@@ -271,6 +271,7 @@ mod tests {
         let files = tree.test_files();
         for path in [
             "crates/a/src/tests.rs",
+            "crates/a/src/sample.rs",
             "crates/a/src/slab/models.rs",
             "crates/a/tests/whole.rs",
         ] {

@@ -15,7 +15,7 @@ use crate::info::filter::Hints;
 use crate::lenient;
 use crate::mode;
 use crate::mr::buffers::Buffers;
-use crate::mr::cached::{Described, LocalCache, Place};
+use crate::mr::cached::{Described, LocalCache, RegistrationScope};
 use crate::mr::exposed::ExposedMessages;
 use crate::mr::imported;
 use crate::object::{Users, object};
@@ -213,7 +213,7 @@ impl Domain {
     fn open_cache(&mut self) -> Result<()> {
         const STATES: c_int = FI_MR_RAW | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY | FI_MR_RMA_EVENT;
         if !self.has(STATES) && !self.av_keys && imported::exists() {
-            self.cache = LocalCache::of_regions(&self.place()?);
+            self.cache = LocalCache::of_regions(&self.registration_scope()?);
         }
         Ok(())
     }
@@ -223,16 +223,19 @@ impl Domain {
     fn open_buffers(&mut self) -> Result<()> {
         if mode::is_hidden(self.mr_mode) && !self.av_keys {
             lenient::unless_strict(&lenient::HIDDEN_LOCAL, FiError::NODATA)?;
-            self.buffers = Some(Box::new(Buffers::open(&self.place()?, self.hmem)?));
+            self.buffers = Some(Box::new(Buffers::open(
+                &self.registration_scope()?,
+                self.hmem,
+            )?));
             self.plain = false;
         }
         Ok(())
     }
 
     /// The domain in which caches register memory.
-    fn place(&self) -> Result<Place> {
+    fn registration_scope(&self) -> Result<RegistrationScope> {
         let pd = Arc::clone(self.own_pd()?);
-        Ok(Place {
+        Ok(RegistrationScope {
             device: self.device.clone(),
             pd: pd.id,
             _keeper: pd,

@@ -107,6 +107,7 @@ mod absent {
 }
 
 /// The function table of an IA name.
+#[expect(clippy::too_many_lines, reason = "a line for each call of DAT")]
 fn table(device_name: *const c_char) -> Provider {
     Provider {
         device_name,

@@ -85,7 +85,7 @@ pub use monitor::disabled::Disabled;
 pub use monitor::imported::{Change, Imported, Source, Timing};
 pub use monitor::memhooks::{Memhooks, NotHooked, Path};
 pub use monitor::unneeded::Unneeded;
-pub use monitor::userfaultfd::{Reader, Step, Unavailable, Userfaultfd, Way};
+pub use monitor::userfaultfd::{OpenMethod, Reader, Step, Unavailable, Userfaultfd};
 pub use monitor::{Monitor, Sees, TooManyCaches, Verdict};
 pub use registrar::{Follows, Registrar, Request};
 pub use request::{Kind, Rights};

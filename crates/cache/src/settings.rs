@@ -67,7 +67,7 @@ impl MonitorName {
     pub fn probe(self) -> Result<String, String> {
         match self {
             Self::Userfaultfd => match Userfaultfd::open() {
-                Ok((monitor, _)) => Ok(monitor.way().to_string()),
+                Ok((monitor, _)) => Ok(monitor.method().to_string()),
                 Err(error) => Err(error.to_string()),
             },
             Self::Memhooks => match Memhooks::install() {

@@ -61,7 +61,7 @@ impl Monitor for LeavesOut {
         match self.steps {
             Steps::Full => self.monitor.validate(range),
             Steps::NoQuestion => {
-                self.monitor.settle();
+                self.monitor.wait_until_applied();
                 Verdict::Fresh
             }
             Steps::Events => Verdict::Fresh,

@@ -13,8 +13,8 @@ use common::ring::Ring;
 use common::{SEND, in_a_child, range, userfaultfd};
 use rkey_base::range::VaRange;
 use rkey_cache::{
-    Cache, Kind, Monitor, Off, Options, Refusal, Rounding, Unavailable, Userfaultfd, Verdict, Way,
-    Why,
+    Cache, Kind, Monitor, Off, OpenMethod, Options, Refusal, Rounding, Unavailable, Userfaultfd,
+    Verdict, Why,
 };
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ fn each_call_ends_the_entries_whose_pages_it_takes() {
                 continue;
             }
         }
-        monitor.settle();
+        monitor.wait_until_applied();
         let events = monitor.events() - events;
         if *effect != Ends {
             assert_eq!(events, 0, "{name}");
@@ -450,7 +450,7 @@ fn a_monitor_dropped_in_a_child_keeps_working_in_the_parent() {
     // The unmapping waits until the reader has read the event, or has ended.
     let events = monitor.events();
     arena.unmap(&buffer);
-    monitor.settle();
+    monitor.wait_until_applied();
     assert_eq!(monitor.events(), events + 1);
     arena.map(&buffer);
     assert!(matches!(get(&cache, buffer), Why::Ended(_)));
@@ -497,9 +497,9 @@ fn free_and_malloc_leave_no_stale_entry() {
 
 #[test]
 fn each_way_to_open_a_userfaultfd_works_or_explains_why_not() {
-    for way in Way::ALL {
+    for way in OpenMethod::ALL {
         match Userfaultfd::open_by(&[way]) {
-            Ok((monitor, _)) => assert_eq!(monitor.way(), way),
+            Ok((monitor, _)) => assert_eq!(monitor.method(), way),
             Err(Unavailable::Refused(refused)) => {
                 assert_eq!(refused[0].0, way);
                 println!("{way}: {}", refused[0].1);

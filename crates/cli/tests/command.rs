@@ -157,6 +157,69 @@ fn ls_shows_registration_caches() {
     });
 }
 
+fn succeeds(output: &Output) -> bool {
+    output.status.success()
+}
+
+/// Checks what `rkey ls PID` shows of the device of [`ls_and_explain_show_live_processes`].
+fn ls_shows_the_device_of(pid: &str) {
+    let detail = text(&run_until(&["ls", pid], succeeds).stdout);
+    for words in [
+        "Regions",
+        "Windows: 1",
+        "12.1 KiB",
+        "remote read",
+        "type 1",
+        "RC",
+    ] {
+        assert!(detail.contains(words), "{words} is missing in {detail}");
+    }
+    // The counts by domain equal the lists.
+    let mut domain = detail
+        .lines()
+        .skip_while(|line| !line.starts_with("Domains: 1"));
+    let row: Vec<&str> = domain
+        .nth(4)
+        .unwrap()
+        .split(['│', '┆'])
+        .map(str::trim)
+        .collect();
+    assert_eq!(row[3..6], ["1", "4", "0"], "{detail}");
+    assert!(
+        detail.contains("Queue pairs: 4\n")
+            && detail.contains("Links (to 0 peers, and to itself): 1\n"),
+        "{detail}"
+    );
+}
+
+/// The denial that `rkey explain` lists for a process with one.
+fn the_one_denial_of(pid: &str) -> serde_json::Value {
+    let output = run_until(&["explain", "--json", pid], succeeds);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], 1, "{json}");
+    // Both sides are in this process, so the denial is listed once.
+    let json = &json["processes"][0];
+    assert_eq!(json["pid"].to_string(), pid, "{json}");
+    assert_eq!(json["denied"], 1, "{json}");
+    let denial = &json["denials"][0];
+    assert_eq!(json["denials"].as_array().unwrap().len(), 1, "{json}");
+    for (field, value) in [
+        ("operation", "RDMA write"),
+        ("side", "target"),
+        ("reason", "missing-right"),
+        ("needed", "remote write"),
+        ("granted", "remote read"),
+    ] {
+        assert_eq!(denial[field], value, "{denial}");
+    }
+    assert_eq!(denial["length"], 7, "{denial}");
+    assert!(denial["address"].as_str().unwrap().starts_with("0x"));
+    for owner in [&denial["owner"], &denial["peer"]["pid"]] {
+        assert_eq!(owner.to_string(), pid, "{denial}");
+    }
+    denial.clone()
+}
+
 #[test]
 fn ls_and_explain_show_live_processes() {
     let _only_device = only_device();
@@ -199,62 +262,13 @@ fn ls_and_explain_show_live_processes() {
         table.contains("queue pairs") && table.contains("peers"),
         "{table}"
     );
-    let succeeds = |output: &Output| output.status.success();
-    let detail = text(&run_until(&["ls", &pid], succeeds).stdout);
-    for words in [
-        "Regions",
-        "Windows: 1",
-        "12.1 KiB",
-        "remote read",
-        "type 1",
-        "RC",
-    ] {
-        assert!(detail.contains(words), "{words} is missing in {detail}");
-    }
-    // The counts by domain equal the lists.
-    let mut domain = detail
-        .lines()
-        .skip_while(|line| !line.starts_with("Domains: 1"));
-    let row: Vec<&str> = domain
-        .nth(4)
-        .unwrap()
-        .split(['│', '┆'])
-        .map(str::trim)
-        .collect();
-    assert_eq!(row[3..6], ["1", "4", "0"], "{detail}");
-    assert!(
-        detail.contains("Queue pairs: 4\n")
-            && detail.contains("Links (to 0 peers, and to itself): 1\n"),
-        "{detail}"
-    );
+    ls_shows_the_device_of(&pid);
     let why = text(&run_until(&["explain", &pid], succeeds).stdout);
     assert!(
         why.contains("remote write") && why.contains("denied") && why.contains("as well."),
         "{why}"
     );
-    let output = run_until(&["explain", "--json", &pid], succeeds);
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["schema"], 1, "{json}");
-    // Both sides are in this process, so the denial is listed once.
-    let json = &json["processes"][0];
-    assert_eq!(json["pid"].to_string(), pid, "{json}");
-    assert_eq!(json["denied"], 1, "{json}");
-    let denial = &json["denials"][0];
-    assert_eq!(json["denials"].as_array().unwrap().len(), 1, "{json}");
-    for (field, value) in [
-        ("operation", "RDMA write"),
-        ("side", "target"),
-        ("reason", "missing-right"),
-        ("needed", "remote write"),
-        ("granted", "remote read"),
-    ] {
-        assert_eq!(denial[field], value, "{denial}");
-    }
-    assert_eq!(denial["length"], 7, "{denial}");
-    assert!(denial["address"].as_str().unwrap().starts_with("0x"));
-    for owner in [&denial["owner"], &denial["peer"]["pid"]] {
-        assert_eq!(owner.to_string(), pid, "{denial}");
-    }
+    let denial = the_one_denial_of(&pid);
     // The number is also in the completion and in the text.
     let id = denial["id"].as_u64().unwrap();
     let error = device.denials().pop().unwrap();

@@ -4,7 +4,7 @@
 //! devices: a datagram to a group raises [`crate::Event::GroupNeeded`], and waits for
 //! [`Engine::connect_group`](crate::Engine::connect_group).
 //!
-//! The frames of raw queue pairs go to one group, the [wire](Group::Wire); a member takes those that match one of its
+//! The frames of raw queue pairs go to one group, [`Group::RawFrames`]; a member takes those that match one of its
 //! [flows](Flow).
 //!
 //! Joining and leaving are in `membership.rs`, sending in `requester/multicast.rs`, and delivery in
@@ -14,8 +14,8 @@ use crate::LinkId;
 
 /// The queue pair number that stands for a group (IBA 3.5.11: multicast).
 pub const GROUP_QPN: u32 = 0xff_ffff;
-/// The key field of a fragment for the wire.
-pub const WIRE_KEY: u64 = 1;
+/// The key field of a fragment of raw frames.
+pub const RAW_FRAMES_KEY: u64 = 1;
 /// How many bytes at the start of a frame a flow can match.
 pub(crate) const FLOW_MAX: usize = 128;
 
@@ -25,7 +25,7 @@ pub enum Group {
     /// A multicast group, by its GID.
     Gid([u8; 16]),
     /// All raw queue pairs that have flows.
-    Wire,
+    RawFrames,
 }
 
 /// The frames that a raw queue pair takes: those whose first bytes equal `value` in the bits that are set in `mask`.

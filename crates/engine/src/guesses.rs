@@ -15,10 +15,8 @@
 //! Delayed requests stay in the peer's ring. The state here is two tables of bounded size; a process is forgotten when
 //! it has made no guess for [`MEMORY`], or when its allowance is full again and another process needs the room.
 
-use crate::{Engine, LinkId, Origin, Process, QpId};
-use rkey_base::memory::Memory;
+use crate::{Origin, Process};
 use rkey_core::{Denial, NamedKey, RKey, Reason};
-use rkey_link::Link;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -321,43 +319,6 @@ impl Guesses {
         let mut all: Vec<_> = known.map(|it| it.view(now)).collect();
         all.sort_by_key(|it| (std::cmp::Reverse(it.tried), it.process));
         all
-    }
-}
-
-impl<L: Link, M: Memory> Engine<L, M> {
-    /// Counts the key of a request that arrived over `link` and was denied outside this engine. `now_ns` is a time of
-    /// the clock that [`Engine::drive`] uses.
-    pub fn count_denied(&mut self, link: LinkId, denial: &Denial, now_ns: u64) {
-        if let Some(origin) = self.origin(link) {
-            self.x.now = self.x.now.max(now_ns);
-            self.x.count_guess(&origin, denial);
-        }
-    }
-
-    /// Whether requests of the process at the other end of a link must wait now, because it has named too many
-    /// unknown keys. `now_ns` is a time of the clock that [`Engine::drive`] uses.
-    pub fn is_paused(&self, link: LinkId, now_ns: u64) -> bool {
-        self.links.get(link).is_some_and(|link_state| {
-            let (origin, since) = (&link_state.meta.origin, link_state.meta.since);
-            self.x.guesses.paused_until(origin, since, now_ns).is_some()
-        })
-    }
-
-    /// The processes that have named unknown keys, most guesses first.
-    pub fn guessers(&self) -> Vec<Guesser> {
-        self.x.guesses.all(self.x.now)
-    }
-
-    /// The process at the other end of a link.
-    pub fn origin(&self, link: LinkId) -> Option<Origin> {
-        self.links
-            .get(link)
-            .map(|link_state| link_state.meta.origin)
-    }
-
-    /// The link on which requests of a queue pair's peer arrive, once there is one.
-    pub fn inbound_link(&self, qp: QpId) -> Option<LinkId> {
-        self.qps.get(qp)?.inbound
     }
 }
 

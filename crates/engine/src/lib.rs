@@ -19,9 +19,9 @@
 //! | [`cq`] | completion queues |
 //! | [`inbox`] | messages that need no receive |
 //! | [`rss`] | receive side scaling of raw frames |
-//! | [`groups`] | multicast groups, and the wire of raw frames |
-//! | `engine`, `links` | the calls of the owner: for events; for links |
-//! | `cqs`, `srqs` | the calls of the owner: for completion queues and shared receive queues (for queue pairs: in [`qp`]) |
+//! | [`groups`] | multicast groups, and raw frames |
+//! | `engine`, `config`, `links` | the engine and its limits; the calls of its owner: for events; for links |
+//! | `cqs`, `srqs`, `wqs` | the calls of the owner: for completion queues, shared receive queues and receive queues for RSS (for queue pairs: in [`qp`]) |
 //! | `post` | checks a work request, then puts it into the send queue (`send_queue`) and on the link (a short one on the link first) |
 //! | `recv_queue` | posted receives |
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
@@ -32,7 +32,7 @@
 //! | `nak` | the codes of refusals |
 //! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
 //! | `numbers`, [`id`] | which queue pair has which number; handles |
-//! | [`guesses`], [`origin`] | keys that peers guess, counted for the process at the other end |
+//! | [`guesses`], `guessers`, [`origin`] | keys that peers guess, counted for the process at the other end |
 //! | `membership`, [`ud`], `xrc` | members of multicast groups, headers of datagrams, extended reliable connections |
 //! | [`wire`] | queue pairs whose peer is on another host: packets instead of fragments |
 //! | `context` | the state that all of these share (always named `x`): queues, timers, reports |
@@ -50,6 +50,7 @@
 mod bind;
 mod checked_memory;
 mod complete;
+mod config;
 mod context;
 pub mod cq;
 mod cqs;
@@ -59,6 +60,7 @@ pub mod error;
 pub mod event;
 pub mod exposure;
 pub mod groups;
+mod guessers;
 pub mod guesses;
 mod held_warrants;
 pub mod id;
@@ -88,10 +90,12 @@ pub mod ud;
 mod warrants;
 pub mod wire;
 pub mod work;
+mod wqs;
 mod xrc;
 
+pub use config::EngineConfig;
 pub use cq::{Clock, CqShared, Stamped};
-pub use engine::{Engine, EngineConfig, Progress};
+pub use engine::{Engine, Progress};
 pub use error::{EngineError, ModifyError};
 pub use event::{AsyncEvent, Event};
 pub use exposure::{ExposedMemory, Exposure};

@@ -61,7 +61,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.fail_users_of_overrun_cqs();
     }
 
-    /// Adds a flow to a raw queue pair. If the queue pair is a member of the [wire](Group::Wire), it then takes the
+    /// Adds a flow to a raw queue pair. If the queue pair is a member of the [wire](Group::RawFrames), it then takes the
     /// frames that match the flow.
     ///
     /// # Errors

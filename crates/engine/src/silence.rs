@@ -6,10 +6,6 @@
 //! ([`Event::PeerSilent`](crate::Event::PeerSilent)). A peer that had no chance to respond gets its whole timeout again, but
 //! only up to a limit, because a peer can also pretend to have had no chance.
 
-use crate::{Engine, QpId};
-use rkey_base::memory::Memory;
-use rkey_link::Link;
-
 /// How long a silent peer may be excused in total, in nanoseconds.
 const EXCUSED_MAX_NS: u64 = 60_000_000_000;
 
@@ -73,25 +69,13 @@ impl Silence {
         }
     }
 
-    fn answer(&mut self, had_its_chance: bool) {
+    pub(crate) fn answer(&mut self, had_its_chance: bool) {
         if self.verdict == Verdict::Asked {
             self.verdict = if had_its_chance {
                 Verdict::Guilty
             } else {
                 Verdict::Excused
             };
-        }
-    }
-}
-
-impl<L: Link, M: Memory> Engine<L, M> {
-    /// The reply to [`Event::PeerSilent`](crate::Event::PeerSilent): whether a queue pair's peer had a chance to
-    /// respond. If it had, the queue pair's outstanding requests fail soon unless the peer responds first; if not, it
-    /// gets its whole timeout again, until it has been silent for a minute in total (or for its timeout, if that is
-    /// longer).
-    pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
-        if let Some(qp) = self.qps.get_mut(qp) {
-            qp.req.silence.answer(had_its_chance);
         }
     }
 }

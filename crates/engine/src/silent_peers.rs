@@ -5,11 +5,21 @@ use crate::link_state::LinkState;
 use crate::qp::pair::Qp;
 use crate::silence::{Next, Silence};
 use crate::timer::Scan;
-use crate::{Engine, Event, Progress, QpState, Status};
+use crate::{Engine, Event, Progress, QpId, QpState, Status};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link};
 
 impl<L: Link, M: Memory> Engine<L, M> {
+    /// The reply to [`Event::PeerSilent`]: whether a queue pair's peer had a chance to
+    /// respond. If it had, the queue pair's outstanding requests fail soon unless the peer responds first; if not, it
+    /// gets its whole timeout again, until it has been silent for a minute in total (or for its timeout, if that is
+    /// longer).
+    pub fn judge_silence(&mut self, qp: QpId, had_its_chance: bool) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.req.silence.answer(had_its_chance);
+        }
+    }
+
     /// Acts on the peers that have been silent for too long: asks about them, or fails their queue pairs. `scan` is the
     /// result of [`Timers::scan_due`].
     ///

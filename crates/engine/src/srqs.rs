@@ -3,6 +3,7 @@
 use crate::context::Srq;
 use crate::error::limit;
 use crate::recv_queue::RecvQueue;
+use crate::xrc::INDEX_BITS;
 use crate::{AsyncEvent, CqId, Engine, EngineError, Event, SrqId, XrcdId};
 use rkey_base::memory::Memory;
 use rkey_core::DomainId;
@@ -20,6 +21,60 @@ impl<L: Link, M: Memory> Engine<L, M> {
         max_sge: u32,
     ) -> Result<SrqId, EngineError> {
         self.place_srq(domain, depth, max_sge, None)
+    }
+
+    /// Creates a shared receive queue for the extended reliable connections of an XRC domain. Its receives use keys
+    /// of `domain` and complete in `cq`.
+    ///
+    /// # Errors
+    /// Same as [`Engine::create_srq`]; there is no such completion queue.
+    pub fn create_xrc_srq(
+        &mut self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: XrcdId,
+        cq: CqId,
+    ) -> Result<SrqId, EngineError> {
+        self.place_serving(domain, depth, max_sge, Some(xrcd), cq)
+    }
+
+    /// Creates a shared receive queue whose receives complete in `cq`.
+    pub(crate) fn place_serving(
+        &mut self,
+        domain: DomainId,
+        depth: u32,
+        max_sge: u32,
+        xrcd: Option<XrcdId>,
+        cq: CqId,
+    ) -> Result<SrqId, EngineError> {
+        let none = EngineError::NoSuch("completion queue");
+        self.x.cqs.get(cq).ok_or(none)?;
+        let srq = self.place_srq(domain, depth, max_sge, Some((xrcd, cq)))?;
+        if let Some(cq) = self.x.cqs.get_mut(cq) {
+            cq.users += 1;
+        }
+        if srq.index >> INDEX_BITS != 0 {
+            self.destroy_srq(srq)?;
+            return Err(EngineError::Limit {
+                what: "the number of shared receive queues",
+                given: srq.index.into(),
+                limit: 1 << INDEX_BITS,
+            });
+        }
+        Ok(srq)
+    }
+
+    /// Takes the receives of this queue from queue pairs that have taken them; such queue pairs do not count as its
+    /// users.
+    pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
+        for qp in self.qps.iter_mut() {
+            if qp.config.srq == Some(srq) && qp.resp.recv.taken {
+                qp.resp.recv.taken = false;
+                // A pull into one of these receives stops.
+                qp.life = self.x.life();
+            }
+        }
     }
 
     /// Creates a shared receive queue, with or without its own completion queue.

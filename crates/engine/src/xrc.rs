@@ -8,12 +8,8 @@
 use crate::post::{aim, immediate, prepare_other};
 use crate::qp::pair::Qp;
 use crate::send_queue::WqeFlags;
-use crate::{
-    CompletionOp, CqId, Engine, EngineError, PostError, QpType, SendRequest, SrqId, Work, XrcdId,
-};
-use rkey_base::memory::Memory;
-use rkey_core::{DomainId, RKey};
-use rkey_link::Link;
+use crate::{CompletionOp, PostError, QpType, SendRequest, SrqId, Work};
+use rkey_core::RKey;
 
 /// How many bits of the number of a shared receive queue are its index; the other 8 are its generation.
 pub(crate) const INDEX_BITS: u32 = 16;
@@ -24,62 +20,6 @@ impl SrqId {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.index | (self.generation & GENERATION_MASK) << INDEX_BITS
-    }
-}
-
-impl<L: Link, M: Memory> Engine<L, M> {
-    /// Creates a shared receive queue for the extended reliable connections of an XRC domain. Its receives use keys
-    /// of `domain` and complete in `cq`.
-    ///
-    /// # Errors
-    /// Same as [`Engine::create_srq`]; there is no such completion queue.
-    pub fn create_xrc_srq(
-        &mut self,
-        domain: DomainId,
-        depth: u32,
-        max_sge: u32,
-        xrcd: XrcdId,
-        cq: CqId,
-    ) -> Result<SrqId, EngineError> {
-        self.place_serving(domain, depth, max_sge, Some(xrcd), cq)
-    }
-
-    /// Creates a shared receive queue whose receives complete in `cq`.
-    pub(crate) fn place_serving(
-        &mut self,
-        domain: DomainId,
-        depth: u32,
-        max_sge: u32,
-        xrcd: Option<XrcdId>,
-        cq: CqId,
-    ) -> Result<SrqId, EngineError> {
-        let none = EngineError::NoSuch("completion queue");
-        self.x.cqs.get(cq).ok_or(none)?;
-        let srq = self.place_srq(domain, depth, max_sge, Some((xrcd, cq)))?;
-        if let Some(cq) = self.x.cqs.get_mut(cq) {
-            cq.users += 1;
-        }
-        if srq.index >> INDEX_BITS != 0 {
-            self.destroy_srq(srq)?;
-            return Err(EngineError::Limit {
-                what: "the number of shared receive queues",
-                given: srq.index.into(),
-                limit: 1 << INDEX_BITS,
-            });
-        }
-        Ok(srq)
-    }
-
-    /// Takes the receives of this queue from queue pairs that have taken them; such queue pairs do not count as its
-    /// users.
-    pub(crate) fn forget_receives_of(&mut self, srq: SrqId) {
-        for qp in self.qps.iter_mut() {
-            if qp.config.srq == Some(srq) && qp.resp.recv.taken {
-                qp.resp.recv.taken = false;
-                // A pull into one of these receives stops.
-                qp.life = self.x.life();
-            }
-        }
     }
 }
 

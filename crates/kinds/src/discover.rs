@@ -5,7 +5,7 @@
 
 use crate::complaint::Complaints;
 use crate::hold::{Held, Refusal};
-use crate::runtime::{self, Allocation, Place, Runtime};
+use crate::runtime::{self, Allocation, MemoryLocation, Runtime};
 use crate::{Kind, Wanted, hold};
 use rkey_base::copy;
 use rkey_base::fault::Fault;
@@ -31,7 +31,7 @@ impl Found {
     /// Whether the processor must not copy it.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
-        self.allocation.place != Place::Host
+        self.allocation.location != MemoryLocation::Host
     }
 
     /// Whether a range is inside the allocation.

@@ -3,7 +3,7 @@
 use crate::Kind;
 use crate::complaint::Complaints;
 use crate::discover::discover;
-use crate::runtime::{Absent, Allocation, Failure, Place, Runtime};
+use crate::runtime::{Absent, Allocation, Failure, MemoryLocation, Runtime};
 use rkey_base::fault::Fault;
 use rkey_base::foreign::{Copier, ForeignMemory};
 use rkey_base::range::VaRange;
@@ -102,7 +102,7 @@ impl Refusal {
     }
 }
 
-impl Place {
+impl MemoryLocation {
     const fn words(self) -> &'static str {
         match self {
             Self::Device => "only on the accelerator",
@@ -132,10 +132,10 @@ pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
             range: wanted.range,
             id: 0,
             device: wanted.device,
-            place: if wanted.host {
-                Place::Host
+            location: if wanted.host {
+                MemoryLocation::Host
             } else {
-                Place::Device
+                MemoryLocation::Device
             },
             context: 0,
         })
@@ -152,7 +152,7 @@ pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
         });
     };
     check(kind, wanted, &allocation)?;
-    if allocation.place == Place::Host {
+    if allocation.location == MemoryLocation::Host {
         return Ok(None);
     }
     let complaints = Arc::default();
@@ -161,7 +161,7 @@ pub fn hold(kind: Kind, wanted: &Wanted) -> Result<Copier, Refusal> {
 
 fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Refusal> {
     // The processor copies host memory, and detects that it was freed by a page fault.
-    if allocation.place != Place::Host && !allocation.range.contains(&wanted.range) {
+    if allocation.location != MemoryLocation::Host && !allocation.range.contains(&wanted.range) {
         return Err(Refusal::Outside {
             kind,
             range: wanted.range,
@@ -170,7 +170,7 @@ fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Ref
     }
     if let (Some(wanted), Some(found)) = (wanted.device, allocation.device)
         && wanted != found
-        && allocation.place != Place::Host
+        && allocation.location != MemoryLocation::Host
     {
         return Err(Refusal::OtherDevice {
             kind,
@@ -182,12 +182,12 @@ fn check(kind: Kind, wanted: &Wanted, allocation: &Allocation) -> Result<(), Ref
         kind,
         address: allocation.range.start(),
         flag,
-        found: allocation.place.words(),
+        found: allocation.location.words(),
     };
-    if wanted.device_only && allocation.place != Place::Device {
+    if wanted.device_only && allocation.location != MemoryLocation::Device {
         return Err(other("FI_HMEM_DEVICE_ONLY"));
     }
-    if wanted.host && allocation.place != Place::Host {
+    if wanted.host && allocation.location != MemoryLocation::Host {
         return Err(other("FI_HMEM_HOST_ALLOC"));
     }
     Ok(())

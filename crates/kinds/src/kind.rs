@@ -1,6 +1,5 @@
 //! The kinds of memory that have a runtime.
 
-use crate::runtime::{self, Absent, Runtime};
 use std::fmt;
 
 /// A kind of accelerator memory, named by its runtime.
@@ -62,18 +61,6 @@ impl Kind {
     #[must_use]
     pub const fn is_readable(self) -> bool {
         !matches!(self, Self::Neuron)
-    }
-
-    /// Loads the runtime's library, if that has not been done.
-    ///
-    /// # Errors
-    /// The host does not have the library, or a function is missing in it.
-    pub fn load(self) -> Result<(), Absent> {
-        self.runtime().map(|_| ())
-    }
-
-    pub(crate) fn runtime(self) -> Result<&'static dyn Runtime, Absent> {
-        runtime::of(self)
     }
 }
 

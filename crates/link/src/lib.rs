@@ -11,7 +11,8 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`header`] | the header of a fragment: operation, flags, addresses, lengths |
-//! | [`link`] | the [`Link`] trait that the engine uses |
+//! | [`fragment`] | fragments as the two sides see them |
+//! | [`link`], [`node`] | the [`Link`] trait that the engine uses; the identity of a device |
 //! | [`loopback`] | a device talking to itself, in memory |
 //! | [`shm`] | two processes of one host: sealed shared segments, rings, doorbells, handshake |
 //! | `ring` | slots, payload ring and acknowledgement words, for [`loopback`] and [`shm`] |
@@ -32,11 +33,13 @@ pub mod any;
 pub mod direct;
 pub mod error;
 pub mod fault;
+pub mod fragment;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod header;
 pub mod link;
 pub mod loopback;
+pub mod node;
 pub mod observed;
 pub mod peer;
 mod ring;
@@ -44,9 +47,9 @@ pub mod shm;
 
 pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
+pub use fragment::{NotShort, Payload, ReceivedFragment, RemoteIovec, ShortSend, Ticket};
 pub use header::{Header, HeaderFlags, Op};
-pub use link::{
-    Capabilities, Link, NodeId, NotShort, Payload, ReceivedFragment, RemoteIovec, ShortSend, Ticket,
-};
+pub use link::{Capabilities, Link};
+pub use node::NodeId;
 pub use peer::{LinkRole, PollHandle, RemotePeer};
 pub use ring::PollView;

@@ -1,33 +1,13 @@
-//! The trait that the engine uses, and its small types.
+//! The trait that the engine uses.
 
 use crate::{
-    DownReason, Header, LinkRole, Malformed, PollHandle, PullError, RemotePeer, SendError,
+    DownReason, Header, LinkRole, Malformed, NodeId, NotShort, PollHandle, PullError,
+    ReceivedFragment, RemotePeer, SendError, ShortSend, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
-use rkey_base::shared::{OwnBytes, PeerBytes};
+use rkey_base::shared::OwnBytes;
 use serde::{Deserialize, Serialize};
-
-/// Numbers the request fragments of a link from 0: the n-th accepted fragment has ticket n.
-pub type Ticket = u64;
-
-/// The identity of a device: its process ID, and a random number so that a reused process ID is not mistaken for the
-/// earlier process.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-pub struct NodeId {
-    /// The process ID as seen by the process itself (for messages only; no decision uses it).
-    pub pid: u32,
-    /// A random number, chosen when the device was opened.
-    pub nonce: u64,
-}
-
-impl std::fmt::Display for NodeId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{:016x}", self.pid, self.nonce)
-    }
-}
 
 /// The capabilities of a link. Constant for its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,70 +24,6 @@ pub struct Capabilities {
     /// Whether direct leases can be used over this link.
     pub direct: bool,
 }
-
-/// The maximum number of ranges in a remote iovec.
-pub const REMOTE_IOVEC_MAX: usize = 13;
-
-/// A list of ranges of the requester's memory, copied out of the ring.
-#[derive(Clone, Copy, Debug)]
-pub struct RemoteIovec {
-    count: u32,
-    list: [(u64, u64); REMOTE_IOVEC_MAX],
-}
-
-impl RemoteIovec {
-    /// Copies a list of (address, length). `None` if it is longer than [`REMOTE_IOVEC_MAX`].
-    pub fn new(list: &[(u64, u64)]) -> Option<Self> {
-        let mut all = [(0, 0); REMOTE_IOVEC_MAX];
-        all.get_mut(..list.len())?.copy_from_slice(list);
-        Some(Self {
-            count: list.len() as u32,
-            list: all,
-        })
-    }
-
-    /// The (address, length) pairs in order.
-    #[inline]
-    pub fn as_slice(&self) -> &[(u64, u64)] {
-        &self.list[..self.count as usize]
-    }
-}
-
-/// The payload of a received fragment.
-#[derive(Clone, Debug)]
-pub enum Payload<'a> {
-    /// Bytes that the peer may still change: copy them once. Exactly `header.len` bytes.
-    Bytes(PeerBytes<'a>),
-    /// Ranges of the requester's memory; their lengths add up to `header.len` (for a read, to `header.total`). The list
-    /// is boxed because it is large and rare, and fragments are passed by value.
-    RemoteIovec(Box<RemoteIovec>),
-}
-
-/// A received fragment: its header has been copied out and checked, and its payload is still in the ring.
-#[derive(Clone, Debug)]
-pub struct ReceivedFragment<'a> {
-    /// The checked header.
-    pub header: Header,
-    /// The payload.
-    pub payload: Payload<'a>,
-}
-
-/// A send of one fragment without further header fields. Its payload is still in the ring.
-#[derive(Clone, Copy, Debug)]
-pub struct ShortSend<'a> {
-    /// The queue pair number that it is for.
-    pub dst_qp: u32,
-    /// The number of the queue pair that sent it.
-    pub src_qp: u32,
-    /// The number of the message within its queue pair.
-    pub msn: u32,
-    /// The whole payload, which the peer may still change: copy it once.
-    pub bytes: PeerBytes<'a>,
-}
-
-/// The next fragment, if there is one, is not a valid short send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotShort;
 
 /// A path between this device and one other (or itself).
 ///

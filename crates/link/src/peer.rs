@@ -10,30 +10,8 @@ use crate::ring::PollView;
 
 pub use crate::shm::{
     Control, ControlLine, Credentials, Event, OwnWarrant, PeerAccess, PeerProcess, PeerWarrant,
-    WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker, peer_credentials,
+    WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker, peer_credentials, receive_before_end,
 };
-
-/// Receives from a connected `SOCK_SEQPACKET` socket without losing the peer's last packet. `receive` reads once;
-/// `is_end` recognises the end of the connection, or a reset.
-///
-/// Linux can report the end, or a reset, although the peer sent a packet before it closed the socket: the packet and the end
-/// may arrive between the kernel's check of the queue and its check of the socket. Once the end has been reported, the packet
-/// is in the queue, so a second read returns it.
-///
-/// # Example
-/// ```
-/// let mut reads = [0, 7].into_iter(); // The end is reported first, then a packet of 7 B.
-/// let len = rkey_link::peer::receive_before_end(|| reads.next(), |len| *len == Some(0));
-/// assert_eq!(len, Some(7));
-/// ```
-pub fn receive_before_end<R>(mut receive: impl FnMut() -> R, is_end: impl Fn(&R) -> bool) -> R {
-    let first = receive();
-    if !is_end(&first) {
-        return first;
-    }
-    let second = receive();
-    if is_end(&second) { first } else { second }
-}
 
 /// This side's roles on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,9 +68,13 @@ fn room<'a>(module: &'a Module, files: &BTreeMap<Module, String>) -> &'a [String
 
 /// Files that depend on each other, if they are in more than one directory.
 fn circles(files: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
+    let imports = files
+        .iter()
+        .map(|(module, code)| (module, imports(module, code, files)))
+        .collect();
     let uses: BTreeMap<&Module, BTreeSet<&Module>> = files
         .iter()
-        .map(|(module, code)| (module, uses(module, code, files)))
+        .map(|(module, code)| (module, uses(module, code, files, &imports)))
         .collect();
     let reach: BTreeMap<&Module, BTreeSet<&Module>> = files
         .keys()
@@ -112,36 +116,101 @@ fn reachable<'a>(
     seen
 }
 
-/// The modules that a file names with `crate::` or `super::`.
-fn uses<'a>(
-    module: &Module,
-    code: &str,
-    files: &'a BTreeMap<Module, String>,
-) -> BTreeSet<&'a Module> {
-    let mut found = BTreeSet::new();
-    for path in paths(code) {
-        let mut names = path.iter().map(String::as_str).peekable();
-        let mut target: Module = match names.next() {
-            Some("crate") => Vec::new(),
-            Some("super") => module[..module.len().saturating_sub(1)].to_vec(),
-            _ => module.clone(),
-        };
-        while names.next_if_eq(&"super").is_some() {
-            target.pop();
+/// What the names that a module imports stand for: the path from the crate's root.
+type Imports = BTreeMap<String, Vec<String>>;
+
+/// The imports of a module that come from its own crate. Its submodules and, if an import is public, other modules
+/// can name the imported item by way of this module.
+fn imports(module: &Module, code: &str, files: &BTreeMap<Module, String>) -> Imports {
+    let mut found = Imports::new();
+    for (at, word) in code.match_indices("use ") {
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+            continue;
         }
-        target.extend(names.map(str::to_owned));
-        while !files.contains_key(&target) && target.pop().is_some() {}
-        if let Some((known, _)) = files.get_key_value(&target)
-            && known != module
-        {
-            found.insert(known);
+        let mut paths = Vec::new();
+        expand(&code[at + word.len()..], &mut Vec::new(), &mut paths);
+        for Named { path, name } in paths {
+            let child = [module.as_slice(), &path[..path.len().min(1)]].concat();
+            let is_local = matches!(
+                path.first().map(String::as_str),
+                Some("crate" | "super" | "self")
+            );
+            let target = match is_local {
+                true => from_root(module, &path),
+                false if files.contains_key(&child) => [module.as_slice(), &path].concat(),
+                false => continue,
+            };
+            found.insert(name, target);
         }
     }
     found
 }
 
+/// The modules that a file names with `crate::`, `super::` or `self::`. A name that the named module only imports
+/// leads to the module where the item is defined.
+fn uses<'a>(
+    module: &Module,
+    code: &str,
+    files: &'a BTreeMap<Module, String>,
+    imports: &BTreeMap<&Module, Imports>,
+) -> BTreeSet<&'a Module> {
+    let mut found = BTreeSet::new();
+    for Named { path, .. } in paths(code) {
+        let mut target = from_root(module, &path);
+        // Names can import each other in a circle (`use super::*` beside `use self::one::*`).
+        for _ in 0..8 {
+            let Some(known) = longest(&target, files) else {
+                break;
+            };
+            if known != module {
+                found.insert(known);
+            }
+            let Some(name) = target.get(known.len()) else {
+                break;
+            };
+            match imports[known].get(name) {
+                Some(defined) => {
+                    target = [defined.as_slice(), &target[known.len() + 1..]].concat();
+                }
+                None => break,
+            }
+        }
+    }
+    found
+}
+
+/// The module that `path` names, or that its item is in.
+fn longest<'a>(path: &[String], files: &'a BTreeMap<Module, String>) -> Option<&'a Module> {
+    (0..=path.len())
+        .rev()
+        .find_map(|length| files.get_key_value(&path[..length]))
+        .map(|(module, _)| module)
+}
+
+/// A path of `module` that begins with `crate`, `super` or `self`, from the crate's root.
+fn from_root(module: &Module, path: &[String]) -> Vec<String> {
+    let mut names = path.iter().map(String::as_str).peekable();
+    let mut target: Module = match names.next() {
+        Some("crate") => Vec::new(),
+        Some("super") => module[..module.len().saturating_sub(1)].to_vec(),
+        _ => module.clone(),
+    };
+    while names.next_if_eq(&"super").is_some() {
+        target.pop();
+    }
+    target.extend(names.filter(|name| *name != "self").map(str::to_owned));
+    target
+}
+
+/// A path, and the name that it has where it stands: its last one, or the one after `as`.
+struct Named {
+    path: Vec<String>,
+    name: String,
+}
+
 /// Paths that begin with `crate`, `super` or `self`, with the braces of imports expanded.
-fn paths(code: &str) -> Vec<Vec<String>> {
+fn paths(code: &str) -> Vec<Named> {
     let starts = ["crate::", "super::", "self::"];
     let mut found = Vec::new();
     for start in starts
@@ -159,7 +228,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
 }
 
 /// Reads one path; returns how many bytes it has.
-fn expand(code: &str, prefix: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
+fn expand(code: &str, prefix: &mut Vec<String>, found: &mut Vec<Named>) -> usize {
     let own = prefix.len();
     let mut at = 0;
     loop {
@@ -176,27 +245,34 @@ fn expand(code: &str, prefix: &mut Vec<String>, found: &mut Vec<Vec<String>>) ->
             at += usize::from(!code[at..].is_empty());
             break;
         }
-        let name: String = rest
-            .chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect();
+        let name = identifier(rest);
         at += name.len();
         if !name.is_empty() {
-            prefix.push(name);
+            prefix.push(name.to_owned());
         }
         if code[at..].starts_with("::") {
             at += 2;
         } else {
-            found.push(prefix.clone());
-            // `name as other`
-            if code[at..].starts_with(" as ") {
+            let mut name = prefix.last().cloned().unwrap_or_default();
+            if let Some(alias) = code[at..].strip_prefix(" as ") {
+                name = identifier(alias).to_owned();
                 at += code[at..].find([',', '}', ';']).unwrap_or(0);
             }
+            found.push(Named {
+                path: prefix.clone(),
+                name,
+            });
             break;
         }
     }
     prefix.truncate(own);
     at
+}
+
+/// The identifier at the start of `code`, or nothing.
+fn identifier(code: &str) -> &str {
+    let is_end = |c: char| !(c.is_alphanumeric() || c == '_');
+    &code[..code.find(is_end).unwrap_or(code.len())]
 }
 
 #[cfg(test)]
@@ -233,6 +309,35 @@ mod tests {
             ("crates/a/src/y/three.rs", "use super::super::x::one;"),
         ]);
         assert_eq!(found.len(), 1, "{found:?}");
+    }
+
+    #[test]
+    fn a_cycle_through_an_import_of_the_root_or_of_a_parent_is_found() {
+        let found = places(&[
+            (
+                "crates/a/src/lib.rs",
+                "mod x;\nmod y;\npub use y::{two::Two as Second};\nuse x::one::One;",
+            ),
+            ("crates/a/src/x/mod.rs", "pub mod one;"),
+            ("crates/a/src/x/one.rs", "use crate::Second;"),
+            ("crates/a/src/y/mod.rs", "pub mod two;\nuse crate::One;"),
+            ("crates/a/src/y/two.rs", "use super::One;"),
+        ]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("x/one, y, y/two;"), "{found:?}");
+    }
+
+    #[test]
+    fn an_import_that_leads_to_itself_ends() {
+        let found = places(&[
+            (
+                "crates/a/src/x/mod.rs",
+                "pub mod one;\npub use self::one::A;",
+            ),
+            ("crates/a/src/x/one.rs", "use super::A;"),
+            ("crates/a/src/y/two.rs", "use crate::x::A;"),
+        ]);
+        assert_eq!(found, Vec::<String>::new());
     }
 
     #[test]

@@ -117,6 +117,8 @@ const DIALECT: &[(&str, &str)] = &[
     ("scatter/gather elements", "scatter/gather entries"),
     ("in vain", "without success"),
     ("of late", "recently"),
+    ("in one piece", "in one buffer, or in one fragment"),
+    ("pieces", "fragments, or segments of a scatter list"),
 ];
 
 /// Checks that terms are those of the glossary, in plain English.

@@ -17,7 +17,7 @@
 //! | [`report`] | reports to the program about its operations |
 //! | [`room`] | room for requests of the program |
 //! | [`send`], [`receive`], [`peek`] | sending, receiving and peeking at messages |
-//! | [`short`] | the express lane: short messages and receives in one piece |
+//! | [`short`] | the express lane: short messages and receives with one buffer |
 //! | [`payload`] | copies from and to the program's memory |
 //! | [`shared`], [`stx`] | shared receive contexts and shared transmit contexts |
 //! | [`scalable`], [`context`] | scalable endpoints and their contexts |

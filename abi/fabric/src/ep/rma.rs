@@ -56,7 +56,7 @@ impl<'a> Transfer<'a> {
 }
 
 impl Endpoint {
-    /// Begins a transfer of one piece as a plain operation: nothing is stored for it beyond the id of its request. `None`
+    /// Begins a transfer of one segment as a plain operation: nothing is stored for it beyond the id of its request. `None`
     /// if it cannot be plain now; then nothing has happened.
     #[inline]
     fn transfer_plain(

@@ -1,4 +1,4 @@
-//! The express lane: short messages and receives in one piece, without the structures that describe all that a call can ask for.
+//! The express lane: short messages and receives with one buffer, without the structures that describe all that a call can ask for.
 //!
 //! The lane does what the long way ([`Endpoint::send`], [`Endpoint::receive`]) would do, in fewer steps. It refuses nothing. If a
 //! call needs anything else, or cannot succeed at once, the lane changes nothing, and the long way decides.

@@ -3,7 +3,7 @@
 //!
 //! A buffer's registration comes from a cache, and is in use until the operation is complete.
 
-use super::cached::{Described, Kept, LocalCache, Place, Watch};
+use super::cached::{CachedRegion, Described, LocalCache, RegistrationScope, Watch};
 use super::imported::Use;
 use super::{monitor, runtimes};
 use crate::errno::{FiError, Result};
@@ -22,19 +22,19 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// Opens the caches for a domain. `hmem`: it also has accelerator memory.
-    pub(crate) fn open(place: &Place, hmem: bool) -> Result<Self> {
+    pub(crate) fn open(scope: &RegistrationScope, hmem: bool) -> Result<Self> {
         let watch = match Use::begin() {
             Some(imported) => Watch::Imported(imported),
             None => Watch::Chosen(monitor::chosen()),
         };
-        let system = match LocalCache::open(place, watch, true) {
+        let system = match LocalCache::open(scope, watch, true) {
             Ok(cache) => Ok(cache),
             Err(error) => {
                 tracing::warn!("buffers are registered for each transfer: {error}");
-                LocalCache::open(place, Watch::Off, true)
+                LocalCache::open(scope, Watch::Off, true)
             }
         };
-        let devices = hmem.then(|| LocalCache::open(place, Watch::Allocations, true));
+        let devices = hmem.then(|| LocalCache::open(scope, Watch::Allocations, true));
         Ok(Self {
             system: system.map_err(|_| FiError::NOMEM)?,
             devices: devices.transpose().map_err(|_| FiError::NOMEM)?,
@@ -56,7 +56,7 @@ impl Buffers {
         if self.system.1.pd() != pd {
             return Ok(None);
         }
-        let kept = match (foreign, &self.devices) {
+        let cached = match (foreign, &self.devices) {
             (false, _) => {
                 let (_, cache) = &self.system;
                 cache.find(range, access, CacheKind::HOST, false)?
@@ -69,8 +69,8 @@ impl Buffers {
             }
             (true, None) => return Ok(None),
         };
-        let key = kept.region().local_key;
-        held.push(kept);
+        let key = cached.region().local_key;
+        held.push(cached);
         Ok(Some(key))
     }
 }
@@ -94,15 +94,15 @@ fn may_cache(kind: Kind) -> bool {
 pub(crate) struct Held(Option<Arc<Link>>);
 
 struct Link {
-    _kept: Kept,
+    _region: CachedRegion,
     _next: Held,
 }
 
 impl Held {
-    fn push(&mut self, kept: Kept) {
+    fn push(&mut self, region: CachedRegion) {
         let next = std::mem::take(self);
         self.0 = Some(Arc::new(Link {
-            _kept: kept,
+            _region: region,
             _next: next,
         }));
     }

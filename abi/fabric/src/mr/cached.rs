@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The domain that a cache registers in.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct RegistrationScope {
     pub(crate) device: Device,
     pub(crate) pd: DomainId,
     /// Keeps `pd` open.
@@ -36,7 +36,7 @@ pub(crate) struct Place {
 
 /// Registers memory for a cache.
 pub(crate) struct Local {
-    place: Place,
+    scope: RegistrationScope,
     follows: Follows,
     /// Whether registrations may end while the engine delivers a message. Deregistering waits for the engine, so it is deferred in that
     /// case.
@@ -56,10 +56,10 @@ impl Local {
     }
 
     fn end(&self, region: Region) {
-        if let Err(error) = self.place.device.deregister(region) {
+        if let Err(error) = self.scope.device.deregister(region) {
             tracing::debug!(%error, "cannot deregister the cached {}", region.id);
         }
-        self.place.exposed.end(region.local_key, &self.place.device);
+        self.scope.exposed.end(region.local_key, &self.scope.device);
     }
 }
 
@@ -109,7 +109,7 @@ impl Registrar for Local {
             // The domain counts the program's regions itself: entries outlive them.
             internal: true,
             rules: Rules::LIBFABRIC,
-            ..RegionSpec::new(self.place.pd, &ranges, rights)
+            ..RegionSpec::new(self.scope.pd, &ranges, rights)
         };
         // The device may have reached its limit of regions.
         self.deregister_ended();
@@ -117,7 +117,7 @@ impl Registrar for Local {
             Follows::Allocation => runtimes::hold_found(request.range).map_err(Refused::Memory)?,
             _ => None,
         };
-        let device = &self.place.device;
+        let device = &self.scope.device;
         // SAFETY: registering means that the program keeps the memory valid until it closes the region (fi_mr(3)), or until its
         // transfer is complete. Afterwards no request names the entry, and peers never reach it, because it has no remote right.
         let region = unsafe {
@@ -176,19 +176,19 @@ pub(crate) type Described = (CacheDescription, Arc<LocalCache>);
 
 impl LocalCache {
     /// A cache for the program's regions. `None`: the program has imported no monitor, or the environment turns caches off.
-    pub(crate) fn of_regions(place: &Place) -> Option<Described> {
+    pub(crate) fn of_regions(scope: &RegistrationScope) -> Option<Described> {
         let settings = monitor::settings();
         if settings.monitor == Some(MonitorName::Disabled) || settings.max_count == Some(0) {
             return None;
         }
-        Self::open(place, Watch::Imported(Use::begin()?), false)
+        Self::open(scope, Watch::Imported(Use::begin()?), false)
             .inspect_err(|error| tracing::warn!("cannot create a registration cache: {error}"))
             .ok()
     }
 
     /// A cache in this domain. `defers`: see [`Local`].
     pub(super) fn open(
-        place: &Place,
+        scope: &RegistrationScope,
         watch: Watch,
         defers: bool,
     ) -> std::result::Result<Described, NotMade> {
@@ -213,7 +213,7 @@ impl LocalCache {
             }
         };
         let registrar = Local {
-            place: place.clone(),
+            scope: scope.clone(),
             follows,
             defers,
             ended: Mutex::default(),
@@ -224,7 +224,7 @@ impl LocalCache {
             watch,
         });
         let described = Arc::clone(&cache);
-        let description = place.device.describe_cache(move || described.view());
+        let description = scope.device.describe_cache(move || described.view());
         Ok((description, cache))
     }
 
@@ -243,7 +243,7 @@ impl LocalCache {
         access: Access,
         kind: Kind,
         once: bool,
-    ) -> Result<Kept> {
+    ) -> Result<CachedRegion> {
         let cache = Arc::clone(self);
         cache.cache.registrar().deregister_ended();
         let rights = Rights(access.bits());
@@ -257,11 +257,11 @@ impl LocalCache {
             self.pd().number(),
             guard.why()
         );
-        // SAFETY: the guard refers to the cache behind the reference count, which does not move. `Kept` has a reference, and
+        // SAFETY: the guard refers to the cache behind the reference count, which does not move. `CachedRegion` has a reference, and
         // drops the guard before it.
         let guard =
             unsafe { std::mem::transmute::<Guard<'_, Local>, Guard<'static, Local>>(guard) };
-        Ok(Kept { guard, cache })
+        Ok(CachedRegion { guard, cache })
     }
 
     /// The number of the program's regions that use it.
@@ -271,7 +271,7 @@ impl LocalCache {
 
     /// The protection domain of its regions.
     pub(super) fn pd(&self) -> DomainId {
-        self.cache.registrar().place.pd
+        self.cache.registrar().scope.pd
     }
 
     fn view(&self) -> CacheView {
@@ -312,13 +312,13 @@ impl Drop for LocalCache {
 }
 
 /// A registration that a cache keeps.
-pub(super) struct Kept {
+pub(super) struct CachedRegion {
     /// Refers to `cache`, so it comes first: fields are dropped in order.
     guard: Guard<'static, Local>,
     cache: Arc<LocalCache>,
 }
 
-impl Kept {
+impl CachedRegion {
     /// The registration. Its memory may begin before the range that was looked up, and end after it.
     pub(super) fn region(&self) -> Region {
         self.guard.region
@@ -326,7 +326,7 @@ impl Kept {
 }
 
 /// A region's registration in the cache, which stays there for the next region.
-pub(crate) struct Cached(Kept);
+pub(crate) struct Cached(CachedRegion);
 
 impl Cached {
     /// The registration. Its memory may begin before the region's and end after it.

@@ -7,7 +7,7 @@ use crate::handles::argument;
 use crate::handles::fail::{Fail, Result, call};
 use crate::handles::object::{find, remove};
 use crate::objects::ia::Ia;
-use crate::objects::lmr::{Asked, Lmr, make};
+use crate::objects::lmr::{Lmr, LmrRequest, make};
 use crate::objects::pz::Pz;
 use crate::sys::consts::*;
 use crate::sys::{
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn create(
         // SAFETY: `find` validates the handles.
         let (ia, pz) = unsafe { (find::<Ia>(ia)?, find::<Pz>(pz)?) };
         argument::room(8, handle)?;
-        let asked = Asked {
+        let asked = LmrRequest {
             mem_type,
             description,
             length,

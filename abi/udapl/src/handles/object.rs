@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The part of an object that libdat2 reads.
 #[repr(C)]
-pub struct Head {
+pub struct HandleHeader {
     provider: *const Provider,
 }
 
 /// An object as a program holds it.
 #[repr(C)]
 pub struct Held<T> {
-    pub(crate) head: UnsafeCell<Head>,
+    pub(crate) head: UnsafeCell<HandleHeader>,
     /// What the program stored with `dat_set_consumer_context`.
     context: AtomicU64,
     it: Arc<T>,
@@ -57,7 +57,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
 #[macro_export]
 macro_rules! kind {
     ($object:ty, $kind:ident, $invalid:ident, $exhausted:ident, $capacity:expr) => {
-        rkey_kit::object!($crate::handles::object::Held<$object>, head: $crate::handles::object::Head, $capacity);
+        rkey_kit::object!($crate::handles::object::Held<$object>, head: $crate::handles::object::HandleHeader, $capacity);
         impl $crate::handles::object::Kind for $object {
             const TYPE: $crate::sys::dat_handle_type = $crate::sys::$kind;
             const INVALID: $crate::sys::dat_return_subtype = $crate::sys::$invalid;
@@ -88,7 +88,7 @@ where
     let address = vacant.address();
     let it = make(address.as_ptr() as usize)?;
     vacant.fill(Held {
-        head: UnsafeCell::new(Head { provider: table.0 }),
+        head: UnsafeCell::new(HandleHeader { provider: table.0 }),
         context: AtomicU64::new(0),
         it,
     });

@@ -28,12 +28,12 @@ pub struct Lmr {
     /// The rights that the program requested.
     pub access: Access,
     /// The program's description of the LMR.
-    pub(crate) asked: Asked,
+    pub(crate) asked: LmrRequest,
 }
 
 /// An LMR as the program describes it.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct LmrRequest {
     /// `DAT_MEM_TYPE_*`.
     pub mem_type: dat_mem_type,
     /// The memory.
@@ -47,9 +47,9 @@ pub struct Asked {
 }
 
 // SAFETY: addresses in the description are only returned to the program.
-unsafe impl Send for Asked {}
+unsafe impl Send for LmrRequest {}
 // SAFETY: as above.
-unsafe impl Sync for Asked {}
+unsafe impl Sync for LmrRequest {}
 
 crate::kind!(
     Lmr,
@@ -98,7 +98,7 @@ impl Lmr {
 ///
 /// # Safety
 /// The description has the kind `mem_type`.
-unsafe fn memory(ia: &Arc<Ia>, asked: &Asked) -> Result<VaRange> {
+unsafe fn memory(ia: &Arc<Ia>, asked: &LmrRequest) -> Result<VaRange> {
     // SAFETY: the caller promises which member is there; all are plain addresses.
     let start = unsafe {
         match asked.mem_type {
@@ -127,7 +127,7 @@ unsafe fn memory(ia: &Arc<Ia>, asked: &Asked) -> Result<VaRange> {
 ///
 /// # Safety
 /// The description has the kind that it states, and names memory of the program.
-pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: Asked) -> Result<(LmrHandle, Arc<Lmr>)> {
+pub unsafe fn make(ia: &Arc<Ia>, pz: &Arc<Pz>, asked: LmrRequest) -> Result<(LmrHandle, Arc<Lmr>)> {
     if !Arc::ptr_eq(pz.ia(), ia) {
         return Err(Fail::handle(INVALID_HANDLE_PZ));
     }

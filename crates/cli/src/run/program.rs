@@ -34,7 +34,7 @@ fn folders() -> impl Iterator<Item = PathBuf> {
 /// Why the program runs but cannot use the device, in a sentence.
 pub(super) fn obstacle(path: &Path) -> Option<String> {
     let name = path.display();
-    if let Ok(Head::Script(interpreter)) = Head::of(path) {
+    if let Ok(FileStart::Script(interpreter)) = FileStart::of(path) {
         // One level is enough: an interpreter that is a script itself is rare.
         let obstacle = obstacle_of_binary(&interpreter)?;
         return Some(format!(
@@ -46,11 +46,11 @@ pub(super) fn obstacle(path: &Path) -> Option<String> {
 }
 
 fn obstacle_of_binary(path: &Path) -> Option<&'static str> {
-    let Ok(Head::Elf(elf)) = Head::of(path) else {
+    let Ok(FileStart::Elf(elf)) = FileStart::of(path) else {
         return None;
     };
-    let own = Head::of(Path::new("/proc/self/exe"));
-    if let Ok(Head::Elf(own)) = own
+    let own = FileStart::of(Path::new("/proc/self/exe"));
+    if let Ok(FileStart::Elf(own)) = own
         && own.machine != elf.machine
     {
         return Some("is built for a different processor than rkey's libraries");
@@ -86,9 +86,9 @@ pub(super) fn why_not(program: &OsStr, error: &io::Error) -> (String, Option<Str
 
 /// The program exists, but its interpreter or loader does not.
 fn missing_helper(path: &Path) -> String {
-    let (what, helper) = match Head::of(path) {
-        Ok(Head::Script(interpreter)) => ("interpreter", interpreter),
-        Ok(Head::Elf(Elf {
+    let (what, helper) = match FileStart::of(path) {
+        Ok(FileStart::Script(interpreter)) => ("interpreter", interpreter),
+        Ok(FileStart::Elf(Elf {
             loader: Some(loader),
             ..
         })) => ("loader", loader),
@@ -136,7 +136,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 /// The beginning of a program file.
 #[derive(Debug, PartialEq, Eq)]
-enum Head {
+enum FileStart {
     /// With the path of its interpreter.
     Script(PathBuf),
     Elf(Elf),
@@ -152,7 +152,7 @@ struct Elf {
     loader: Option<PathBuf>,
 }
 
-impl Head {
+impl FileStart {
     fn of(path: &Path) -> io::Result<Self> {
         // Linkers put the program headers first, followed by the loader's name.
         let mut bytes = Vec::new();
@@ -223,15 +223,15 @@ mod tests {
     #[test]
     fn elf_and_script_headers_are_read() {
         let shell = find(OsStr::new("sh")).unwrap();
-        let Ok(Head::Elf(elf)) = Head::of(&shell) else {
+        let Ok(FileStart::Elf(elf)) = FileStart::of(&shell) else {
             panic!("{} is not an ELF file", shell.display());
         };
         assert!(elf.loader.is_some_and(|loader| loader.exists()));
         assert_eq!(obstacle(&shell), None);
-        let script = Head::read(b"#! /usr/bin/env  python3\nprint()\n");
-        assert_eq!(script, Head::Script("/usr/bin/env".into()));
-        assert_eq!(Head::read(b""), Head::Other);
-        assert_eq!(Head::read(b"\x7fELF\x02\x01"), Head::Other);
+        let script = FileStart::read(b"#! /usr/bin/env  python3\nprint()\n");
+        assert_eq!(script, FileStart::Script("/usr/bin/env".into()));
+        assert_eq!(FileStart::read(b""), FileStart::Other);
+        assert_eq!(FileStart::read(b"\x7fELF\x02\x01"), FileStart::Other);
     }
 
     /// Damaged headers do not cause a panic.
@@ -243,8 +243,8 @@ mod tests {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bad = good.to_vec();
                 bad[at] = value;
-                let _ = Head::read(&bad);
-                let _ = Head::read(&bad[..at]);
+                let _ = FileStart::read(&bad);
+                let _ = FileStart::read(&bad[..at]);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use rkey_engine::QpType;
-use rkey_engine::groups::{GROUP_QPN, WIRE_KEY};
+use rkey_engine::groups::{GROUP_QPN, RAW_FRAMES_KEY};
 use rkey_link::observed::{Direction, Observer};
 use rkey_link::{AnyLink, Header, Link, LinkRole, NodeId, Ticket};
 use rkey_roce::icrc::{Flow, PORT};
@@ -76,7 +76,7 @@ impl Observer for LinkObserver {
             Direction::Sent => self.qps.type_of(header.src_qp),
             Direction::Received if header.dst_qp != GROUP_QPN => self.qps.type_of(header.dst_qp),
             // For a multicast group, or for everything that receives frames.
-            Direction::Received if header.key == WIRE_KEY => Some(QpType::Raw),
+            Direction::Received if header.key == RAW_FRAMES_KEY => Some(QpType::Raw),
             Direction::Received => Some(QpType::Ud),
         };
         self.packets

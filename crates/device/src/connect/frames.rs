@@ -47,10 +47,10 @@ mod tests {
     fn packets_are_assembled_however_the_stream_is_split() {
         let packets = [vec![1], vec![2; 300], vec![3; PACKET_MAX]];
         let bytes: Vec<u8> = (packets.iter().flat_map(|it| Frames::frame(it).unwrap())).collect();
-        for piece in [1, 2, 3, 299, 4096] {
+        for size in [1, 2, 3, 299, 4096] {
             let mut frames = Frames::default();
             let mut arrived = Vec::new();
-            for part in bytes.chunks(piece) {
+            for part in bytes.chunks(size) {
                 frames.add(part);
                 while let Some(packet) = frames.next().unwrap() {
                     arrived.push(packet);

@@ -5,8 +5,6 @@ use std::sync::Weak;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::device::Device;
-
 /// Peers' accesses to the regions that are bound to one counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
@@ -41,7 +39,7 @@ impl Counter {
 #[derive(Default)]
 pub(crate) struct AccessCounters {
     by_number: Mutex<HashMap<u32, Counter>>,
-    /// The counters of the endpoints of [`Device::count_endpoint`].
+    /// The counters of the endpoints of [`Device::count_endpoint`](crate::Device::count_endpoint).
     by_endpoint: Mutex<HashMap<u32, Counter>>,
     listeners: RwLock<Vec<Weak<dyn CountListener>>>,
 }
@@ -70,73 +68,29 @@ impl AccessCounters {
             .collect()
     }
 
-    fn of(&self, counter: u32) -> Counter {
+    pub(super) fn of(&self, counter: u32) -> Counter {
         let counters = self.by_number.lock();
         counters.get(&counter).copied().unwrap_or_default()
     }
 
-    fn count_endpoint(&self, endpoint: u32) {
+    pub(super) fn count_endpoint(&self, endpoint: u32) {
         self.by_endpoint.lock().entry(endpoint).or_default();
     }
 
-    fn of_endpoint(&self, endpoint: u32) -> Counter {
+    pub(super) fn of_endpoint(&self, endpoint: u32) -> Counter {
         let counters = self.by_endpoint.lock();
         counters.get(&endpoint).copied().unwrap_or_default()
     }
 
-    fn forget_endpoint(&self, endpoint: u32) -> Counter {
+    pub(super) fn forget_endpoint(&self, endpoint: u32) -> Counter {
         let removed = self.by_endpoint.lock().remove(&endpoint);
         removed.unwrap_or_default()
     }
 
-    fn listen(&self, listener: Weak<dyn CountListener>) {
+    pub(super) fn listen(&self, listener: Weak<dyn CountListener>) {
         let mut listeners = self.listeners.write();
         listeners.retain(|it| it.strong_count() > 0);
         listeners.push(listener);
-    }
-}
-
-impl Device {
-    /// Peers' accesses to the regions that are bound to a counter.
-    #[must_use]
-    pub fn counter(&self, counter: u32) -> Counter {
-        if self.is_forked() {
-            return Counter::default();
-        }
-        self.shared().counters.of(counter)
-    }
-
-    /// Starts to count peers' accesses through an endpoint ([`QpOptions::endpoint`](crate::QpOptions::endpoint)) to regions that
-    /// are bound to a counter.
-    pub fn count_endpoint(&self, endpoint: u32) {
-        if !self.is_forked() {
-            self.shared().counters.count_endpoint(endpoint);
-        }
-    }
-
-    /// The counted accesses through an endpoint ([`Device::count_endpoint`]).
-    #[must_use]
-    pub fn endpoint_counter(&self, endpoint: u32) -> Counter {
-        if self.is_forked() {
-            return Counter::default();
-        }
-        self.shared().counters.of_endpoint(endpoint)
-    }
-
-    /// Stops counting for an endpoint, and returns the counts.
-    pub fn forget_endpoint_counter(&self, endpoint: u32) -> Counter {
-        if self.is_forked() {
-            return Counter::default();
-        }
-        self.shared().counters.forget_endpoint(endpoint)
-    }
-
-    /// Adds a listener that is called for each access counted from now on ([`Device::counter`], [`Device::endpoint_counter`]),
-    /// until the program drops it.
-    pub fn listen_to_counts(&self, listener: Weak<dyn CountListener>) {
-        if !self.is_forked() {
-            self.shared().counters.listen(listener);
-        }
     }
 }
 

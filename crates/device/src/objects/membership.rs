@@ -1,72 +1,12 @@
 //! Multicast groups and flows that a queue pair belongs to.
-//!
-//! A device with members of a group advertises this by binding one more abstract name, which ends with one of its blocks of
-//! queue pair numbers ([`crate::peers::names::group_name`]).
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-
-use parking_lot::Mutex;
 use rkey_engine::rss::KEY_LEN;
 use rkey_engine::{Flow, Group, HashFields, QpType, Rss};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::adverts::Adverts;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::error::DeviceError;
-use crate::peers::names;
-use crate::shared::Shared;
-
-/// The groups that a device advertises, and how many members of each it has.
-#[derive(Debug, Default)]
-pub(crate) struct Adverts(Mutex<HashMap<Group, (u32, OwnedFd)>>);
-
-impl Adverts {
-    fn add(&self, shared: &Shared, group: Group) -> Result<(), DeviceError> {
-        let mut adverts = self.0.lock();
-        if let Some((members, _)) = adverts.get_mut(&group) {
-            *members += 1;
-            return Ok(());
-        }
-        let block = shared
-            .qp_numbers
-            .numbers()
-            .first()
-            .copied()
-            .unwrap_or_default();
-        let name = names::group_name(shared.scope, group, block);
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(DeviceError::io("joining a multicast group"))?;
-        let address =
-            names::abstract_address(&name).map_err(DeviceError::io("joining a multicast group"))?;
-        rustix::net::bind(&socket, &address)
-            .map_err(DeviceError::io("joining a multicast group"))?;
-        adverts.insert(group, (1, socket));
-        Ok(())
-    }
-
-    /// Removes the memberships of a destroyed queue pair.
-    pub(crate) fn remove_all(&self, membership: &Membership) {
-        for group in &membership.groups {
-            self.remove(*group);
-        }
-    }
-
-    fn remove(&self, group: Group) {
-        let mut adverts = self.0.lock();
-        if let Some((members, _)) = adverts.get_mut(&group) {
-            *members -= 1;
-            if *members == 0 {
-                adverts.remove(&group);
-            }
-        }
-    }
-}
 
 /// The groups and flows of one queue pair.
 #[derive(Debug, Default)]
@@ -74,6 +14,15 @@ pub(crate) struct Membership {
     groups: Vec<Group>,
     flows: Vec<u32>,
     next_flow: u32,
+}
+
+impl Membership {
+    /// Removes the memberships of a destroyed queue pair.
+    pub(crate) fn remove_all(&self, adverts: &Adverts) {
+        for group in &self.groups {
+            adverts.remove(*group);
+        }
+    }
 }
 
 impl Qp {
@@ -97,7 +46,9 @@ impl Qp {
         if membership.groups.contains(&group) {
             return Ok(());
         }
-        shared.adverts.add(shared, group)?;
+        let blocks = shared.qp_numbers.numbers();
+        let block = blocks.first().copied().unwrap_or_default();
+        shared.adverts.add(shared.scope, group, block)?;
         let joined = shared
             .driver
             .command(|engine| engine.join_group(self.id(), group));
@@ -146,14 +97,14 @@ impl Qp {
         let shared = self.device().shared();
         shared.lifecycle().check()?;
         // Hold the membership's lock to the end: otherwise another thread that removes the last other flow could leave
-        // `Group::Wire` before this flow is in the list.
+        // `Group::RawFrames` before this flow is in the list.
         let mut membership = self.membership().lock();
         membership.next_flow += 1;
         let number = membership.next_flow;
         shared
             .driver
             .command(|engine| engine.add_flow(self.id(), number, flow))?;
-        if let Err(error) = self.enter(&mut membership, Group::Wire) {
+        if let Err(error) = self.enter(&mut membership, Group::RawFrames) {
             shared
                 .driver
                 .command(|engine| engine.remove_flow(self.id(), number));
@@ -179,7 +130,7 @@ impl Qp {
             .driver
             .command(|engine| engine.remove_flow(self.id(), number));
         if membership.flows.is_empty() {
-            self.quit(&mut membership, Group::Wire);
+            self.quit(&mut membership, Group::RawFrames);
         }
         Ok(true)
     }

@@ -451,10 +451,10 @@ impl Drop for QpInner {
         }
         let scope = WarrantScope::Qp(self.id);
         shared.reclaim.end_warrants(&shared.driver, scope);
-        shared.driver.flush_packets();
+        shared.driver.drain_packets();
         // After the last acknowledgement, so that the peer gets it before the end of the connection.
         (shared.streams).forget(&shared.reactor, self.id, executed);
-        shared.adverts.remove_all(&self.membership.lock());
+        self.membership.lock().remove_all(&shared.adverts);
         shared.qp_numbers.free(self.qpn);
     }
 }

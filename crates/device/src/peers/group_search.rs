@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn devices_that_left_the_group_are_forgotten() {
-        let (group, other) = (Group::Gid([1; 16]), Group::Wire);
+        let (group, other) = (Group::Gid([1; 16]), Group::RawFrames);
         let mut silent = Silent::default();
         for (block, of) in [(7, group), (8, group), (9, other)] {
             silent.add(block, of, Instant::now());

@@ -120,7 +120,7 @@ pub fn group_name(scope: Scope, group: Group, block: u16) -> String {
 fn group_prefix(scope: Scope, group: Group) -> String {
     match group {
         Group::Gid(gid) => format!("rkey/1/{scope}/group/{:032x}/", u128::from_be_bytes(gid)),
-        Group::Wire => format!("rkey/1/{scope}/group/wire/"),
+        Group::RawFrames => format!("rkey/1/{scope}/group/wire/"),
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
             parse_proc_net_unix(&line, &group_prefix(scope, group)),
             [0xab]
         );
-        for other in [Group::Wire, Group::Gid([0; 16])] {
+        for other in [Group::RawFrames, Group::Gid([0; 16])] {
             assert!(parse_proc_net_unix(&line, &group_prefix(scope, other)).is_empty());
         }
     }

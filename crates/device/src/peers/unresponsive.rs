@@ -8,22 +8,12 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use rkey_base::process::stat_field;
-use rkey_engine::{LinkId, QpId};
 
 use crate::peers::discovery::Discovery;
 use crate::peers::links::Links;
 use crate::peers::names;
+use crate::progress::UnresponsivePeer;
 use crate::shared::Shared;
-
-/// A queue pair whose peer does not respond.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UnresponsivePeer {
-    pub(crate) qp: QpId,
-    /// The link to the peer, if any.
-    pub(crate) link: Option<LinkId>,
-    /// The queue pair number of the peer.
-    pub(crate) peer: u32,
-}
 
 /// Reports to the engine which silent peers could have responded.
 pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rkey_base::lock::Guard;
 use rkey_base::memory::ProcessMemory;
 use rkey_core::{Draining, SectionLock};
-use rkey_engine::{CqId, Engine, Inbox, LinkId, QpId};
+use rkey_engine::{CqId, Inbox, LinkId, QpId};
+
 use rkey_link::AnyLink;
 
 use super::event_router::EventRouter;
@@ -17,12 +18,9 @@ use super::pending_work::PendingWork;
 use super::poll_set::PollResult;
 use super::polling::Polling;
 use super::transmitter::Transmitter;
-use super::{Mode, Schedule, ThreadRequests};
+use super::{DeviceEngine, Mode, Schedule, ThreadRequests};
 use crate::error::DeviceError;
 use crate::lifecycle::Lifecycle;
-
-/// The engine, with this crate's types.
-pub(crate) type DeviceEngine = Engine<AnyLink, ProcessMemory>;
 
 /// The maximum number of fragments that one call of `drive` takes, so that posting threads get the lock.
 const BUDGET: u32 = 256;

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
 
-use super::EngineDriver;
+use super::{EngineDriver, UnresponsivePeer};
 use crate::inspect::denials::Denials;
 use crate::objects::async_queues::AsyncQueues;
 use crate::objects::{AccessCounters, CqTable, QpTable};
 use crate::peers::names;
 use crate::peers::qp_numbers::QpNumbers;
-use crate::peers::unresponsive::UnresponsivePeer;
 
 /// The objects that engine events concern.
 pub(crate) struct EventRouter {

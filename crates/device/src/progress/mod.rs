@@ -19,7 +19,7 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | `driver` | the engine, and the calls that all threads use to drive it: posts, commands, drives |
+//! | `driver`, `engine` | the engine, and the calls that all threads use to drive it: posts, commands, drives |
 //! | `polling` | a program's polls of an empty completion queue |
 //! | `handover` | falling asleep, and passing the engine between the program and the engine thread |
 //! | `packets` | taking, sending and receiving packets for other hosts |
@@ -36,6 +36,7 @@
 
 mod backoff;
 mod driver;
+mod engine;
 pub(crate) mod engine_thread;
 mod event_router;
 mod handover;
@@ -54,8 +55,9 @@ mod timer;
 mod transmitter;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use driver::{DeviceEngine, EngineDriver};
+pub(crate) use driver::EngineDriver;
+pub(crate) use engine::DeviceEngine;
 pub(crate) use event_router::EventRouter;
 pub(crate) use schedule::{Mode, Schedule, now_ns};
-pub(crate) use thread_requests::ThreadRequests;
+pub(crate) use thread_requests::{ThreadRequests, UnresponsivePeer};
 pub(crate) use transmitter::Transmitter;

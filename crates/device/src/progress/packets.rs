@@ -64,8 +64,8 @@ impl EngineDriver {
 
     /// Returns once the packets for other hosts that have been taken are sent. Called when a queue pair is destroyed, because
     /// the program may exit next, while its peer waits for the last acknowledgement.
-    pub(crate) fn flush_packets(&self) {
-        if self.transmitter.as_ref().is_some_and(Transmitter::flush) {
+    pub(crate) fn drain_packets(&self) {
+        if self.transmitter.as_ref().is_some_and(Transmitter::drain) {
             self.requests.send_packets();
         }
     }

@@ -8,7 +8,16 @@ use rkey_engine::{Group, LinkId, QpId, WarrantRequest};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::DeviceError;
-use crate::peers::unresponsive::UnresponsivePeer;
+
+/// A queue pair whose peer does not respond.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnresponsivePeer {
+    pub(crate) qp: QpId,
+    /// The link to the peer, if any.
+    pub(crate) link: Option<LinkId>,
+    /// The queue pair number of the peer.
+    pub(crate) peer: u32,
+}
 
 /// Lists of work for the engine thread, and the doorbell that wakes it. Any thread may add to them.
 #[derive(Debug)]
@@ -156,7 +165,7 @@ mod tests {
         assert!(!rings());
         requests.connect(qp, 256);
         assert!(rings());
-        requests.find_group(qp, Group::Wire);
+        requests.find_group(qp, Group::RawFrames);
         assert!(rings());
         requests.judge(UnresponsivePeer {
             qp,
@@ -180,7 +189,7 @@ mod tests {
         requests.send_packets();
         assert!(rings() && requests.take_packets() && !requests.take_packets());
         assert_eq!(requests.take_links(), [(qp, 256)]);
-        assert_eq!(requests.take_groups(), [(qp, Group::Wire)]);
+        assert_eq!(requests.take_groups(), [(qp, Group::RawFrames)]);
         assert_eq!(requests.take_unresponsive().len(), 1);
         assert_eq!(requests.take_broken(), [link]);
         assert_eq!(requests.take_cut(), [link, link]);

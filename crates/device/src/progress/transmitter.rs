@@ -77,7 +77,7 @@ impl Transmitter {
 
     /// Returns once all packets that have been taken are sent: whether later ones may be left, which the engine thread must send.
     #[must_use]
-    pub(super) fn flush(&self) -> bool {
+    pub(super) fn drain(&self) -> bool {
         self.send_when(|| Some(self.sending.lock()), || ())
     }
 

@@ -6,8 +6,8 @@ use crate::{Engine, EngineError, QpAttributes, QpConfig, QpId, QpInfo};
 use rkey_base::memory::Memory;
 use rkey_link::Link;
 
-/// After this many flushes, any link has published a delayed acknowledgement.
-const FLUSHES: u32 = 32;
+/// After this many calls of `publish`, any link has published a delayed acknowledgement.
+const PUBLISHES: u32 = 32;
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Creates a queue pair with a number that the device has chosen.
@@ -100,7 +100,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             let Some(link_state) = self.links.get_mut(link) else {
                 continue;
             };
-            for _ in 0..FLUSHES {
+            for _ in 0..PUBLISHES {
                 if link_state.link.pending() {
                     link_state.link.end_burst();
                 }

@@ -8,7 +8,7 @@ use super::datagram::send_datagram;
 use super::{fail, record, wait_for_room};
 use crate::checked_memory::AccessError;
 use crate::context::Context;
-use crate::groups::{Copies, GROUP_QPN, Group, WIRE_KEY};
+use crate::groups::{Copies, GROUP_QPN, Group, RAW_FRAMES_KEY};
 use crate::id::Table;
 use crate::link_state::LinkState;
 use crate::qp::pair::{MSN_MASK, Qp};
@@ -25,7 +25,7 @@ const ROOM_WAITS: (u8, u64) = (10, 50_000_000);
 /// The group that a datagram is for, if any.
 pub(crate) fn group_of(qp: &Qp, to: &UdAddress) -> Option<Group> {
     if qp.config.qp_type == QpType::Raw {
-        Some(Group::Wire)
+        Some(Group::RawFrames)
     } else if to.qpn == GROUP_QPN {
         Some(Group::Gid(to.route.target))
     } else {
@@ -94,7 +94,11 @@ pub(super) fn send_to_group<L: Link, M: Memory>(
     };
     let seq = qp.sq.next;
     let mut trouble = why_not_readable(x, qp, seq);
-    let key = if group == Group::Wire { WIRE_KEY } else { 0 };
+    let key = if group == Group::RawFrames {
+        RAW_FRAMES_KEY
+    } else {
+        0
+    };
     for (index, &id) in ids.iter().enumerate() {
         let Some(link_state) = links
             .get_mut(id)

@@ -9,7 +9,7 @@ use crate::link_state::LinkState;
 use crate::qp::pair::Qp;
 use crate::send_queue::WqeFlags;
 use rkey_base::memory::Memory;
-use rkey_link::link::REMOTE_IOVEC_MAX;
+use rkey_link::fragment::REMOTE_IOVEC_MAX;
 use rkey_link::{Header, HeaderFlags, Link, Op, SendError, Ticket};
 
 /// The maximum payload of one fragment with a remote iovec. The peer acknowledges fragments, so a long message shows

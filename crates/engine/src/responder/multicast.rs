@@ -3,7 +3,7 @@
 use super::Reply;
 use super::datagram::on_datagram;
 use crate::context::Context;
-use crate::groups::{FLOW_MAX, Group, WIRE_KEY};
+use crate::groups::{FLOW_MAX, Group, RAW_FRAMES_KEY};
 use crate::id::Table;
 use crate::qp::pair::Qp;
 use crate::ud::GRH_LEN;
@@ -21,8 +21,8 @@ pub(super) fn deliver_to_group<M: Memory>(
     let Payload::Bytes(bytes) = &incoming.payload else {
         return Reply::Done;
     };
-    let group = if incoming.header.key == WIRE_KEY {
-        Group::Wire
+    let group = if incoming.header.key == RAW_FRAMES_KEY {
+        Group::RawFrames
     } else if bytes.len() >= GRH_LEN as usize {
         let mut target = [0; 16];
         bytes.get(GRH_LEN as usize - target.len(), &mut target);
@@ -40,7 +40,7 @@ pub(super) fn deliver_to_group<M: Memory>(
 
 /// Whether a raw queue pair takes a frame.
 pub(super) fn takes_frame(qp: &Qp, key: u64, frame: &PeerBytes<'_>) -> bool {
-    if key != WIRE_KEY {
+    if key != RAW_FRAMES_KEY {
         return false;
     }
     let mut start = [0; FLOW_MAX];

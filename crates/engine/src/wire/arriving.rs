@@ -11,15 +11,6 @@ use rkey_core::{Access, Attempt, Denial, Key, NamedKey, Operation, RKey, Reason}
 use rkey_link::NodeId;
 use rkey_roce::transport::{Refusal, RemoteRange};
 
-/// State of the message that is arriving.
-#[derive(Debug, Default)]
-pub(super) struct Arriving {
-    /// The most recent write, and how many of its bytes have been stored.
-    pub(super) write: Option<(RemoteRange, u32)>,
-    /// The report about the receive that is being filled; 0 if there is none.
-    pub(super) report: u32,
-}
-
 impl<M: Memory> WireHost<'_, M> {
     /// Checks an operation as a whole. Returns the counter of its memory.
     pub(super) fn check_operation(

@@ -1,6 +1,6 @@
 //! The engine as a state machine sees it: the queue pair's queues, and this process's memory.
 
-use super::arriving::Arriving;
+use super::machine::Arriving;
 use crate::checked_memory::{AccessError, Atomic as Word};
 use crate::context::Context;
 use crate::qp::pair::Qp;

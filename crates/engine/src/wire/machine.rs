@@ -1,17 +1,16 @@
-//! The state machine of a queue pair whose peer is on another host, and the attributes that it gets
-//! from the queue pair.
+//! The state machine of a queue pair whose peer is on another host.
 
 use super::WirePeer;
-use super::arriving::Arriving;
-use crate::QpState;
-use crate::qp::pair::Qp;
-use rkey_roce::packet::{Mtu, Psn, RnrTimer};
-use rkey_roce::transport::{
-    Config, Connection, ConnectionType, Counters, DatagramConfig, DatagramQueuePair, Event,
-};
+use rkey_roce::transport::{Connection, Counters, DatagramQueuePair, Event, RemoteRange};
 
-/// The maximum number of unacknowledged packets.
-const WINDOW: u32 = 128;
+/// State of the message that is arriving.
+#[derive(Debug, Default)]
+pub(super) struct Arriving {
+    /// The most recent write, and how many of its bytes have been stored.
+    pub(super) write: Option<(RemoteRange, u32)>,
+    /// The report about the receive that is being filled; 0 if there is none.
+    pub(super) report: u32,
+}
 
 /// Replaces requester and responder for a queue pair whose peer is on another host.
 pub(crate) struct Wire {
@@ -36,7 +35,7 @@ pub(super) enum Machine {
 }
 
 impl Wire {
-    fn new(machine: Machine) -> Self {
+    pub(super) fn new(machine: Machine) -> Self {
         Self {
             machine,
             has_turn: false,
@@ -46,19 +45,6 @@ impl Wire {
             since: None,
             arriving: Arriving::default(),
         }
-    }
-
-    /// Creates the machine of a datagram queue pair.
-    pub(super) fn of_datagrams(qp: &Qp) -> Box<Self> {
-        let config = DatagramConfig {
-            number: qp.qpn,
-            mtu: mtu(qp),
-            pkey: PKEY,
-            qkey: qp.settings.qkey,
-            send_psn: Psn::new(qp.req.msn),
-        };
-        let datagrams = Box::new(DatagramQueuePair::new(config));
-        Box::new(Self::new(Machine::Datagrams(datagrams)))
     }
 
     /// The queue pair enters the error state, and has ended all its work itself. A pending refusal is
@@ -90,60 +76,5 @@ impl Wire {
             Machine::Connection(connection) => connection.next_deadline(),
             Machine::Datagrams(_) => None,
         }
-    }
-}
-
-/// Applies a change of state or attributes that the queue pair has already made.
-pub(crate) fn follow(qp: &mut Qp, from: QpState, to: QpState) {
-    if to == QpState::Rtr && qp.wire_peer.is_some() {
-        let connection = Box::new(Connection::new(&config(qp)));
-        qp.wire = Some(Box::new(Wire::new(Machine::Connection(connection))));
-        return;
-    }
-    let config = config(qp);
-    let qkey = qp.settings.qkey;
-    match (qp.wire.as_deref_mut().map(|wire| &mut wire.machine), from) {
-        (Some(Machine::Datagrams(datagrams)), _) => datagrams.set_qkey(qkey),
-        (Some(Machine::Connection(connection)), QpState::Rtr) if to == QpState::Rts => {
-            connection.prepare_to_send(&config);
-        }
-        (Some(Machine::Connection(connection)), QpState::Sqe) if to == QpState::Rts => {
-            connection.resume_sending();
-        }
-        (Some(Machine::Connection(connection)), _) if to.responds() => connection.update(&config),
-        _ => {}
-    }
-}
-
-/// The default partition key: a full member of the default partition.
-const PKEY: u16 = 0xffff;
-
-/// The largest path MTU of RoCE that does not exceed the queue pair's.
-fn mtu(qp: &Qp) -> Mtu {
-    let fits = |mtu: &&Mtu| mtu.bytes() <= qp.settings.path_mtu as usize;
-    let largest = Mtu::ALL.iter().rev().find(fits);
-    largest.copied().unwrap_or(Mtu::Bytes256)
-}
-
-fn config(qp: &Qp) -> Config {
-    let set = &qp.settings;
-    let (peer, send, receive) = (qp.peer_qpn(), qp.req.msn, qp.resp.msn);
-    let usual = Config::reliable(peer, Psn::new(send), Psn::new(receive));
-    Config {
-        connection: if qp.config.qp_type.is_reliable() {
-            ConnectionType::Reliable
-        } else {
-            ConnectionType::Unreliable
-        },
-        mtu: mtu(qp),
-        pkey: PKEY,
-        timeout: set.timeout,
-        retry_count: set.retry_count,
-        rnr_retry: set.rnr_retry,
-        min_rnr_timer: RnrTimer::new(set.min_rnr_timer).unwrap_or(usual.min_rnr_timer),
-        max_reads_out: set.max_reads_out,
-        max_reads_in: set.max_reads_in,
-        window: WINDOW,
-        ..usual
     }
 }

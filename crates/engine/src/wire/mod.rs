@@ -14,7 +14,8 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `peer.rs` | addresses of hosts, and the route header of received datagrams |
-//! | `machine.rs` | the machine of a queue pair, and its attributes |
+//! | `machine.rs` | the machine of a queue pair |
+//! | `settings.rs` | the attributes that the machine gets from the queue pair |
 //! | `host.rs` | what the machine requests: memory, receives, key checks |
 //! | `arriving.rs` | accesses by peers: refusals and counters for whole operations |
 //! | `send.rs` | from the send queue to packets |
@@ -28,11 +29,13 @@ mod outcome;
 mod peer;
 mod receive;
 mod send;
+mod settings;
 
-pub(crate) use machine::{Wire, follow};
+pub(crate) use machine::Wire;
 pub(crate) use outcome::on_time;
 pub use peer::WirePeer;
 pub(crate) use send::{await_turn, send_queued_on_wire};
+pub(crate) use settings::follow;
 
 use std::collections::VecDeque;
 

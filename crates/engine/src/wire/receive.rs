@@ -1,7 +1,8 @@
 //! Packets that arrive from other hosts.
 
-use super::machine::{Machine, Wire};
+use super::machine::Machine;
 use super::send::{await_turn_of, with_machine};
+use super::settings::of_datagrams;
 use super::{WireDrops, WirePeer, outcome};
 use crate::qp::pair::Qp;
 use crate::responder::establish;
@@ -96,7 +97,7 @@ fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), DropReason> {
             return Err(|drops| &mut drops.not_ready);
         }
         if qp.wire.is_none() {
-            qp.wire = Some(Wire::of_datagrams(qp));
+            qp.wire = Some(of_datagrams(qp));
         }
         return Ok(());
     }

@@ -5,6 +5,7 @@
 
 use super::host::WireHost;
 use super::machine::{Machine, Wire};
+use super::settings::of_datagrams;
 use super::{WirePeer, outcome};
 use crate::context::Context;
 use crate::qp::pair::Qp;
@@ -102,7 +103,7 @@ pub(super) fn await_turn_of(turns: &mut super::WireQueue, index: u32, wire: &mut
 #[cold]
 pub(crate) fn await_turn<M: Memory>(x: &mut Context<M>, qp: &mut Qp) {
     if qp.wire.is_none() {
-        qp.wire = Some(Wire::of_datagrams(qp));
+        qp.wire = Some(of_datagrams(qp));
     }
     if let Some(wire) = qp.wire.as_deref_mut() {
         await_turn_of(&mut x.wire, qp.id.index, wire);

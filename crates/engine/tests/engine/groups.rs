@@ -243,7 +243,7 @@ fn frames_go_to_queue_pairs_with_a_matching_flow() {
             mask: vec![0xff],
         };
         engine.add_flow(qp.id, u32::from(first), flow).unwrap();
-        engine.join_group(qp.id, Group::Wire).unwrap();
+        engine.join_group(qp.id, Group::RawFrames).unwrap();
         for id in 0..2 {
             let sges = [pair.nodes[1].sge(&theirs, u64::from(first) * 256 + id * 64, 64)];
             pair.recv(1, qp, id, &sges);
@@ -257,7 +257,7 @@ fn frames_go_to_queue_pairs_with_a_matching_flow() {
         };
         pair.send(0, &sender, &request);
         let links = vec![pair.ends[0]];
-        pair.nodes[0].engine.connect_group(Group::Wire, links);
+        pair.nodes[0].engine.connect_group(Group::RawFrames, links);
         pair.run_until_idle();
         [takers[0].poll(), takers[1].poll()]
     };
@@ -318,7 +318,7 @@ impl Spreading {
         };
         node.engine.set_rss(taker.id, spread).unwrap();
         node.engine.add_flow(taker.id, 1, Flow::default()).unwrap();
-        node.engine.join_group(taker.id, Group::Wire).unwrap();
+        node.engine.join_group(taker.id, Group::RawFrames).unwrap();
         let theirs = node.register(0, 4096, ALL);
         Self {
             pair,
@@ -354,7 +354,9 @@ impl Spreading {
         };
         self.pair.send(0, &self.sender, &request);
         let links = vec![self.pair.ends[0]];
-        self.pair.nodes[0].engine.connect_group(Group::Wire, links);
+        self.pair.nodes[0]
+            .engine
+            .connect_group(Group::RawFrames, links);
         self.pair.run_until_idle();
     }
 

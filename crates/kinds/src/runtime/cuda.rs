@@ -8,7 +8,7 @@
 // UNSAFETY: calls C functions of the CUDA driver.
 
 use super::library::{function, functions};
-use super::{Absent, Allocation, Failure, Place, Runtime};
+use super::{Absent, Allocation, Failure, MemoryLocation, Runtime};
 use crate::Kind;
 use parking_lot::Mutex;
 use rkey_base::range::VaRange;
@@ -203,10 +203,10 @@ impl Runtime for Cuda {
             range,
             id,
             device: u64::try_from(ordinal).ok(),
-            place: match (managed & 0xff, kind) {
-                (0, MEMORY_HOST) => Place::Host,
-                (0, _) => Place::Device,
-                _ => Place::Migrating,
+            location: match (managed & 0xff, kind) {
+                (0, MEMORY_HOST) => MemoryLocation::Host,
+                (0, _) => MemoryLocation::Device,
+                _ => MemoryLocation::Migrating,
             },
             context,
         }))

@@ -7,7 +7,7 @@
 // UNSAFETY: calls C functions of the Level Zero loader.
 
 use super::library::functions;
-use super::{Absent, Allocation, Failure, Place, Runtime};
+use super::{Absent, Allocation, Failure, MemoryLocation, Runtime};
 use crate::Kind;
 use parking_lot::Mutex;
 use rkey_base::range::VaRange;
@@ -236,10 +236,10 @@ impl LevelZero {
             id: it.id,
             // As `fi_hmem_ze_device` encodes driver and device.
             device: index.map(|index| number << 16 | index as u64),
-            place: match it.kind {
-                HOST => Place::Host,
-                DEVICE => Place::Device,
-                _ => Place::Migrating,
+            location: match it.kind {
+                HOST => MemoryLocation::Host,
+                DEVICE => MemoryLocation::Device,
+                _ => MemoryLocation::Migrating,
             },
             context: number as usize,
         }))

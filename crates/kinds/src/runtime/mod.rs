@@ -28,7 +28,7 @@ pub struct Absent {
 
 /// Where the bytes of an allocation are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryLocation {
     /// On the accelerator.
     Device,
     /// On the processor that used them last: the host's or the accelerator's. The runtime copies them.
@@ -45,7 +45,7 @@ pub(crate) struct Allocation {
     pub(crate) id: u64,
     /// The number of the accelerator, if the runtime reports it.
     pub(crate) device: Option<u64>,
-    pub(crate) place: Place,
+    pub(crate) location: MemoryLocation,
     /// What the runtime needs for a copy.
     pub(crate) context: usize,
 }
@@ -82,6 +82,20 @@ pub(crate) trait Runtime: Debug + Send + Sync {
     fn store(&self, to: &Allocation, dst: u64, src: &[u8]) -> Result<(), Failure>;
 }
 
+impl Kind {
+    /// Loads the runtime's library, if that has not been done.
+    ///
+    /// # Errors
+    /// The host does not have the library, or a function is missing in it.
+    pub fn load(self) -> Result<(), Absent> {
+        self.runtime().map(|_| ())
+    }
+
+    pub(crate) fn runtime(self) -> Result<&'static dyn Runtime, Absent> {
+        of(self)
+    }
+}
+
 static LOADED: [OnceLock<Box<dyn Runtime>>; Kind::ALL.len()] =
     [const { OnceLock::new() }; Kind::ALL.len()];
 /// Held while a runtime is loaded.
@@ -93,7 +107,7 @@ pub(crate) fn loaded(kind: Kind) -> Option<&'static dyn Runtime> {
 }
 
 /// The runtime. A failure is not remembered: a program may install or load it later.
-pub(crate) fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
+fn of(kind: Kind) -> Result<&'static dyn Runtime, Absent> {
     if let Some(runtime) = loaded(kind) {
         return Ok(runtime);
     }

@@ -7,7 +7,7 @@
 // UNSAFETY: calls C functions of the runtime, and is called by it.
 
 use super::library::functions;
-use super::{Absent, Allocation, Failure, Place, Runtime};
+use super::{Absent, Allocation, Failure, MemoryLocation, Runtime};
 use crate::Kind;
 use parking_lot::Mutex;
 use rkey_base::range::VaRange;
@@ -142,19 +142,19 @@ impl Runtime for Rocr {
         let code =
             unsafe { (self.0.agent_info)(info.owner, AGENT_DEVICE, (&raw mut device).cast()) };
         check("hsa_agent_get_info", code)?;
-        let place = match device {
-            AGENT_IS_PROCESSOR => Place::Host,
-            _ => Place::Device,
+        let location = match device {
+            AGENT_IS_PROCESSOR => MemoryLocation::Host,
+            _ => MemoryLocation::Device,
         };
-        let id = match place {
-            Place::Host => 0,
+        let id = match location {
+            MemoryLocation::Host => 0,
             _ => self.number(start)?,
         };
         Ok(Some(Allocation {
             range,
             id,
             device: None,
-            place,
+            location,
             context: 0,
         }))
     }

@@ -18,7 +18,7 @@
 //! little-endian.
 
 use super::half::SLOT;
-use crate::link::REMOTE_IOVEC_MAX;
+use crate::fragment::REMOTE_IOVEC_MAX;
 use crate::{Header, HeaderFlags, Malformed, Op, RemoteIovec};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -68,7 +68,7 @@ fn bytes_of(incoming: &ReceivedFragment<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn payloads_of_all_inline_lengths_and_longer_ones_arrive_whole() {
+fn payloads_of_all_in_slot_lengths_and_longer_ones_arrive_whole() {
     let mut p = pair(NORMAL);
     for len in (0..=300).chain([1000, 4096, 16383, 16384]) {
         let header = Header {

@@ -101,5 +101,5 @@ pub use line::{Control, ControlLine, Event};
 pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};
 pub use peer_access::PeerAccess;
-pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy, peer_credentials};
+pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy, peer_credentials, receive_before_end};
 pub use warrant::{OwnWarrant, PeerWarrant, WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker};

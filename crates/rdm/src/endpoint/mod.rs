@@ -15,7 +15,7 @@
 //! | [`host`] | what the endpoint runs on and reports to |
 //! | `outbox` | part: the connections, and what is posted to them |
 //! | `send` | sends messages through the outbox: with their payload, or by rendezvous |
-//! | `short` | the express lane: short messages in one piece |
+//! | `short` | the express lane: short messages in one buffer |
 //! | `transfer` | reads, writes, atomics and commits through the outbox |
 //! | `in_flight` | the outbox's operations in flight |
 //! | `receives` | part: the posted receives, and the messages that wait for one |

@@ -32,7 +32,7 @@ impl<H: Host> Receive<H> {
         }
     }
 
-    /// A receive into one piece of memory, for one message.
+    /// A receive into one contiguous buffer, for one message.
     #[inline]
     pub(super) fn of_one(sge: Sge, attached: H::Receive) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The express lane of messages: a short message in one piece goes straight to its connection, as a plain operation.
+//! The express lane of messages: a short message in one buffer goes straight to its connection, as a plain operation.
 //!
 //! The lane has no refusals and no waiting. If a message needs anything that the lane does not do, or if the connection cannot
 //! send it at once, the lane changes nothing, and [`Endpoint::send`] decides.

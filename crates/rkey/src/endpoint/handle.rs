@@ -1,7 +1,7 @@
 //! The program's handle to an endpoint.
 
 use super::body::Bytes;
-use super::host::{EndpointHost, Waiting, unreachable};
+use super::host::{EndpointHost, PostedReceive, unreachable};
 use super::inner::Inner;
 use super::message::{Tag, checked_len};
 use super::pending::{Receiving, Sending, Transferring};
@@ -301,7 +301,7 @@ impl Handle {
             tag: tag.map_or(0, |it| it.tag),
             ignore: tag.map_or(0, |it| it.ignore),
         };
-        let receive = Receive::new(sges, room, false, Waiting(Arc::clone(&slot)));
+        let receive = Receive::new(sges, room, false, PostedReceive(Arc::clone(&slot)));
         let driver = self.inner.open()?;
         let rdm = &mut driver.state.lock().rdm;
         rdm.receive(&driver.host, tag.is_some(), pattern, receive);

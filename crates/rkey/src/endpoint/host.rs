@@ -28,7 +28,7 @@ pub(super) struct EndpointHost {
 }
 
 /// A receive of the program.
-pub(super) struct Waiting(pub(super) Arc<Slot>);
+pub(super) struct PostedReceive(pub(super) Arc<Slot>);
 
 /// A message that has matched a receive.
 pub(super) struct Matched {
@@ -51,7 +51,7 @@ impl Host for EndpointHost {
     type Caller = ();
     /// `None` for an operation that no thread waits for.
     type Operation = Option<Arc<Slot>>;
-    type Receive = Waiting;
+    type Receive = PostedReceive;
     type Matched = Matched;
     type Exposed = Exposed;
     type Group = ();
@@ -174,7 +174,7 @@ impl Host for EndpointHost {
 
     fn matched(
         &self,
-        receive: &mut Waiting,
+        receive: &mut PostedReceive,
         _: usize,
         _: bool,
         source: &SocketAddr,
@@ -191,7 +191,7 @@ impl Host for EndpointHost {
         matched.slot.receive(matched.from, matched.tag, &how);
     }
 
-    fn canceled(&self, receive: Waiting, _: bool, _: bool) {
+    fn canceled(&self, receive: PostedReceive, _: bool, _: bool) {
         receive.0.complete(Some(Error::Canceled.into()));
     }
 

@@ -36,7 +36,7 @@ mod sys;
 
 pub use reader::{Reader, Step};
 use sys::Answer;
-pub use sys::Way;
+pub use sys::OpenMethod;
 
 use super::subscribers::Subscribers;
 use super::{Monitor, Sees, TooManyCaches, Verdict, pages};
@@ -83,9 +83,9 @@ struct Shared {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// No way to open a userfaultfd worked.
+    /// No method to open a userfaultfd worked.
     #[error("{}", attempts(.0))]
-    Refused(Vec<(Way, Errno)>),
+    Refused(Vec<(OpenMethod, Errno)>),
     /// The kernel cannot be asked what is mapped at an address.
     #[error("the kernel does not answer PROCMAP_QUERY, which needs Linux 6.11")]
     NoMaps,
@@ -94,10 +94,10 @@ pub enum Unavailable {
     System(#[from] io::Error),
 }
 
-fn attempts(attempts: &[(Way, Errno)]) -> String {
-    let line = |(way, errno): &(Way, Errno)| match *errno {
-        Errno::INVAL => format!("{way}: needs Linux 6.7 or later"),
-        errno => format!("{way}: {errno}"),
+fn attempts(attempts: &[(OpenMethod, Errno)]) -> String {
+    let line = |(method, errno): &(OpenMethod, Errno)| match *errno {
+        Errno::INVAL => format!("{method}: needs Linux 6.7 or later"),
+        errno => format!("{method}: {errno}"),
     };
     attempts.iter().map(line).collect::<Vec<_>>().join("; ")
 }
@@ -108,7 +108,7 @@ fn attempts(attempts: &[(Way, Errno)]) -> String {
 #[derive(Debug)]
 pub struct Userfaultfd {
     shared: Arc<Shared>,
-    way: Way,
+    method: OpenMethod,
     page: u64,
     /// Whether the quick question can be used.
     quick: bool,
@@ -116,31 +116,31 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Opens the monitor in the first [way](Way::ALL) that works. The [`Reader`] needs a thread; until that thread runs, threads
+    /// Opens the monitor by the first [method](OpenMethod::ALL) that works. The [`Reader`] needs a thread; until that thread runs, threads
     /// that unmap watched memory sleep.
     ///
     /// # Errors
-    /// [`Unavailable`]: for each way, why it does not work, or what else is missing.
+    /// [`Unavailable`]: for each method, why it does not work, or what else is missing.
     pub fn open() -> Result<(Self, Reader), Unavailable> {
-        Self::open_by(&Way::ALL)
+        Self::open_by(&OpenMethod::ALL)
     }
 
-    /// Like [`open`](Self::open), but tries only the ways that the caller chooses.
+    /// Like [`open`](Self::open), but tries only the methods that the caller chooses.
     ///
     /// # Errors
-    /// [`Unavailable`]: for each way, why it does not work, or what else is missing.
-    pub fn open_by(ways: &[Way]) -> Result<(Self, Reader), Unavailable> {
+    /// [`Unavailable`]: for each method, why it does not work, or what else is missing.
+    pub fn open_by(methods: &[OpenMethod]) -> Result<(Self, Reader), Unavailable> {
         let mut refused = Vec::new();
-        for &way in ways {
-            match sys::open(way) {
-                Ok(fd) => return Self::from_fd(fd, way),
-                Err(errno) => refused.push((way, errno)),
+        for &method in methods {
+            match sys::open(method) {
+                Ok(fd) => return Self::from_fd(fd, method),
+                Err(errno) => refused.push((method, errno)),
             }
         }
         Err(Unavailable::Refused(refused))
     }
 
-    fn from_fd(fd: OwnedFd, way: Way) -> Result<(Self, Reader), Unavailable> {
+    fn from_fd(fd: OwnedFd, method: OpenMethod) -> Result<(Self, Reader), Unavailable> {
         let maps = Maps::open()?;
         if !maps.answers() {
             return Err(Unavailable::NoMaps);
@@ -159,17 +159,17 @@ impl Userfaultfd {
         let monitor = Self {
             quick: probe::quick_question_works(&shared.fd),
             shared: Arc::clone(&shared),
-            way,
+            method,
             page: page_size() as u64,
             known: Known::default(),
         };
         Ok((monitor, Reader::new(shared)))
     }
 
-    /// The way in which the monitor was opened.
+    /// How the monitor was opened.
     #[must_use]
-    pub fn way(&self) -> Way {
-        self.way
+    pub fn method(&self) -> OpenMethod {
+        self.method
     }
 
     /// How many events were applied.
@@ -180,7 +180,7 @@ impl Userfaultfd {
 
     /// Waits until the events that have been read are applied: the second step of a validation. This step alone proves
     /// nothing, because an event may be unread. In a forked child, where no thread applies events, the call returns at once.
-    pub fn settle(&self) {
+    pub fn wait_until_applied(&self) {
         let backoff = Backoff::new();
         while self.shared.epoch.load(Ordering::SeqCst) % 2 == 1 && !self.shared.fork.is_child() {
             backoff.snooze();
@@ -344,11 +344,11 @@ impl Monitor for Userfaultfd {
             return Err(Refusal::Stopped);
         }
         // Let events that were read earlier take effect now, so that they do not end the new entry.
-        self.settle();
+        self.wait_until_applied();
         let pages = pages(&range);
         if !self.known.contains(&pages, self.events()) {
             self.watch_each_mapping(&pages)?;
-            self.settle();
+            self.wait_until_applied();
         }
         Ok(())
     }
@@ -360,7 +360,7 @@ impl Monitor for Userfaultfd {
         let pages = pages(&range);
         match self.ask_until_unchanging(&pages) {
             Answer::Watched => {
-                self.settle();
+                self.wait_until_applied();
                 if self.known.contains(&pages, self.events()) {
                     return Verdict::Fresh;
                 }
@@ -381,7 +381,7 @@ impl Monitor for Userfaultfd {
     /// Does not ask the kernel. Every change that the calling thread can know of took effect before `confirm`, and so before the
     /// registration. A later change ends the entry, and each hit validates it.
     fn check(&self, _: VaRange) -> Verdict {
-        self.settle();
+        self.wait_until_applied();
         if self.is_stopped() {
             Verdict::Busy
         } else {
@@ -399,7 +399,7 @@ impl Monitor for Userfaultfd {
             Answer::Changing => Verdict::Busy,
             Answer::Unknown => self.ask_slowly(&pages),
         };
-        self.settle();
+        self.wait_until_applied();
         verdict
     }
 }
@@ -517,7 +517,7 @@ mod tests {
             assert_eq!(monitor.confirm(page), Verdict::Fresh);
             // New memory, which is not watched.
             map(Some(page), 1, libc::MAP_PRIVATE);
-            monitor.settle();
+            monitor.wait_until_applied();
             assert_eq!(monitor.validate(page), Verdict::Changed);
             assert!(!monitor.known.contains(&page, monitor.events()), "{round}");
         }

@@ -34,9 +34,9 @@ const FEATURES: u32 = raw::UFFD_FEATURE_EVENT_UNMAP
 /// The size of an event in bytes (`struct uffd_msg`).
 pub(super) const EVENT: usize = size_of::<raw::uffd_msg>();
 
-/// A way to get a descriptor.
+/// A method to get a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum OpenMethod {
     /// `userfaultfd(UFFD_USER_MODE_ONLY)`: open to all users unless a seccomp filter refuses it.
     UserModeOnly,
     /// `userfaultfd(0)`: needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
@@ -45,12 +45,12 @@ pub enum Way {
     Device,
 }
 
-impl Way {
-    /// All ways, in the order in which they are tried.
+impl OpenMethod {
+    /// All methods, in the order in which they are tried.
     pub const ALL: [Self; 3] = [Self::UserModeOnly, Self::SystemCall, Self::Device];
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for OpenMethod {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::UserModeOnly => "userfaultfd(UFFD_USER_MODE_ONLY)",
@@ -83,15 +83,15 @@ unsafe impl Ioctl for New {
 }
 
 /// A nonblocking descriptor with the features that the monitor needs.
-pub(super) fn open(way: Way) -> Result<OwnedFd, Errno> {
+pub(super) fn open(method: OpenMethod) -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     let user_mode_only = UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
-    let fd = match way {
+    let fd = match method {
         // SAFETY: the descriptor has no effect on memory by itself; see `register` for what it is used for.
-        Way::UserModeOnly => unsafe { rustix::mm::userfaultfd(flags | user_mode_only)? },
+        OpenMethod::UserModeOnly => unsafe { rustix::mm::userfaultfd(flags | user_mode_only)? },
         // SAFETY: as above.
-        Way::SystemCall => unsafe { rustix::mm::userfaultfd(flags)? },
-        Way::Device => {
+        OpenMethod::SystemCall => unsafe { rustix::mm::userfaultfd(flags)? },
+        OpenMethod::Device => {
             let device = rustix::fs::open(
                 "/dev/userfaultfd",
                 OFlags::RDWR | OFlags::CLOEXEC,

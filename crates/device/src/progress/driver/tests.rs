@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rkey_base::process::ForkMark;
 use rkey_core::{Limits, Protection, Secrets};
-use rkey_engine::{EngineConfig, LinkId};
+use rkey_engine::{Engine, EngineConfig, LinkId};
 use rkey_link::NodeId;
 use rkey_link::loopback::Loopback;
 

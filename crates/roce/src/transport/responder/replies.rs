@@ -18,16 +18,16 @@ use std::collections::VecDeque;
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedReply>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Waiting {
+enum QueuedReply {
     Acknowledge {
         at: Sequence,
         aeth: Aeth,
     },
-    Read(WaitingRead),
+    Read(QueuedRead),
     Atomic {
         at: Sequence,
         original: u64,
@@ -37,7 +37,7 @@ enum Waiting {
 
 /// The response to a read, or the rest of one.
 #[derive(Clone, Copy, Debug)]
-struct WaitingRead {
+struct QueuedRead {
     /// The first position of the whole read.
     first: Sequence,
     /// The first position of this response.
@@ -86,7 +86,7 @@ impl Replies {
 
     /// Adds an acknowledgement or a NAK of the packet at `at`. It replaces a queued one, unless the queued one says more.
     pub(super) fn acknowledge(&mut self, at: Sequence, aeth: Aeth) {
-        if let Some(Waiting::Acknowledge {
+        if let Some(QueuedReply::Acknowledge {
             at: before,
             aeth: older,
         }) = self.queue.back()
@@ -98,12 +98,12 @@ impl Replies {
             }
             self.queue.pop_back();
         }
-        self.queue.push_back(Waiting::Acknowledge { at, aeth });
+        self.queue.push_back(QueuedReply::Acknowledge { at, aeth });
     }
 
     /// Adds the response to a read, starting with the packet at `start`. It replaces a queued response to the same read.
     pub(super) fn read(&mut self, first: Sequence, start: Sequence, reth: Reth, msn: u32) {
-        let read = Waiting::Read(WaitingRead {
+        let read = QueuedReply::Read(QueuedRead {
             first,
             start,
             reth,
@@ -112,7 +112,7 @@ impl Replies {
         });
         let mut waiting = self.queue.iter_mut();
         let same =
-            waiting.find(|reply| matches!(reply, Waiting::Read(read) if read.first == first));
+            waiting.find(|reply| matches!(reply, QueuedReply::Read(read) if read.first == first));
         match same {
             Some(reply) => *reply = read,
             None => self.queue.push_back(read),
@@ -121,26 +121,26 @@ impl Replies {
 
     /// Adds the response to an atomic, unless it is already queued.
     pub(super) fn atomic(&mut self, at: Sequence, original: u64, msn: u32) {
-        let same =
-            |reply: &Waiting| matches!(reply, Waiting::Atomic { at: other, .. } if *other == at);
+        let same = |reply: &QueuedReply| matches!(reply, QueuedReply::Atomic { at: other, .. } if *other == at);
         if !self.queue.iter().any(same) {
-            self.queue.push_back(Waiting::Atomic { at, original, msn });
+            self.queue
+                .push_back(QueuedReply::Atomic { at, original, msn });
         }
     }
 
     /// Removes the response to the read or atomic at `first`.
     pub(super) fn remove(&mut self, first: Sequence) {
         self.queue.retain(|reply| match reply {
-            Waiting::Acknowledge { .. } => true,
-            Waiting::Read(read) => read.first != first,
-            Waiting::Atomic { at, .. } => *at != first,
+            QueuedReply::Acknowledge { .. } => true,
+            QueuedReply::Read(read) => read.first != first,
+            QueuedReply::Atomic { at, .. } => *at != first,
         });
     }
 
     /// Whether the next packet to send belongs to the response to a [long](is_long) read.
     pub(super) fn begins_with_long(&self, mtu: Mtu) -> bool {
         match self.queue.front() {
-            Some(Waiting::Read(read)) => {
+            Some(QueuedReply::Read(read)) => {
                 is_long(read.first, read.start, mtu.packets(read.reth.length))
             }
             _ => false,
@@ -150,18 +150,18 @@ impl Replies {
     /// Removes the next packet to send.
     pub(super) fn pop(&mut self, mtu: Mtu) -> Option<Reply> {
         let reply = match self.queue.front_mut()? {
-            Waiting::Read(read) => {
+            QueuedReply::Read(read) => {
                 let part = read.next(mtu);
                 if !part.part.position.ends() {
                     return Some(Reply::Read(part));
                 }
                 Reply::Read(part)
             }
-            Waiting::Acknowledge { at, aeth } => Reply::Acknowledge {
+            QueuedReply::Acknowledge { at, aeth } => Reply::Acknowledge {
                 at: *at,
                 aeth: *aeth,
             },
-            Waiting::Atomic { at, original, msn } => Reply::Atomic {
+            QueuedReply::Atomic { at, original, msn } => Reply::Atomic {
                 at: *at,
                 original: *original,
                 msn: *msn,
@@ -172,7 +172,7 @@ impl Replies {
     }
 }
 
-impl WaitingRead {
+impl QueuedRead {
     /// The next packet of the response.
     fn next(&mut self, mtu: Mtu) -> ReadPart {
         let part = Part::of(self.reth.length, self.sent, mtu);

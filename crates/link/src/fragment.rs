@@ -1,0 +1,71 @@
+//! Fragments as the requester and the responder see them.
+
+use crate::Header;
+use rkey_base::shared::PeerBytes;
+
+/// Numbers the request fragments of a link from 0: the n-th accepted fragment has ticket n.
+pub type Ticket = u64;
+
+/// The maximum number of ranges in a remote iovec.
+pub const REMOTE_IOVEC_MAX: usize = 13;
+
+/// A list of ranges of the requester's memory, copied out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteIovec {
+    count: u32,
+    list: [(u64, u64); REMOTE_IOVEC_MAX],
+}
+
+impl RemoteIovec {
+    /// Copies a list of (address, length). `None` if it is longer than [`REMOTE_IOVEC_MAX`].
+    pub fn new(list: &[(u64, u64)]) -> Option<Self> {
+        let mut all = [(0, 0); REMOTE_IOVEC_MAX];
+        all.get_mut(..list.len())?.copy_from_slice(list);
+        Some(Self {
+            count: list.len() as u32,
+            list: all,
+        })
+    }
+
+    /// The (address, length) pairs in order.
+    #[inline]
+    pub fn as_slice(&self) -> &[(u64, u64)] {
+        &self.list[..self.count as usize]
+    }
+}
+
+/// The payload of a received fragment.
+#[derive(Clone, Debug)]
+pub enum Payload<'a> {
+    /// Bytes that the peer may still change: copy them once. Exactly `header.len` bytes.
+    Bytes(PeerBytes<'a>),
+    /// Ranges of the requester's memory; their lengths add up to `header.len` (for a read, to `header.total`). The list
+    /// is boxed because it is large and rare, and fragments are passed by value.
+    RemoteIovec(Box<RemoteIovec>),
+}
+
+/// A received fragment: its header has been copied out and checked, and its payload is still in the ring.
+#[derive(Clone, Debug)]
+pub struct ReceivedFragment<'a> {
+    /// The checked header.
+    pub header: Header,
+    /// The payload.
+    pub payload: Payload<'a>,
+}
+
+/// A send of one fragment without further header fields. Its payload is still in the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortSend<'a> {
+    /// The queue pair number that it is for.
+    pub dst_qp: u32,
+    /// The number of the queue pair that sent it.
+    pub src_qp: u32,
+    /// The number of the message within its queue pair.
+    pub msn: u32,
+    /// The whole payload, which the peer may still change: copy it once.
+    pub bytes: PeerBytes<'a>,
+}
+
+/// The next fragment, if there is one, is not a valid short send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotShort;
