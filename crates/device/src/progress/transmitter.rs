@@ -136,7 +136,7 @@ mod tests {
         assert!(!transmitter.send(|| ()));
         assert_eq!(sent(), u64::from(ROUNDS) + 1);
         take();
-        assert!(!transmitter.flush());
+        assert!(!transmitter.drain());
         assert_eq!(sent(), u64::from(ROUNDS) + 2);
     }
 }
