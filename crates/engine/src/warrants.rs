@@ -106,19 +106,30 @@ impl Warrants {
     fn forget_idle(&mut self) {
         self.list
             .retain(|issued| !issued.revoked || !issued.warrant.is_idle());
-        self.exposure.set_warranted(!self.list.is_empty());
+        let regions = self.list.iter().map(|issued| issued.region);
+        self.exposure.set_warranted(regions);
     }
 
-    fn add(&mut self, issued: Issued) {
-        let replaced = |old: &&mut Issued| !old.revoked && old.qp == issued.qp;
-        let of_qp = self.list.iter_mut().filter(|old| replaced(old)).count();
-        let mut surplus = (of_qp + 1).saturating_sub(WARRANTS_PER_QP);
-        for old in self.list.iter_mut().filter(replaced) {
-            if old.region == issued.region || surplus > 0 {
-                surplus = surplus.saturating_sub(1);
-                old.warrant.revoke();
-                old.revoked = true;
-            }
+    /// The position of the warrant that a new one of this queue pair for this region replaces.
+    fn replaced(&self, qp: QpId, region: RegionId) -> Option<usize> {
+        let of_qp = |issued: &Issued| !issued.revoked && issued.qp == qp;
+        let list = || self.list.iter().enumerate().filter(|it| of_qp(it.1));
+        let same = list().find(|(_, issued)| issued.region == region);
+        let oldest = || list().next().filter(|_| list().count() >= WARRANTS_PER_QP);
+        same.or_else(oldest).map(|(index, _)| index)
+    }
+
+    /// Whether the limits allow one more warrant of this link, after this one has been replaced.
+    fn has_room(&self, link: LinkId, replaced: Option<usize>) -> bool {
+        let of_link = self.list.iter().filter(|issued| issued.link == link);
+        let left = usize::from(replaced.is_some());
+        of_link.count() < WARRANTS_MAX.0 + left && self.list.len() < WARRANTS_MAX.1 + left
+    }
+
+    fn add(&mut self, issued: Issued, replaced: Option<usize>) {
+        if let Some(old) = replaced.and_then(|index| self.list.get_mut(index)) {
+            old.warrant.revoke();
+            old.revoked = true;
         }
         self.list.push(issued);
         self.forget_idle();
@@ -167,19 +178,19 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         };
         self.x.warrants.forget_idle();
-        let list = &self.x.warrants.list;
-        let of_link = list.iter().filter(|issued| issued.link == link).count();
-        if of_link >= WARRANTS_MAX.0 || list.len() >= WARRANTS_MAX.1 {
+        let replaced = self.x.warrants.replaced(qp, region.region);
+        if !self.x.warrants.has_room(link, replaced) {
             return None;
         }
         let warrant = issuer.issue().ok()?;
-        self.x.warrants.add(Issued {
+        let issued = Issued {
             warrant: warrant.clone(),
             link,
             qp,
             region: region.region,
             revoked: false,
-        });
+        };
+        self.x.warrants.add(issued, replaced);
         Some((warrant, region))
     }
 
@@ -198,6 +209,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let rest = warrants.list.iter().filter(|issued| covers(issued));
         rest.map(|issued| (issued.link, issued.warrant.clone()))
             .collect()
+    }
+
+    /// Revokes and forgets a warrant that the peer did not get.
+    pub fn withdraw_warrant(&mut self, warrant: &OwnWarrant) {
+        let warrants = &mut self.x.warrants;
+        warrants.revoke(|issued| issued.warrant.is_same(warrant));
+        warrants.forget_idle();
     }
 
     /// Forgets a revoked warrant whose peer is not copying, or cannot be waited for.

@@ -7,9 +7,10 @@ mod common;
 use common::{LONG, pair, pair_with};
 use rkey_base::memory::ArenaMemory;
 use rkey_base::process::cma_read;
+use rkey_link::observed::{Direction, Observer};
 use rkey_link::peer::{OwnWarrant, PeerWarrant, WARRANT_WRITE_MAX};
 use rkey_link::shm::{LinkConfig, ShmLink};
-use rkey_link::{Link as _, PullError};
+use rkey_link::{AnyLink, Header, Link as _, PullError, Ticket};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -39,7 +40,10 @@ fn issue(responder: &ShmLink, requester: &ShmLink) -> (OwnWarrant, PeerWarrant) 
     let own = issuer.warrant_issuer().unwrap().issue().unwrap();
     let fd = own.fd().try_clone_to_owned().unwrap();
     let taker = requester.peer().unwrap();
-    let taken = taker.warrant_taker().unwrap().take(own.number(), fd);
+    let taken = taker
+        .warrant_taker()
+        .unwrap()
+        .take(own.number(), own.canary(), fd);
     (own, taken.unwrap())
 }
 
@@ -132,9 +136,15 @@ fn nothing_else_is_taken_for_a_warrant() {
     let peer = requester.peer().unwrap();
     let taker = peer.warrant_taker().unwrap();
     let fd = own.fd().try_clone_to_owned().unwrap();
-    assert!(taker.take(0, fd).is_err());
+    assert!(taker.take(0, own.canary(), fd).is_err());
     let file = OwnedFd::from(File::open("/dev/zero").unwrap());
-    assert!(taker.take(1, file).is_err());
+    assert!(taker.take(1, own.canary(), file).is_err());
+    let fd = own.fd().try_clone_to_owned().unwrap();
+    let without_canary = taker.take(own.number(), 8, fd).unwrap();
+    let (target, to) = target(8);
+    let refused = without_canary.write_bytes(to, &[1; 8]);
+    assert_eq!(refused, Err(PullError::Remote(to)));
+    assert_eq!(bytes(&target), [0; 8]);
     assert!(peer.warrant_issuer().is_none());
     assert!(responder.peer().unwrap().warrant_taker().is_none());
 }
@@ -150,6 +160,27 @@ fn without_direct_copies_there_are_no_warrants() {
     assert!(requester.peer().unwrap().warrant_taker().is_none());
     let (requester, _responder) = pair_with(off, LinkConfig::default());
     assert!(requester.peer().unwrap().warrant_taker().is_none());
+}
+
+/// The observer would not see the writes.
+#[test]
+fn links_with_an_observer_have_no_warrants() {
+    #[derive(Debug)]
+    struct Blind;
+    impl Observer for Blind {
+        fn fragment(&mut self, _: Direction, _: &Header, _: &[u8]) {}
+        fn acknowledged(&mut self, _: Direction, _: Ticket) {}
+    }
+    if !is_permitted() {
+        return;
+    }
+    let (requester, responder) = pair();
+    assert!(requester.peer().unwrap().warrant_taker().is_some());
+    assert!(responder.peer().unwrap().warrant_issuer().is_some());
+    for link in [requester, responder] {
+        let observed = AnyLink::from(link).observed(Box::new(Blind));
+        assert!(observed.peer().unwrap().warrants.is_none());
+    }
 }
 
 /// A program that the responder's process executes has the same PID, and closes the link's socket.

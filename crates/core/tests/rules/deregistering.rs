@@ -337,12 +337,21 @@ fn only_plain_regions_are_granted_as_a_whole() {
     let readable = table.register(&readable).unwrap();
     let denied = whole(RKey::Device(readable.key), 0x9000, 8, write);
     assert!(matches!(denied.unwrap_err().reason, Reason::Right { .. }));
+}
+
+#[test]
+fn scattered_and_shared_regions_and_those_of_one_peer_are_not_granted_as_a_whole() {
+    let (table, domain) = table();
+    let table = Arc::new(table);
+    let section = table.section().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let plain = RegionSpec::new(domain, &ranges, ALL);
+    let who = over(domain, 1);
     let two = [range(0x1000, 64), range(0x3000, 64)];
     let unusual = [
         RegionSpec {
             ranges: &two,
             addressing: Addressing::Zero,
-            requested_key: None,
             ..plain
         },
         RegionSpec {
@@ -351,20 +360,18 @@ fn only_plain_regions_are_granted_as_a_whole() {
                 offset: 0,
             },
             addressing: Addressing::Zero,
-            requested_key: None,
             ..plain
         },
         RegionSpec {
             peer: Some(3),
             addressing: Addressing::Zero,
-            requested_key: None,
             ..plain
         },
     ];
     for (spec, peer) in unusual.iter().zip([None, None, Some(3)]) {
         let key = RKey::Device(table.register(spec).unwrap().key);
         let who = Accessor { peer, ..who };
-        let whole = section.whole_region(&who, key, 0, 8, write);
+        let whole = section.whole_region(&who, key, 0, 8, Operation::Write);
         assert_eq!(whole.unwrap(), None, "{spec:?}");
     }
 }

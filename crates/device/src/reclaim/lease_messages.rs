@@ -57,6 +57,8 @@ pub(super) struct IssuedWarrant {
     pub(super) start: u64,
     /// The length of the region in bytes.
     pub(super) len: u64,
+    /// The address of the canary in the owner's process.
+    pub(super) canary: u64,
 }
 
 /// The fields of a request for a lease.
@@ -145,6 +147,25 @@ mod tests {
                 id: 1,
                 why: "no".into(),
             },
+            Message::AskWarrant(WarrantAsk {
+                qpn: 1,
+                src_qpn: 2,
+                requested: false,
+                key: 3,
+                addr: u64::MAX,
+                len: 4,
+            }),
+            Message::Warrant(IssuedWarrant {
+                number: 1,
+                qpn: 2,
+                src_qpn: 3,
+                requested: true,
+                key: u64::MAX,
+                base: 4,
+                start: 5,
+                len: 6,
+                canary: u64::MAX,
+            }),
         ] {
             let mut bytes = encode(&message);
             assert_eq!(decode(&bytes), Some(message));

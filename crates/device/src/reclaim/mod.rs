@@ -158,7 +158,8 @@ impl Reclaim {
         draining: &mut impl Draining,
     ) {
         driver.drain_section(draining);
-        let copies = !self.remote_copies.are_over(&self.exposure) || self.exposure.is_warranted();
+        let copies = !self.remote_copies.are_over(&self.exposure)
+            || self.exposure.may_be_warranted(region.id);
         if leasable || copies || driver.has_failed() {
             self.wait_for_peers(driver, region, leasable);
         }

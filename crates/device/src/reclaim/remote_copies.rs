@@ -219,7 +219,8 @@ impl RemoteCopies {
         }
         self.revoke_permits(driver);
         driver.command(|engine| engine.forbid_remote_iovecs(true));
-        super::warrants::wait_for_warrants(driver, WarrantScope::All, PAUSE_WITHIN);
+        // Those that are still valid in copies that take longer stay revoked, and their regions wait for them.
+        let _ = super::warrants::wait_for_warrants(driver, WarrantScope::All, PAUSE_WITHIN);
         let deadline = Instant::now() + PAUSE_WITHIN;
         let mut backoff = Backoff::new();
         let result = loop {

@@ -36,7 +36,8 @@ impl Reclaim {
                 addr: request.addr,
                 len: request.len,
             });
-            self.send(link, peer.line, &ask, None);
+            // If it cannot be sent, the engine asks again after more slow writes.
+            let _ = self.send(link, peer.line, &ask, None);
         }
     }
 
@@ -51,7 +52,7 @@ impl Reclaim {
         };
         let now = driver.schedule.refresh_clock();
         let issued = driver.command(|engine| engine.issue_warrant(link, &request, now));
-        let (Some((warrant, region)), Some(peer)) = (issued, peer_of(driver, link)) else {
+        let Some((warrant, region)) = issued else {
             return;
         };
         let answer = Message::Warrant(IssuedWarrant {
@@ -63,10 +64,14 @@ impl Reclaim {
             base: region.base,
             start: region.memory.start(),
             len: region.memory.len(),
+            canary: warrant.canary(),
         });
-        // If the descriptor cannot be duplicated, the warrant stays unused until something revokes it.
-        if let Ok(fd) = warrant.fd().try_clone_to_owned() {
-            self.send(link, peer.line, &answer, Some(fd));
+        let is_sent = peer_of(driver, link).is_some_and(|peer| {
+            let fd = warrant.fd().try_clone_to_owned();
+            fd.is_ok_and(|fd| self.send(link, peer.line, &answer, Some(fd)))
+        });
+        if !is_sent {
+            driver.command(|engine| engine.withdraw_warrant(&warrant));
         }
     }
 
@@ -82,7 +87,8 @@ impl Reclaim {
         };
         let peer = peer_of(driver, link);
         let taker = peer.as_ref().and_then(RemotePeer::warrant_taker);
-        let Some(Ok(warrant)) = taker.map(|taker| taker.take(issued.number, fd)) else {
+        let Some(Ok(warrant)) = taker.map(|taker| taker.take(issued.number, issued.canary, fd))
+        else {
             return;
         };
         let region = WarrantedRegion {
@@ -95,11 +101,18 @@ impl Reclaim {
         driver.command(|engine| engine.take_warrant(link, &region, warrant));
     }
 
-    fn send(&self, link: LinkId, line: Arc<ControlLine>, message: &Message, fd: Option<OwnedFd>) {
+    /// Returns false if the message is dropped.
+    fn send(
+        &self,
+        link: LinkId,
+        line: Arc<ControlLine>,
+        message: &Message,
+        fd: Option<OwnedFd>,
+    ) -> bool {
         let bytes = encode(message);
         self.leases
             .outbox
-            .send(link, line, LeaseAnswer { bytes, fd });
+            .send(link, line, LeaseAnswer { bytes, fd })
     }
 
     /// Revokes warrants, and waits until no peer copies with one of them. Call it after the engine's lock has been taken since the
@@ -107,7 +120,8 @@ impl Reclaim {
     #[inline]
     pub(crate) fn end_warrants(&self, driver: &EngineDriver, scope: WarrantScope) {
         if self.exposure.is_warranted() {
-            wait_for_warrants(driver, scope, LIMIT);
+            let copying = wait_for_warrants(driver, scope, LIMIT);
+            give_up(driver, copying);
         }
     }
 
@@ -127,29 +141,35 @@ fn peer_of(driver: &EngineDriver, link: LinkId) -> Option<RemotePeer> {
     driver.lock().link(link)?.peer()
 }
 
-/// Revokes warrants, and waits until no peer copies with one of them, for at most `limit`.
+/// Revokes warrants, and waits until no peer copies with one of them, for at most `limit`. Returns those with which peers may
+/// still be copying; the engine keeps them.
 #[cold]
-pub(super) fn wait_for_warrants(driver: &EngineDriver, scope: WarrantScope, limit: Duration) {
+pub(super) fn wait_for_warrants(
+    driver: &EngineDriver,
+    scope: WarrantScope,
+    limit: Duration,
+) -> Vec<(LinkId, OwnWarrant)> {
     let mut copying = driver.command(|engine| engine.revoke_warrants(scope));
     let deadline = Instant::now() + limit;
     let mut backoff = Backoff::new();
     loop {
         forget_at_rest(driver, &mut copying, deadline);
-        if copying.is_empty() {
-            return;
-        }
-        if Instant::now() >= deadline {
-            break;
+        if copying.is_empty() || Instant::now() >= deadline {
+            return copying;
         }
         backoff.sleep();
     }
+}
+
+/// Forgets revoked warrants with which peers may still be copying, and cuts the links of these peers.
+fn give_up(driver: &EngineDriver, copying: Vec<(LinkId, OwnWarrant)>) {
     for (link, warrant) in copying {
         let peer = crate::peers::process::name_of(warrant.peer_pid());
         tracing::error!(
             peer,
             "giving up on a peer: {} ms after its warrant was revoked, it may still be in a system call that writes up to \
              256 KiB to the region of the warrant",
-            limit.as_millis()
+            LIMIT.as_millis()
         );
         driver.command(|engine| engine.forget_warrant(&warrant));
         driver.cut_links("it may be writing under a revoked warrant", &[link]);

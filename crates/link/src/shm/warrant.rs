@@ -10,6 +10,9 @@
 //!
 //! At least one sees the other: a call that begins after the permit was revoked finds no list of addresses and copies nothing.
 //! If the busy word stays the same, the responder watches the requester's threads, as for a remote iovec.
+//!
+//! A responder that executes another program cannot revoke anything any more, and does not close the link if a forked child has it, too.
+//! So each copy begins with a byte of the responder's [`Canary`], which the new program does not have.
 // UNSAFETY: process_vm_writev copies to addresses of another process.
 #![allow(unsafe_code)]
 
@@ -19,7 +22,7 @@ use crate::PullError;
 use crate::ring::{Half, KeepMapped};
 use parking_lot::Mutex;
 use rkey_base::memory::Memory;
-use rkey_base::process::{CallWatch, cma_write_in_order, cma_writes_words};
+use rkey_base::process::{CallWatch, Canary, cma_write_in_order, cma_writes_words};
 use rkey_base::segment::{OwnPermit, PeerPermit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -38,31 +41,35 @@ pub struct WarrantIssuer {
     peer: Half,
     process: Arc<PeerProcess>,
     last: Arc<AtomicU64>,
+    /// Made for the first warrant.
+    canary: Arc<Mutex<Option<Arc<Canary>>>>,
     keep: KeepMapped,
 }
 
 impl WarrantIssuer {
     pub(crate) fn new(own: Half, peer: Half, process: Arc<PeerProcess>, keep: KeepMapped) -> Self {
-        let last = Arc::default();
         Self {
             own,
             peer,
             process,
-            last,
+            last: Arc::default(),
+            canary: Arc::default(),
             keep,
         }
     }
 
-    /// Issues a warrant. The requester can use it once it has the number and the descriptor.
+    /// Issues a warrant. The requester can use it once it has the number, the canary and the descriptor.
     ///
     /// # Errors
-    /// No descriptor or memory is available.
+    /// No descriptor or memory is available, or the kernel has no canaries ([`Canary::new`]).
     pub fn issue(&self) -> io::Result<OwnWarrant> {
+        let canary = self.canary()?;
         let permit = OwnPermit::create()?;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.own.warrants().fetch_or(bit(number), Ordering::Release);
         Ok(OwnWarrant(Arc::new(Issued {
             number,
+            canary,
             permit,
             own: self.own,
             peer: self.peer,
@@ -70,6 +77,14 @@ impl WarrantIssuer {
             watch: Mutex::default(),
             _keep: self.keep.clone(),
         })))
+    }
+
+    fn canary(&self) -> io::Result<Arc<Canary>> {
+        let mut canary = self.canary.lock();
+        if canary.is_none() {
+            *canary = Some(Arc::new(Canary::new()?));
+        }
+        canary.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -82,6 +97,7 @@ pub struct OwnWarrant(Arc<Issued>);
 struct Issued {
     /// Not 0. No other warrant of the link has it.
     number: u64,
+    canary: Arc<Canary>,
     permit: OwnPermit,
     own: Half,
     peer: Half,
@@ -95,6 +111,11 @@ impl OwnWarrant {
     /// The number, for the requester.
     pub fn number(&self) -> u64 {
         self.0.number
+    }
+
+    /// The address of the canary, for the requester.
+    pub fn canary(&self) -> u64 {
+        self.0.canary.address()
     }
 
     /// The descriptor, for the requester.
@@ -194,11 +215,11 @@ impl WarrantTaker {
         }
     }
 
-    /// Takes over a warrant with this number and descriptor.
+    /// Takes over a warrant with this number, canary and descriptor.
     ///
     /// # Errors
     /// The number is 0, or the descriptor is not a permit (`InvalidData`); errors of the kernel.
-    pub fn take(&self, number: u64, fd: OwnedFd) -> io::Result<PeerWarrant> {
+    pub fn take(&self, number: u64, canary: u64, fd: OwnedFd) -> io::Result<PeerWarrant> {
         if number == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -207,6 +228,7 @@ impl WarrantTaker {
         }
         Ok(PeerWarrant {
             number,
+            canary,
             permit: PeerPermit::map(fd)?,
             taker: self.clone(),
         })
@@ -217,6 +239,7 @@ impl WarrantTaker {
 #[derive(Debug)]
 pub struct PeerWarrant {
     number: u64,
+    canary: u64,
     permit: PeerPermit,
     taker: WarrantTaker,
 }
@@ -232,7 +255,8 @@ impl PeerWarrant {
     /// this returns, the responder's program sees all of them; if it sees the last word, it sees the others.
     ///
     /// # Errors
-    /// [`PullError`]: some bytes may have been copied, but none if the warrant was revoked before the call (`Gone`).
+    /// [`PullError`]: some bytes may have been copied, but none if the warrant was revoked before the call (`Gone`), or if the
+    /// responder's process has executed another program.
     pub fn write<M: Memory>(
         &self,
         memory: &M,
@@ -284,13 +308,14 @@ impl PeerWarrant {
             return Err(PullError::Gone);
         }
         let pid = self.pid_if_alive()?;
-        // SAFETY: the responder issued the warrant so that we write to its memory, and has just been seen alive. Whatever
-        // the address is, the bytes are in its process, which can revoke the permit at any time.
-        unsafe { cma_write_in_order(&self.permit, pid, from, to, len) }.map_err(explain)
+        // SAFETY: the responder issued the warrant so that we write to its memory, and gave us the canary. Whatever the address is,
+        // the bytes are in its process, which can revoke the permit at any time, and executes the program that made the canary.
+        unsafe { cma_write_in_order(&self.permit, pid, self.canary, from, to, len) }
+            .map_err(explain)
     }
 
-    /// The responder's PID. Another process may have the PID once the responder's process has ended, and another program once the
-    /// process has executed one, which closes its end of the socket.
+    /// The responder's PID. Another process may have the PID once the responder's process has ended, and another program may run once
+    /// the process has executed one. Both usually close the link's socket, which is noticed here; the canary covers the other cases.
     fn pid_if_alive(&self) -> Result<u32, PullError> {
         let (Some(pid), Some(process)) =
             (self.taker.process.pid(), self.taker.process.descriptor())
