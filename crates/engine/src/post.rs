@@ -60,7 +60,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link)) else {
             return false;
         };
-        if !qp.req.warrants.is_empty() && push(&mut self.x, &mut link_state.meta, qp, request) {
+        // The first condition is constant for `post_short`, whose request then need not be in memory.
+        if matches!(request.work, Work::Write { .. })
+            && !qp.req.warrants.is_empty()
+            && push(&mut self.x, &mut link_state.meta, qp, request)
+        {
             return true;
         }
         if !cut_through(&self.x, link_state, qp, request) {

@@ -128,7 +128,9 @@ impl EngineDriver {
         let idle = self.polling.idle.at(now);
         if idle.kick_peers {
             kick_peers(&engine);
-            engine.note_slow_writes();
+        }
+        if idle.ns > YIELD_AFTER {
+            engine.note_slow_writes(now);
         }
         // Driving also updates the deadline, for requests that were posted since the last drive.
         let did = self.drive(engine, now);

@@ -3,7 +3,7 @@
 use super::QpConfig;
 use super::state::{QpState, QpType};
 use crate::groups::{Copies, Flow};
-use crate::held_warrants::{HeldWarrant, SlowWrites};
+use crate::held_warrants::{HeldWarrant, SlowWrites, Trials};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
@@ -87,6 +87,9 @@ pub(crate) struct Requester {
     /// Warrants for the peer's memory.
     pub(crate) warrants: Vec<HeldWarrant>,
     pub(crate) slow: SlowWrites,
+    pub(crate) trials: Trials,
+    /// How many writes were pushed.
+    pub(crate) pushed: u64,
 }
 
 impl Requester {
@@ -111,6 +114,8 @@ impl Requester {
             silence: Silence::NONE,
             warrants: Vec::new(),
             slow: SlowWrites::NONE,
+            trials: Trials::NONE,
+            pushed: 0,
         }
     }
 }

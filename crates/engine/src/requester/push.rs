@@ -3,7 +3,8 @@
 //! A target whose program uses the processor without polling executes requests only when the scheduler runs its engine's thread:
 //! after a tenth of a millisecond, or ten. If that happens to several writes of a queue pair, this side asks the target for a
 //! warrant ([`Engine::note_slow_writes`]), and then copies later writes itself (`rkey_link::peer::PeerWarrant`). Such a write
-//! completes at once; it is not in the send queue, and the target's engine does not learn of it.
+//! completes at once; it is not in the send queue, and the target's engine does not learn of it. Every thousandth write or so goes
+//! through the ring all the same ([`Trials`]): if it is not slow, this side gives up its warrants.
 //!
 //! A request is pushed only if
 //!
@@ -16,14 +17,14 @@
 
 use crate::checked_memory::AccessError;
 use crate::context::Context;
-use crate::held_warrants::{HeldWarrant, SlowWrites};
+use crate::held_warrants::{HeldWarrant, NextWrite, SlowWrites, Trials};
 use crate::id::Table;
 use crate::link_state::Meta;
 use crate::qp::pair::Qp;
 use crate::send_queue::WqeFlags;
 use crate::warrants::{WARRANTS_PER_QP, WarrantRequest, takes_warrants};
 use crate::{
-    Completion, CompletionOp, Engine, Event, LinkId, QpState, QpType, SendFlags, SendRequest,
+    Completion, CompletionOp, Engine, Event, LinkId, QpId, QpState, QpType, SendFlags, SendRequest,
     Status, Target, Work,
 };
 use rkey_base::fault::Fault;
@@ -93,6 +94,15 @@ pub(crate) fn push<M: Memory>(
     let Some((index, to)) = found.find_map(|(index, held)| Some((index, find(held)?))) else {
         return false;
     };
+    match qp.req.trials.next(qp.sq.tail) {
+        NextWrite::Push => {}
+        NextWrite::Send => return false,
+        NextWrite::SendAll => {
+            qp.req.warrants.clear();
+            qp.req.slow = SlowWrites::NONE;
+            return false;
+        }
+    }
     match copy(x, qp, request, &qp.req.warrants[index].warrant, to, len) {
         Ok(()) => {}
         // The usual way explains it.
@@ -107,6 +117,7 @@ pub(crate) fn push<M: Memory>(
         }
     }
     meta.pushed += 1;
+    qp.req.pushed += 1;
     let entry = Completion {
         id: request.id,
         status: Status::Success,
@@ -142,9 +153,10 @@ fn copy<M: Memory>(
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
-    /// Called when the program has polled without success for so long that its peers should have responded: counts the writes that wait
-    /// for them alone, and raises [`Event::WarrantWanted`] for queue pairs with several such writes.
-    pub fn note_slow_writes(&mut self) {
+    /// Called now and then while the program polls without success: counts the writes that have waited for their targets alone and for
+    /// too long, and raises [`Event::WarrantWanted`] for queue pairs with several such writes. `now_ns` is a time of the clock that
+    /// [`Engine::drive`] uses.
+    pub fn note_slow_writes(&mut self, now_ns: u64) {
         for link_state in self.links.iter() {
             let meta = &link_state.meta;
             if !(1..=FEW).contains(&meta.outstanding.len()) || meta.down.is_some() {
@@ -154,7 +166,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 let qp = self.qps.at_mut(record.qp);
                 let Some(request) = qp
                     .filter(|qp| qp.life == record.life && qp.out == Some(meta.id))
-                    .and_then(slow_write)
+                    .and_then(|qp| slow_write(qp, now_ns))
                 else {
                     continue;
                 };
@@ -168,6 +180,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
     }
 
+    /// How many writes of a queue pair were pushed since it was created or reset; 0 if it does not exist.
+    pub fn pushed(&self, qp: QpId) -> u64 {
+        self.qps.get(qp).map_or(0, |qp| qp.req.pushed)
+    }
+
     /// Takes over a warrant that came over a link. Ignores it unless the queue pair has asked for one.
     pub fn take_warrant(&mut self, link: LinkId, region: &WarrantedRegion, warrant: PeerWarrant) {
         let Some(qp) = qp_of(&mut self.qps, self.numbers.get(region.qpn)) else {
@@ -179,6 +196,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             && qp.state == QpState::Rts;
         if !is_expected {
             return;
+        }
+        if qp.req.warrants.is_empty() {
+            qp.req.trials = Trials::NONE;
         }
         let held = &mut qp.req.warrants;
         held.retain(|old| old.key != region.key && old.link == link);
@@ -199,8 +219,9 @@ fn qp_of(qps: &mut Table<Qp>, index: Option<u32>) -> Option<&mut Qp> {
     qps.at_mut(index?)
 }
 
-/// If a queue pair waits for a single write that could have been pushed, counts it; returns what to ask for, if it is time.
-fn slow_write(qp: &mut Qp) -> Option<WarrantRequest> {
+/// If a queue pair has waited too long for a single write that could have been pushed, counts it; returns what to ask for, if it is
+/// time.
+fn slow_write(qp: &mut Qp, now_ns: u64) -> Option<WarrantRequest> {
     let seq = qp.sq.head;
     let is_alone = qp.sq.tail == seq + 1 && qp.sq.next == qp.sq.tail && qp.req.in_flight > 0;
     let wqe = qp.sq.wqe(seq);
@@ -219,6 +240,10 @@ fn slow_write(qp: &mut Qp) -> Option<WarrantRequest> {
     };
     let (addr, len) = (wqe.addr, u64::from(wqe.total));
     let to = Target { addr, key };
+    if !qp.req.slow.becomes_slow(seq, now_ns) {
+        return None;
+    }
+    qp.req.trials.is_slow(seq);
     let mut held = qp.req.warrants.iter();
     if held.any(|held| held.address_of(qp.out, &to, len).is_some()) || !qp.req.slow.note(seq) {
         return None;
