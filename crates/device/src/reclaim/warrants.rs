@@ -190,3 +190,6 @@ fn forget_at_rest(
         !is_over
     });
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests;
