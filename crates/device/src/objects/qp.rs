@@ -432,11 +432,15 @@ impl Drop for QpInner {
         self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
         shared.events.remove(EventSource::Qp(self.id));
-        let (executed, counters, destroyed) = shared.driver.command(|engine| {
+        let (executed, counters, pushed, destroyed) = shared.driver.command(|engine| {
             let executed = engine.wire_executed(self.id);
             let counters = engine.wire_counters(self.id);
-            (executed, counters, engine.destroy_qp(self.id))
+            let pushed = engine.pushed(self.id);
+            (executed, counters, pushed, engine.destroy_qp(self.id))
         });
+        if pushed > 0 {
+            tracing::debug!(qpn = self.qpn, pushed, "a queue pair has pushed writes");
+        }
         if let Some(counters) = counters
             && met_loss_or_congestion(&counters)
         {
