@@ -90,6 +90,8 @@ impl<M> Context<M> {
             return;
         }
         qp.state = QpState::Error;
+        self.warrants.revoke_of_qp(qp.id);
+        qp.req.warrants.clear();
         if let Some(wire) = &mut qp.wire {
             wire.flush();
         }

@@ -10,6 +10,7 @@ use crate::qp::pair::Qp;
 use crate::recv_queue::RecvQueue;
 use crate::send_queue::WqeFlags;
 use crate::timer::Timers;
+use crate::warrants::Warrants;
 use crate::wire::WireQueue;
 use crate::{
     AsyncEvent, Completion, CqId, DenialReport, EngineConfig, Event, LinkId, Origin, Process, QpId,
@@ -76,6 +77,7 @@ pub(crate) struct Context<M> {
     pub(crate) orphans: Vec<OrphanedRequests>,
     pub(crate) wire: WireQueue,
     pub(crate) exposure: Arc<Exposure>,
+    pub(crate) warrants: Warrants,
     pub(crate) reports: Arc<Reports>,
     /// The process whose requests are being handled.
     pub(crate) serving: Origin,
@@ -92,6 +94,7 @@ pub(crate) struct Context<M> {
 
 impl<M> Context<M> {
     pub(crate) fn new(config: EngineConfig, checked: CheckedMemory<M>) -> Self {
+        let exposure = Arc::default();
         Self {
             config,
             checked,
@@ -107,7 +110,8 @@ impl<M> Context<M> {
             routes: HashMap::new(),
             orphans: Vec::new(),
             wire: WireQueue::default(),
-            exposure: Arc::default(),
+            warrants: Warrants::new(&exposure),
+            exposure,
             reports: Arc::default(),
             serving: Origin {
                 process: Process::default(),

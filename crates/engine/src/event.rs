@@ -1,7 +1,7 @@
 //! What an engine reports to its device in addition to completions, and which of these events are for the program.
 
 use crate::groups::Group;
-use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId};
+use crate::{CqId, DenialReport, Guesser, LinkId, QpId, SrqId, WarrantRequest};
 use rkey_core::BindError;
 use rkey_link::DownReason;
 use std::sync::Arc;
@@ -49,6 +49,14 @@ pub enum Event {
         link: LinkId,
         /// Why.
         reason: DownReason,
+    },
+    /// Writes to the peer at the other end of this link waited long for its engine. The device may ask that device for a
+    /// warrant, and then calls [`crate::Engine::take_warrant`].
+    WarrantWanted {
+        /// The link.
+        link: LinkId,
+        /// What to ask for.
+        request: WarrantRequest,
     },
     /// An access was denied, here or at the peer. [`crate::Engine::reports`] already has the report.
     Denied(Arc<DenialReport>),

@@ -141,6 +141,10 @@ pub struct LinkSnapshot {
     pub no_remote_iovec: bool,
     /// Whether pushing read data is disabled because this process could not push.
     pub no_push: bool,
+    /// How many writes this side has copied itself, under warrants of the peer.
+    pub pushed: u64,
+    /// How many warrants the peer has for this side's memory.
+    pub warrants: u32,
 }
 
 impl<L: Link, M: Memory> Engine<L, M> {
@@ -177,6 +181,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 blocked: link_state.meta.blocked.len() as u32,
                 no_remote_iovec: link_state.meta.no_remote_iovec,
                 no_push: link_state.meta.no_push,
+                pushed: link_state.meta.pushed,
+                warrants: self.x.warrants.of_link(link_state.meta.id),
             }
         });
         EngineSnapshot {

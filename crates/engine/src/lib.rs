@@ -27,6 +27,7 @@
 //! | `drive` | one round of work on all links (`link_state`: a link and the engine's state for it; `link_loss`: its end) |
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
+//! | `warrants`, `held_warrants` | warrants that peers have for our memory, and those that we have for theirs |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
 //! | `nak` | the codes of refusals |
 //! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
@@ -66,6 +67,7 @@ pub mod exposure;
 pub mod groups;
 mod guessers;
 pub mod guesses;
+mod held_warrants;
 pub mod id;
 pub mod inbox;
 pub mod inspect;
@@ -90,6 +92,7 @@ mod srqs;
 pub mod status;
 mod timer;
 pub mod ud;
+mod warrants;
 pub mod wire;
 pub mod work;
 mod wqs;
@@ -110,8 +113,10 @@ pub use origin::{Origin, Process};
 pub use qp::state::{Attributes, QpState, QpType};
 pub use qp::{Peer, QpAttributes, QpConfig, QpInfo, XrcdId};
 pub use report::{DenialReport, Reports, Side};
+pub use requester::WarrantedRegion;
 pub use rss::{HashFields, Rss, WqState};
 pub use status::{Completion, CompletionFlags, CompletionOp, Status};
+pub use warrants::{WarrantRequest, WarrantScope};
 pub use wire::{WireDrops, WirePeer};
 pub use work::{
     PostError, RecvRequest, Route, SendFlags, SendRequest, Sge, Target, UdAddress, Work,

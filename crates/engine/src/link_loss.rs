@@ -69,6 +69,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
             if qp.out == Some(id) {
                 qp.out = None;
+                qp.req.warrants.clear();
                 qp.req.link_requested = false;
                 qp.req.blocked = false;
                 gone = true;

@@ -49,6 +49,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         self.x.exposure.link_lost();
         // Revoke before the first completion: a program that polls the completion may reuse the memory.
         link_state.link.revoke_peer_access();
+        self.x.warrants.revoke_of_link(link);
         for who in &link_state.meta.blocked {
             if let Some(qp) = self.qps.get_mut(*who) {
                 qp.req.blocked = false;
@@ -192,8 +193,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         !self.links_exposing(key).is_empty()
     }
 
-    /// With `no_remote_iovecs`, new requests do not name memory to peers; they carry their payload. For requests
-    /// already sent, see [`Self::has_remote_iovecs`].
+    /// With `no_remote_iovecs`, new requests do not name memory to peers; they carry their payload; and peers get no warrants. For
+    /// requests already sent, see [`Self::has_remote_iovecs`].
     pub fn forbid_remote_iovecs(&mut self, no_remote_iovecs: bool) {
         self.x.checked.no_remote_iovecs = no_remote_iovecs;
     }

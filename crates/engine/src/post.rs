@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
 use crate::qp::pair::Qp;
-use crate::requester::{cut_through, send_queued, send_queued_connected};
+use crate::requester::{cut_through, push, send_queued, send_queued_connected};
 use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
@@ -60,6 +60,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Some(link_state) = qp.out.and_then(|link| self.links.get_mut(link)) else {
             return false;
         };
+        // The first condition is constant for `post_short`, whose request then need not be in memory.
+        if matches!(request.work, Work::Write { .. })
+            && !qp.req.warrants.is_empty()
+            && push(&mut self.x, &mut link_state.meta, qp, request)
+        {
+            return true;
+        }
         if !cut_through(&self.x, link_state, qp, request) {
             return false;
         }

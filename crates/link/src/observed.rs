@@ -320,7 +320,12 @@ impl<L: Link> Link for Observed<L> {
     #[cold]
     #[inline(never)]
     fn peer(&self) -> Option<RemotePeer> {
-        self.link.peer()
+        let peer = self.link.peer()?;
+        // The observer would not see a write under a warrant.
+        Some(RemotePeer {
+            warrants: None,
+            ..peer
+        })
     }
 }
 

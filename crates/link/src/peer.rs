@@ -1,5 +1,5 @@
 //! What a link to another process provides in addition to [`Link`](crate::Link): the peer's identity, a socket for small
-//! messages, control over the peer's copies, and leases.
+//! messages, control over the peer's copies, leases, and warrants.
 //!
 //! A device uses this when it attaches the link, and for leases. Sending and receiving do not need it.
 
@@ -9,8 +9,8 @@ use crate::direct::{LeaseBoard, LeaseClient};
 use crate::ring::PollView;
 
 pub use crate::shm::{
-    Control, ControlLine, Credentials, Event, PeerAccess, PeerProcess, peer_credentials,
-    receive_before_end,
+    Control, ControlLine, Credentials, Event, OwnWarrant, PeerAccess, PeerProcess, PeerWarrant,
+    WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker, peer_credentials, receive_before_end,
 };
 
 /// This side's roles on a link.
@@ -37,6 +37,17 @@ pub struct RemotePeer {
     pub peer_access: Option<PeerAccess>,
     /// Leases over the link; `None` if it does not support them.
     pub leases: Option<Leases>,
+    /// Warrants over the link, if it supports them and the kernel permits copies.
+    pub warrants: Option<Warrants>,
+}
+
+/// Warrants over a link, according to the role.
+#[derive(Clone, Debug)]
+pub enum Warrants {
+    /// The responder issues warrants.
+    Issuer(WarrantIssuer),
+    /// The requester takes warrants that the peer has issued.
+    Taker(WarrantTaker),
 }
 
 /// Leases over a link, according to the role.
@@ -62,6 +73,22 @@ impl RemotePeer {
         match self.leases.as_ref()? {
             Leases::Client(client) => Some(client),
             Leases::Board(_) => None,
+        }
+    }
+
+    /// Issues warrants for our memory; `None` at the requester, or if peers may not copy to it.
+    pub fn warrant_issuer(&self) -> Option<&WarrantIssuer> {
+        match self.warrants.as_ref()? {
+            Warrants::Issuer(issuer) => Some(issuer),
+            Warrants::Taker(_) => None,
+        }
+    }
+
+    /// Takes warrants that the peer has issued; `None` at the responder, or if we cannot copy to the peer's memory.
+    pub fn warrant_taker(&self) -> Option<&WarrantTaker> {
+        match self.warrants.as_ref()? {
+            Warrants::Taker(taker) => Some(taker),
+            Warrants::Issuer(_) => None,
         }
     }
 }

@@ -189,7 +189,7 @@ unsafe fn copy_all(
             Err(libc::EFAULT) => {
                 // SAFETY: the next byte of what the caller vouches for.
                 done += unsafe { one_byte(way, ours, theirs) }.map_err(|error| {
-                    let revoked = permit.is_some_and(|permit| permit.put(NOWHERE).is_err());
+                    let revoked = permit.is_some_and(|permit| permit.put([NOWHERE]).is_err());
                     if revoked { CmaError::Revoked } else { error }
                 })?;
             }
@@ -199,7 +199,7 @@ unsafe fn copy_all(
     Ok(())
 }
 
-const NOWHERE: libc::iovec = libc::iovec {
+pub(super) const NOWHERE: libc::iovec = libc::iovec {
     iov_base: std::ptr::null_mut(),
     iov_len: 0,
 };
@@ -219,7 +219,7 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
     let pid = libc::pid_t::try_from(remote.pid).map_err(|_| libc::ESRCH)?;
     let list = match remote.permit {
         None => &raw const list,
-        Some(permit) => permit.put(list).map_err(|_| libc::EFAULT)?,
+        Some(permit) => permit.put([list]).map_err(|_| libc::EFAULT)?,
     };
     // SAFETY: the local list is valid for the call; the remote one is valid or lies in a page that may have vanished,
     // in which case the call fails. The kernel checks the addresses in both. The owner of the permit may change the
@@ -234,7 +234,7 @@ unsafe fn transfer(call: Call, local: u64, remote: CopyEnd<'_>, len: usize) -> R
     }
 }
 
-fn other(errno: i32) -> CmaError {
+pub(super) fn other(errno: i32) -> CmaError {
     match errno {
         libc::ESRCH => CmaError::Gone,
         errno => CmaError::Refused { errno },
@@ -280,7 +280,7 @@ unsafe fn one_byte(
 }
 
 #[cfg(all(test, not(miri)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::process::page_size;
 
@@ -289,7 +289,7 @@ mod tests {
         std::process::id()
     }
 
-    fn two_pages_of_which_one_is_there() -> *mut u8 {
+    pub(crate) fn two_pages_of_which_one_is_there() -> *mut u8 {
         let page = page_size();
         // SAFETY: new pages at an address of the kernel's choice; the second one is removed again at once.
         unsafe {

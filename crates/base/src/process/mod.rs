@@ -4,18 +4,23 @@
 //! * [`cma_read`], [`cma_write`]: copies between our memory and another process's, by the kernel ("cross memory
 //!   attach", `process_vm_readv(2)`). The other process can prevent further calls under a permit
 //!   ([`crate::segment::PeerPermit`]) by revoking it.
+//! * [`Canary`]: a page by which a peer notices that a process executes another program.
 //! * [`no_thread_copies`]: whether no thread of a process is in such a copy now; [`CallWatch`]: whether it is still in one that
 //!   began before some moment.
 //! * [`stat_field`]: one field of `/proc/*/stat` of a process or a thread.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
+mod canary;
 mod cma;
+mod cma_in_order;
 mod fork;
 mod pidfd;
 mod threads;
 mod watch;
 
+pub use canary::Canary;
 pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
+pub use cma_in_order::{cma_write_in_order, cma_writes_words};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
 pub use threads::{no_thread_copies, stat_field};

@@ -51,6 +51,12 @@ impl OwnPermit {
         self.fd.as_fd()
     }
 
+    /// Whether the permit has been revoked.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
     /// Revokes the permit. No copy begins after this call has returned; a copy that has begun continues. Returns whether the
     /// permit is revoked; only a kernel with unusual rules could prevent that.
     pub fn revoke(&self) -> bool {
@@ -94,17 +100,22 @@ impl PeerPermit {
         })
     }
 
-    /// Writes a list of one range for the kernel to the permit's page; returns its address.
+    /// Writes a list of ranges for the kernel to the permit's page; returns its address.
     ///
     /// # Errors
     ///
     /// The permit has been revoked.
-    pub(crate) fn put(&self, place: libc::iovec) -> Result<*const libc::iovec, Fault> {
+    pub(crate) fn put<const N: usize>(
+        &self,
+        list: [libc::iovec; N],
+    ) -> Result<*const libc::iovec, Fault> {
+        // The smallest page has 4 KiB.
+        const { assert!(size_of::<[libc::iovec; N]>() <= 4096) };
         let to = self.mapping.as_ptr();
-        let from = (&raw const place).cast::<u8>();
+        let from = list.as_ptr().cast::<u8>();
         // SAFETY: our own page, larger than the list, to which there is no other reference; one thread uses it at a
         // time (the type is not `Sync`). If the page no longer exists, this returns an error.
-        unsafe { crate::copy::copy(to, from, size_of::<libc::iovec>())? };
+        unsafe { crate::copy::copy(to, from, size_of_val(&list))? };
         Ok(to.cast())
     }
 }

@@ -212,7 +212,14 @@ fn shared_receive_queues(device: &Inspection, words: &Words, colour: bool) {
 }
 
 fn links(device: &Inspection, colour: bool) {
-    let header = ["link to", "role", "up", "remote iovec"];
+    let header = [
+        "link to",
+        "role",
+        "up",
+        "remote iovec",
+        "warrants",
+        "pushed writes",
+    ];
     let mut table = style::table(colour, header);
     add(&mut table, &device.links, |link| {
         let yes = |value| if value { "yes" } else { "no" }.to_owned();
@@ -221,6 +228,8 @@ fn links(device: &Inspection, colour: bool) {
             link.role.clone(),
             yes(link.up),
             yes(link.remote_iovec),
+            link.warrants.to_string(),
+            link.pushed.to_string(),
         ]
     });
     let title = format!(

@@ -13,7 +13,7 @@
 use crate::checks::check::check_plain_region;
 use crate::denials::denial::{NamedKey, Request};
 use crate::protection::drained::SectionDrained;
-use crate::protection::entry::Entry;
+use crate::protection::entry::{Entry, flag};
 use crate::protection::grant::{Grant, KeptBy};
 use crate::protection::granted::Granted;
 use crate::protection::table::Protection;
@@ -183,6 +183,51 @@ impl Section {
         self.table.check_local(domain, key, addr, len, want)
     }
 
+    /// Like [`Self::check_remote`], for an owner that lets a peer make accesses without further checks: the whole region that
+    /// grants this access. `None` if later accesses need checks of their own, because the key names a window or the region is
+    /// not plain: scattered, for one endpoint or peer, with a counter, in a shared segment, or foreign.
+    ///
+    /// The result holds nothing, like a grant: see [`Section`].
+    ///
+    /// # Errors
+    /// Same as [`Protection::check_remote`].
+    pub fn whole_region(
+        &self,
+        who: &Accessor,
+        key: RKey,
+        addr: u64,
+        len: u64,
+        want: Operation,
+    ) -> Result<Option<PlainRegion>, Box<Denial>> {
+        let grant = self.check_remote(who, key, addr, len, want)?;
+        let KeptBy::Section {
+            region,
+            counter: None,
+        } = grant.kept_by
+        else {
+            return Ok(None);
+        };
+        Ok(self.plain_region(region))
+    }
+
+    fn plain_region(&self, region: RegionId) -> Option<PlainRegion> {
+        let look = self.table.slots.look(region.index)?;
+        let entry = look.value();
+        if entry.rights() & (flag::UNUSUAL | flag::NULL | flag::SHARED) != 0 {
+            return None;
+        }
+        let (start, len) = (&entry.start, &entry.len);
+        let memory = VaRange::new(start.load(Ordering::Relaxed), len.load(Ordering::Relaxed))?;
+        let base = entry.base.load(Ordering::Relaxed);
+        // As in `check_without_pin`.
+        fence(Ordering::Acquire);
+        look.is_live(region.generation).then_some(PlainRegion {
+            region,
+            base,
+            memory,
+        })
+    }
+
     /// The slot of a key that is live, or was when it was last looked up.
     #[inline]
     fn find(&self, key: u32, wraps: u32) -> Option<(u32, u32)> {
@@ -224,6 +269,17 @@ impl Section {
             through_window: false,
         })
     }
+}
+
+/// A region whose every byte a peer may access in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainRegion {
+    /// The region.
+    pub region: RegionId,
+    /// The address that requests use for its first byte.
+    pub base: u64,
+    /// Its memory.
+    pub memory: VaRange,
 }
 
 impl Drop for Section {

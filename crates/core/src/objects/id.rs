@@ -115,6 +115,15 @@ pub struct RegionId {
     pub(crate) generation: u32,
 }
 
+impl RegionId {
+    /// The number of the region's slot. A later region may have the same one.
+    #[inline]
+    #[must_use]
+    pub const fn slot(self) -> u32 {
+        self.index
+    }
+}
+
 impl fmt::Display for RegionId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "region {}.{}", self.index, self.generation)

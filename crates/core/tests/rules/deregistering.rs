@@ -282,3 +282,96 @@ fn a_handle_of_a_future_generation_is_unknown() {
         assert_eq!(ask(later), Err(Reason::UnknownKey), "{later}");
     }
 }
+
+/// Only a region whose every later access needs the same check is granted as a whole.
+#[test]
+fn only_plain_regions_are_granted_as_a_whole() {
+    let (table, domain) = table();
+    let table = Arc::new(table);
+    let section = table.section().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let plain = RegionSpec {
+        addressing: Addressing::Iova(0x9000),
+        requested_key: Some(9),
+        ..RegionSpec::new(domain, &ranges, ALL)
+    };
+    let who = over(domain, 1);
+    let whole = |key, addr, len, want| section.whole_region(&who, key, addr, len, want);
+    let write = Operation::Write;
+    let region = table.register(&plain).unwrap();
+    let expected = PlainRegion {
+        region: region.id,
+        base: 0x9000,
+        memory: range(0x1000, 64),
+    };
+    for key in [RKey::Device(region.key), RKey::Requested(9)] {
+        assert_eq!(whole(key, 0x9008, 8, write).unwrap(), Some(expected));
+        let denied = whole(key, 0x9040, 1, write).unwrap_err();
+        assert!(
+            matches!(denied.reason, Reason::OutOfRange { .. }),
+            "{denied}"
+        );
+    }
+    let window = table.create_window(domain, WindowKind::Type1).unwrap();
+    let key = table.bind_window(&BindRequest {
+        window: window.id,
+        region: BindRegion::Id(region.id),
+        range: range(0x9000, 8),
+        access: Access::REMOTE_WRITE,
+        zero_based: false,
+        new_key: None,
+        qp: None,
+        domain,
+        rules: Rules::default(),
+    });
+    let key = RKey::Device(key.unwrap());
+    assert_eq!(whole(key, 0x9000, 8, write).unwrap(), None, "a window");
+    table.bind_counter(region.id, 5).unwrap();
+    let key = RKey::Device(region.key);
+    assert_eq!(whole(key, 0x9000, 8, write).unwrap(), None, "a counter");
+    let readable = RegionSpec {
+        access: Access::REMOTE_READ,
+        requested_key: None,
+        ..plain
+    };
+    let readable = table.register(&readable).unwrap();
+    let denied = whole(RKey::Device(readable.key), 0x9000, 8, write);
+    assert!(matches!(denied.unwrap_err().reason, Reason::Right { .. }));
+}
+
+#[test]
+fn scattered_and_shared_regions_and_those_of_one_peer_are_not_granted_as_a_whole() {
+    let (table, domain) = table();
+    let table = Arc::new(table);
+    let section = table.section().unwrap();
+    let ranges = [range(0x1000, 64)];
+    let plain = RegionSpec::new(domain, &ranges, ALL);
+    let who = over(domain, 1);
+    let two = [range(0x1000, 64), range(0x3000, 64)];
+    let unusual = [
+        RegionSpec {
+            ranges: &two,
+            addressing: Addressing::Zero,
+            ..plain
+        },
+        RegionSpec {
+            memory: MemoryKind::Shared {
+                segment: 1,
+                offset: 0,
+            },
+            addressing: Addressing::Zero,
+            ..plain
+        },
+        RegionSpec {
+            peer: Some(3),
+            addressing: Addressing::Zero,
+            ..plain
+        },
+    ];
+    for (spec, peer) in unusual.iter().zip([None, None, Some(3)]) {
+        let key = RKey::Device(table.register(spec).unwrap().key);
+        let who = Accessor { peer, ..who };
+        let whole = section.whole_region(&who, key, 0, 8, Operation::Write);
+        assert_eq!(whole.unwrap(), None, "{spec:?}");
+    }
+}

@@ -183,6 +183,12 @@ pub struct LinkView {
     pub remote_iovec: bool,
     /// The number of sent fragments that are not acknowledged.
     pub outstanding: u32,
+    /// How many writes this side has copied itself, under warrants of the peer.
+    #[serde(default)]
+    pub pushed: u64,
+    /// How many warrants the peer has for this side's memory.
+    #[serde(default)]
+    pub warrants: u32,
 }
 
 /// A counter.
@@ -511,6 +517,8 @@ fn view_link(link: &LinkSnapshot, roles: &BTreeMap<u32, &str>) -> LinkView {
         up: link.down.is_none(),
         remote_iovec: link.capabilities.remote_iovec && !link.no_remote_iovec,
         outstanding: link.outstanding,
+        pushed: link.pushed,
+        warrants: link.warrants,
     }
 }
 

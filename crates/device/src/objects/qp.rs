@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rkey_core::{Access, Api, Denial};
 use rkey_engine::{
     DenialReport, Peer, QpAttributes, QpConfig, QpId, QpInfo, QpState, QpType, RecvRequest,
-    SendRequest, Sge, Side, WirePeer,
+    SendRequest, Sge, Side, WarrantScope, WirePeer,
 };
 use rkey_link::NodeId;
 use rkey_roce::packet::Mtu;
@@ -166,7 +166,7 @@ impl Qp {
     }
 
     /// Changes the queue pair's state or attributes. A queue pair that gets a peer starts to search for the peer at once; the
-    /// peer need not exist yet.
+    /// peer need not exist yet. If the change ends rights of the peer, its writes have ended when this returns.
     ///
     /// # Errors
     /// [`DeviceError::Modify`], [`DeviceError::Forked`], [`DeviceError::Failed`].
@@ -176,6 +176,11 @@ impl Qp {
         shared
             .driver
             .post(|engine| engine.modify_qp(self.0.id, attributes))?;
+        let ends_rights = matches!(attributes.state, Some(QpState::Reset | QpState::Error));
+        if ends_rights || attributes.access.is_some() || attributes.peer.is_some() {
+            let scope = WarrantScope::Qp(self.0.id);
+            shared.reclaim.end_warrants(&shared.driver, scope);
+        }
         Ok(())
     }
 
@@ -427,11 +432,15 @@ impl Drop for QpInner {
         self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
         shared.events.remove(EventSource::Qp(self.id));
-        let (executed, counters, destroyed) = shared.driver.command(|engine| {
+        let (executed, counters, pushed, destroyed) = shared.driver.command(|engine| {
             let executed = engine.wire_executed(self.id);
             let counters = engine.wire_counters(self.id);
-            (executed, counters, engine.destroy_qp(self.id))
+            let pushed = engine.pushed(self.id);
+            (executed, counters, pushed, engine.destroy_qp(self.id))
         });
+        if pushed > 0 {
+            tracing::debug!(qpn = self.qpn, pushed, "a queue pair has pushed writes");
+        }
         if let Some(counters) = counters
             && met_loss_or_congestion(&counters)
         {
@@ -444,6 +453,8 @@ impl Drop for QpInner {
         if let Err(error) = destroyed {
             tracing::debug!(qpn = self.qpn, %error, "cannot destroy the queue pair");
         }
+        let scope = WarrantScope::Qp(self.id);
+        shared.reclaim.end_warrants(&shared.driver, scope);
         shared.driver.drain_packets();
         // After the last acknowledgement, so that the peer gets it before the end of the connection.
         (shared.streams).forget(&shared.reactor, self.id, executed);

@@ -108,7 +108,8 @@ impl Device {
     /// stopped in the middle of a copy. A peer that does not respond for a second to a request that names the memory loses its
     /// link to this device; see [`crate::SharedMemory`] for leased memory. If a peer has lost its link and is not known, within
     /// two seconds, to have left our memory (its side of the copy may be on a file system that does not respond), the device
-    /// gives up on it and logs an error that names the process. Only regions whose addresses this peer received wait for it.
+    /// gives up on it and logs an error that names the process. Only regions whose addresses this peer received wait for it. The same
+    /// holds for a peer that is writing under a warrant for the region; such a peer then loses its link.
     ///
     /// # Errors
     /// [`rkey_core::CoreError::RegionBusy`] (the region has windows or bindings: nothing changed), or the region does not exist.
@@ -128,8 +129,8 @@ impl Device {
     }
 
     /// Deregisters a region like [`Device::deregister`], but only if no request that names the memory is outstanding, and no
-    /// peer of a lost link can touch the memory. If one can, nothing changes, and the result is `false`. Leases are not checked:
-    /// for a region of shared memory, the call may wait until copies of peers have ended.
+    /// peer of a lost link can touch the memory. If one can, nothing changes, and the result is `false`. Leases and warrants are not
+    /// checked: the call may wait until copies of peers that have them have ended, as [`Device::deregister`] does.
     ///
     /// # Errors
     /// Same as [`Device::deregister`].

@@ -7,6 +7,8 @@ use rkey_core::{
     WindowKind,
 };
 
+use rkey_engine::WarrantScope;
+
 use crate::device::Device;
 use crate::error::DeviceError;
 
@@ -127,7 +129,13 @@ impl Device {
     /// [`DeviceError::Core`].
     pub fn bind_counter(&self, region: RegionId, counter: u32) -> Result<(), DeviceError> {
         self.check()?;
-        Ok(self.table().bind_counter(region, counter)?)
+        self.table().bind_counter(region, counter)?;
+        // A write under a warrant is not counted, and a region with a counter gets no further warrants.
+        self.drain();
+        let shared = self.shared();
+        let scope = WarrantScope::Region(region);
+        shared.reclaim.end_warrants(&shared.driver, scope);
+        Ok(())
     }
 
     /// Creates a memory window, unbound.

@@ -81,6 +81,7 @@ impl Peers {
             .start(shared, &mut self.discovery, &self.links, now);
         let connected = self.discovery.tidy(shared, &mut self.links, now);
         let found = self.groups.end(shared, &self.discovery, &self.links, now);
+        shared.reclaim.ask_for_warrants(&shared.driver);
         unresponsive::judge(shared, &self.links, &self.discovery);
         connected || found
     }

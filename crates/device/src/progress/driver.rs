@@ -28,9 +28,10 @@ const BUDGET: u32 = 256;
 /// The engine, and everything that decides which thread drives it and when.
 pub(crate) struct EngineDriver {
     /// Locked only during engine calls. The system calls under it are short, such as the doorbell, the timer, the check of
-    /// a peer's process around each copy, and the truncation of a lost link's permit. One kind of call takes longer: for a
-    /// remote iovec, the kernel copies up to 256 KiB (one step of the engine) between two processes. Memory that is backed by a
-    /// slow file system stalls a copy, and with it the device. A runtime copies its foreign memory under this lock, too.
+    /// a peer's process around each copy, the permit and the canary of a new warrant, and the truncation of the permit of a lost link or a
+    /// revoked warrant. One kind of call takes longer: for a remote iovec or a push, the kernel copies up to 256 KiB (one step of the
+    /// engine) between two processes. Memory of either process that is backed by a slow file system stalls a copy, and with it the
+    /// device. A runtime copies its foreign memory under this lock, too.
     pub(super) engine: SectionLock<DeviceEngine>,
     pub(crate) schedule: Schedule,
     pub(super) polling: Polling,

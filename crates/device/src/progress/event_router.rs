@@ -40,6 +40,9 @@ impl EventRouter {
                 let peer = UnresponsivePeer { qp, link, peer };
                 driver.requests.judge(peer);
             }
+            Event::WarrantWanted { link, request } => {
+                driver.requests.ask_for_warrant(link, request);
+            }
             Event::GroupNeeded { qp, group } => driver.requests.find_group(qp, group),
             Event::LinkDown { link, reason } => {
                 tracing::debug!(?link, %reason, "a link broke");

@@ -118,7 +118,7 @@ impl EngineDriver {
     fn poll_slowly(&self) -> bool {
         let now = self.schedule.refresh_clock();
         self.polling.polled_at.store(now, Ordering::Relaxed);
-        let Some(engine) = self.engine.try_lock() else {
+        let Some(mut engine) = self.engine.try_lock() else {
             // The lock's holder may need this processor.
             return true;
         };
@@ -128,6 +128,9 @@ impl EngineDriver {
         let idle = self.polling.idle.at(now);
         if idle.kick_peers {
             kick_peers(&engine);
+        }
+        if idle.ns > YIELD_AFTER {
+            engine.note_slow_writes(now);
         }
         // Driving also updates the deadline, for requests that were posted since the last drive.
         let did = self.drive(engine, now);

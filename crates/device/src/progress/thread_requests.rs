@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rkey_engine::{Group, LinkId, QpId};
+use rkey_engine::{Group, LinkId, QpId, WarrantRequest};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::DeviceError;
@@ -35,6 +35,7 @@ struct Lists {
     unresponsive: Vec<UnresponsivePeer>,
     broken: Vec<LinkId>,
     cut: Vec<LinkId>,
+    warrants: Vec<(LinkId, WarrantRequest)>,
 }
 
 impl ThreadRequests {
@@ -92,6 +93,11 @@ impl ThreadRequests {
         self.add(|lists| lists.cut.extend_from_slice(links));
     }
 
+    /// Requests a warrant from the peer at the other end of a link.
+    pub(crate) fn ask_for_warrant(&self, link: LinkId, request: WarrantRequest) {
+        self.add(|lists| lists.warrants.push((link, request)));
+    }
+
     /// Asks the engine thread to send the packets for other hosts.
     pub(crate) fn send_packets(&self) {
         self.packets.store(true, Ordering::Release);
@@ -121,6 +127,10 @@ impl ThreadRequests {
         std::mem::take(&mut self.lists.lock().broken)
     }
 
+    pub(crate) fn take_warrants(&self) -> Vec<(LinkId, WarrantRequest)> {
+        std::mem::take(&mut self.lists.lock().warrants)
+    }
+
     pub(crate) fn take_cut(&self) -> Vec<LinkId> {
         std::mem::take(&mut self.lists.lock().cut)
     }
@@ -137,6 +147,7 @@ impl AsFd for ThreadRequests {
 mod tests {
     use super::*;
     use crate::progress::reactor::{Reactor, Token};
+    use rkey_core::RKey;
     use std::time::Duration;
 
     #[test]
@@ -166,6 +177,15 @@ mod tests {
         assert!(rings());
         requests.cut_links(&[link, link]);
         assert!(rings() && !rings());
+        let request = WarrantRequest {
+            qpn: 256,
+            src_qpn: 257,
+            key: RKey::Requested(1),
+            addr: 2,
+            len: 3,
+        };
+        requests.ask_for_warrant(link, request);
+        assert!(rings());
         requests.send_packets();
         assert!(rings() && requests.take_packets() && !requests.take_packets());
         assert_eq!(requests.take_links(), [(qp, 256)]);
@@ -173,6 +193,7 @@ mod tests {
         assert_eq!(requests.take_unresponsive().len(), 1);
         assert_eq!(requests.take_broken(), [link]);
         assert_eq!(requests.take_cut(), [link, link]);
+        assert_eq!(requests.take_warrants(), [(link, request)]);
         assert!(requests.take_links().is_empty() && requests.take_cut().is_empty());
     }
 }

@@ -128,7 +128,8 @@ impl Leases {
         };
         let (message, fd) = self.decide(driver, (link, &board, node), request);
         let bytes = encode(&message);
-        self.outbox.send(link, line, LeaseAnswer { bytes, fd });
+        // An answer that is dropped is like none: the requester's deadline ends.
+        let _ = self.outbox.send(link, line, LeaseAnswer { bytes, fd });
     }
 
     fn decide(

@@ -16,7 +16,7 @@ use rkey_link::direct::{DirectMap, LeaseClient, LeaseOffer};
 use rkey_link::peer::ControlLine;
 use rkey_link::{Link, NodeId};
 
-use super::lease_messages::{LeaseRequest, Message, encode};
+use super::lease_messages::{LeaseRequest, Message, encode, number_of};
 use crate::error::DeviceError;
 use crate::lifecycle::{Lifecycle, WaitPoint};
 use crate::objects::qp::Qp;
@@ -136,10 +136,7 @@ impl Qp {
         let (qpn, node, (link, line, client)) = self.owner_link(timeout)?;
         let requests = &shared.reclaim.lease_requests;
         let id = requests.add(link);
-        let (requested, number) = match key {
-            RKey::Device(key) => (false, key.0.into()),
-            RKey::Requested(key) => (true, key),
-        };
+        let (requested, number) = number_of(key);
         let src_qpn = self.qpn();
         let ask = Message::Ask(LeaseRequest {
             id,

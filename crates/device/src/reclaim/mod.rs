@@ -1,17 +1,19 @@
 //! Memory that peers access directly, and how the program gets it back.
 //!
-//! Peers access memory of this process without its engine in two ways: through a lease, which maps it, and with a system
-//! call that copies memory named by a remote iovec. [`Reclaim`] ends both before memory returns to the program.
+//! Peers access memory of this process without its engine in three ways: through a lease, which maps it; with a system call
+//! that copies memory named by a remote iovec; and with a system call under a warrant. [`Reclaim`] ends all of them before
+//! memory returns to the program.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | `lease` | leases that peers have on our memory |
 //! | `lease_requests` | leases that we request from peers |
-//! | `lease_messages` | the messages between the two sides of a lease |
+//! | `lease_messages` | the messages between the two sides of a lease or a warrant |
 //! | `outbox` | answers to peers whose socket had no room |
 //! | `segment` | memory that can be leased |
 //! | `revoke` | revokes leases |
 //! | `remote_copies` | peers that copy by system calls, also after their link has ended |
+//! | `warrants` | warrants that peers have on our memory, and we on theirs |
 //! | `quiesce` | returns the memory that a queue pair's requests named |
 
 mod lease;
@@ -22,12 +24,13 @@ mod quiesce;
 mod remote_copies;
 mod revoke;
 mod segment;
+mod warrants;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rkey_core::{DENIAL_LEN, Denial, Draining, LKey, Protection, Region};
-use rkey_engine::{Exposure, LinkId};
+use rkey_engine::{Exposure, LinkId, WarrantScope};
 use rkey_link::Link;
 use rkey_link::direct::LeaseOffer;
 use rkey_link::peer::{Control, PeerAccess};
@@ -81,7 +84,8 @@ impl Reclaim {
         let copies = self
             .remote_copies
             .recheck_lost_peers(driver, CopyScope::All);
-        self.leases.forget_link(link) || copies
+        let warrants = self.recheck_warrants(driver);
+        self.leases.forget_link(link) || copies || warrants
     }
 
     /// Checks the peers of lost links again: their leases and their system calls. Returns whether any access remains.
@@ -89,7 +93,8 @@ impl Reclaim {
         let copies = self
             .remote_copies
             .recheck_lost_peers(driver, CopyScope::All);
-        self.leases.recheck_lost_peers() || copies
+        let warrants = self.recheck_warrants(driver);
+        self.leases.recheck_lost_peers() || copies || warrants
     }
 
     /// Whether answers wait for room on a control socket, so that [`Reclaim::send_answers`] must be called soon.
@@ -125,6 +130,12 @@ impl Reclaim {
                 let why = why.chars().take(200).filter(|c| !c.is_control()).collect();
                 self.lease_requests.answer(link, id, Answer::Refused(why));
             }
+            Some(Message::AskWarrant(ask)) => self.issue_warrant(driver, link, &ask),
+            Some(Message::Warrant(issued)) => {
+                if let Some(fd) = fds.pop() {
+                    Self::take_warrant(driver, link, &issued, fd);
+                }
+            }
             None => tracing::debug!(?link, "ignored an unknown message from a peer"),
         }
     }
@@ -147,7 +158,9 @@ impl Reclaim {
         draining: &mut impl Draining,
     ) {
         driver.drain_section(draining);
-        if leasable || !self.remote_copies.are_over(&self.exposure) || driver.has_failed() {
+        let copies = !self.remote_copies.are_over(&self.exposure)
+            || self.exposure.may_be_warranted(region.id);
+        if leasable || copies || driver.has_failed() {
             self.wait_for_peers(driver, region, leasable);
         }
     }
@@ -159,6 +172,7 @@ impl Reclaim {
             let lost_peers = self.remote_copies.has_lost_peers(&engine);
             (engine.exposes(region.local_key), lost_peers)
         };
+        self.end_warrants(driver, WarrantScope::Region(region.id));
         if leasable {
             self.leases.revoke(driver, &self.remote_copies, region.id);
         }

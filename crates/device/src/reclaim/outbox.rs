@@ -58,18 +58,25 @@ impl<L> Default for Outbox<L> {
 
 impl<L: Outlet> Outbox<L> {
     /// Sends an answer now, or queues it after earlier ones for the same link until there is room. Drops it if [`PER_LINK`]
-    /// answers wait already.
-    pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: LeaseAnswer) {
+    /// answers wait already, or if it cannot be sent; then this returns false.
+    pub(super) fn send(&self, link: LinkId, line: Arc<L>, packet: LeaseAnswer) -> bool {
         let mut unsent = self.0.lock();
         let before = unsent.iter().filter(|other| other.link == link).count();
         if before >= PER_LINK {
             tracing::debug!(
                 ?link,
-                "dropped the answer to a lease request: the peer does not read its socket"
+                "dropped a message about leases or warrants: the peer does not read its socket"
             );
-        } else if before > 0 || !try_send(link, &*line, &packet) {
+            return false;
+        }
+        let sent = match before {
+            0 => try_send(link, &*line, &packet),
+            _ => Sent::Later,
+        };
+        if sent == Sent::Later {
             unsent.push_back(Unsent { link, line, packet });
         }
+        sent != Sent::Never
     }
 
     /// Sends as many answers as there is room for. Returns whether others still wait.
@@ -77,7 +84,8 @@ impl<L: Outlet> Outbox<L> {
         let mut unsent = self.0.lock();
         let mut full: Vec<LinkId> = Vec::new();
         unsent.retain(|it| {
-            let waits = full.contains(&it.link) || !try_send(it.link, &*it.line, &it.packet);
+            let waits =
+                full.contains(&it.link) || try_send(it.link, &*it.line, &it.packet) == Sent::Later;
             if waits {
                 full.push(it.link);
             }
@@ -97,16 +105,26 @@ impl<L: Outlet> Outbox<L> {
     }
 }
 
-/// Sends a packet if there is room, and returns whether the packet is done with: sent, or not needed because the peer has ended.
-fn try_send(link: LinkId, line: &impl Outlet, packet: &LeaseAnswer) -> bool {
+/// Whether a packet was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Now,
+    /// There is no room.
+    Later,
+    /// The peer has ended, or the packet cannot be sent.
+    Never,
+}
+
+/// Sends a packet if there is room.
+fn try_send(link: LinkId, line: &impl Outlet, packet: &LeaseAnswer) -> Sent {
     let fds: Vec<_> = packet.fd.iter().map(AsFd::as_fd).collect();
     match line.send(&packet.bytes, &fds) {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Sent::Later,
         Err(error) => {
-            tracing::debug!(?link, %error, "cannot send the answer to a lease request");
-            true
+            tracing::debug!(?link, %error, "cannot send a message about leases or warrants");
+            Sent::Never
         }
-        Ok(()) => true,
+        Ok(()) => Sent::Now,
     }
 }
 
@@ -154,7 +172,7 @@ mod tests {
         let link = LinkId::from((1, 1));
         line.room.store(1, Ordering::Relaxed);
         for byte in 0..4 {
-            outbox.send(link, Arc::clone(&line), packet(byte));
+            assert!(outbox.send(link, Arc::clone(&line), packet(byte)));
         }
         assert_eq!(line.sent(), [0]);
         assert!(outbox.flush(), "there is no room");
@@ -188,9 +206,24 @@ mod tests {
     #[test]
     fn the_answers_queued_for_a_peer_that_does_not_read_are_bounded() {
         let (outbox, line) = (Outbox::default(), Arc::new(Narrow::default()));
+        let link = LinkId::from((1, 1));
         for byte in 0..=255 {
-            outbox.send(LinkId::from((1, 1)), Arc::clone(&line), packet(byte));
+            let is_kept = outbox.send(link, Arc::clone(&line), packet(byte));
+            assert_eq!(is_kept, usize::from(byte) < PER_LINK);
         }
         assert_eq!(outbox.0.lock().len(), PER_LINK);
+    }
+
+    #[test]
+    fn the_sender_learns_that_an_answer_cannot_be_sent() {
+        struct Closed;
+        impl Outlet for Closed {
+            fn send(&self, _bytes: &[u8], _fds: &[BorrowedFd<'_>]) -> Result<()> {
+                Err(ErrorKind::BrokenPipe.into())
+            }
+        }
+        let outbox = Outbox::default();
+        assert!(!outbox.send(LinkId::from((1, 1)), Arc::new(Closed), packet(1)));
+        assert!(!outbox.has_unsent());
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rkey_core::LKey;
-use rkey_engine::{ExposedMemory, Exposure, LinkId};
+use rkey_engine::{ExposedMemory, Exposure, LinkId, WarrantScope};
 use rkey_link::peer::PeerAccess;
 use rkey_link::{AnyLink, Link, LinkRole};
 
@@ -219,6 +219,8 @@ impl RemoteCopies {
         }
         self.revoke_permits(driver);
         driver.command(|engine| engine.forbid_remote_iovecs(true));
+        // Those that are still valid in copies that take longer stay revoked, and their regions wait for them.
+        let _ = super::warrants::wait_for_warrants(driver, WarrantScope::All, PAUSE_WITHIN);
         let deadline = Instant::now() + PAUSE_WITHIN;
         let mut backoff = Backoff::new();
         let result = loop {

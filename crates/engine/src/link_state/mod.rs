@@ -110,6 +110,8 @@ pub(crate) struct Meta {
     pub(crate) no_push: bool,
     /// The request at the front, if it takes several steps.
     pub(crate) bulk: Option<Bulk>,
+    /// How many writes were pushed over it.
+    pub(crate) pushed: u64,
     /// The response to the request at the front that could not be sent yet.
     pub(crate) unsent: Option<Response>,
     /// The last queue pair that was looked up by number: (number, index).
@@ -136,6 +138,11 @@ impl FragmentRecord {
         self.seq_last >> 1
     }
 
+    /// Whether it is the last fragment of the request.
+    pub(crate) const fn is_last(&self) -> bool {
+        self.seq_last & 1 == 1
+    }
+
     const NONE: Self = Self {
         qp: 0,
         life: 0,
@@ -158,6 +165,7 @@ impl<L: Link> LinkState<L> {
             no_remote_iovec: false,
             no_push: false,
             bulk: None,
+            pushed: 0,
             unsent: None,
             last: (u32::MAX, 0),
             stuck: false,

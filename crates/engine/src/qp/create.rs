@@ -91,6 +91,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.x.forfeit(&qp, seq);
         }
         self.x.leave_orphans(&qp, qp.started());
+        self.x.warrants.revoke_of_qp(qp.id);
         self.forget_orphans();
         self.numbers.remove(qp.qpn);
         // The peer may be waiting for the last acknowledgement, which the link delays in order to combine it with

@@ -20,6 +20,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
         check(qp, attributes)?;
         let from = qp.state;
         let to = attributes.state.unwrap_or(from);
+        if attributes.access.is_some() || attributes.peer.is_some() {
+            self.x.warrants.revoke_of_qp(qp.id);
+        }
         apply(qp, attributes);
         step(&mut self.x, qp, from, to);
         wire::follow(qp, from, to);
@@ -114,6 +117,7 @@ fn apply(qp: &mut Qp, attributes: &QpAttributes) {
         qp.peer = Some(peer);
         qp.wire_peer = attributes.wire;
         (qp.out, qp.inbound) = (None, None);
+        qp.req.warrants.clear();
         qp.req.link_requested = false;
     }
     qp.req.msn = attributes.send_msn.unwrap_or(qp.req.msn);
@@ -130,6 +134,7 @@ fn step<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: QpState, to: QpState) 
                 x.forfeit(qp, seq);
             }
             x.leave_orphans(qp, qp.started());
+            x.warrants.revoke_of_qp(qp.id);
             x.forget_completions(qp);
             let life = x.life();
             qp.reset(life);

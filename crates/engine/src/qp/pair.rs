@@ -3,6 +3,7 @@
 use super::QpConfig;
 use super::state::{QpState, QpType};
 use crate::groups::{Copies, Flow};
+use crate::held_warrants::{HeldWarrant, SlowWrites, Trials};
 use crate::nak::timeout_ns;
 use crate::recv_queue::{Recv, RecvQueue};
 use crate::send_queue::{SendQueue, WqeFlags};
@@ -83,6 +84,12 @@ pub(crate) struct Requester {
     pub(crate) seen: Option<(u64, u64)>,
     /// What is known about a peer that has been silent for too long.
     pub(crate) silence: Silence,
+    /// Warrants for the peer's memory.
+    pub(crate) warrants: Vec<HeldWarrant>,
+    pub(crate) slow: SlowWrites,
+    pub(crate) trials: Trials,
+    /// How many writes were pushed.
+    pub(crate) pushed: u64,
 }
 
 impl Requester {
@@ -105,6 +112,10 @@ impl Requester {
             timeout_runs: false,
             seen: None,
             silence: Silence::NONE,
+            warrants: Vec::new(),
+            slow: SlowWrites::NONE,
+            trials: Trials::NONE,
+            pushed: 0,
         }
     }
 }

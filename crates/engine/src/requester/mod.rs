@@ -4,12 +4,14 @@
 //! for all other posts, when the queue pair's link has room again, when a delay ends, and when a response unblocks a
 //! request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
 //! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a short request at once if nothing
-//! delays it, and enters it into the queue afterwards.
+//! delays it, and enters it into the queue afterwards. `push.rs` executes a write here, if the target has issued a
+//! warrant for it.
 
 mod cut_through;
 mod datagram;
 mod fragment;
 mod multicast;
+mod push;
 mod remote_iovec;
 pub(crate) mod response;
 
@@ -29,6 +31,8 @@ use datagram::send_queued_datagrams;
 pub(crate) use fragment::put_prefix;
 use fragment::{record, send_fragment};
 pub(crate) use multicast::group_of;
+pub use push::WarrantedRegion;
+pub(crate) use push::push;
 
 /// The maximum length of a short message: it fits into one slot. A constant lets the compiler see that a short message
 /// takes the fast path through the link.

@@ -20,6 +20,7 @@ const ACK: usize = 256;
 const SLEEP: usize = 384;
 const REVOKED: usize = 512;
 const BUSY: usize = 640;
+const WARRANTS: usize = 768;
 const GENERATIONS: usize = 2048;
 const IN_USE: usize = 4096;
 const IN_USE_STRIDE: usize = 64;
@@ -200,9 +201,15 @@ impl Half {
         self.word(REVOKED)
     }
 
-    /// Responder: whether the owner is copying to or from the other side's memory.
+    /// Responder: whether the owner is copying to or from the other side's memory. Requester: the number of the warrant with
+    /// which the owner is copying to the other side's memory, or 0.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.word(BUSY)
+    }
+
+    /// Responder: bit n modulo 64 is set while warrant n is valid.
+    pub(crate) fn warrants(&self) -> &AtomicU64 {
+        self.word(WARRANTS)
     }
 
     /// The generation word of a lease; `None` if there is no such lease.

@@ -200,6 +200,7 @@ impl LinkRequest {
         let own_geometry = local.config.responses();
         let own = create_segment(own_geometry)?;
         let process = PeerProcess::of(&socket);
+        let watched = process.descriptor().is_some();
         let remote_iovec = local.config.remote_iovec
             && who.is_our_user()
             && peer_permit.is_some()
@@ -232,6 +233,8 @@ impl LinkRequest {
             remote_iovec,
             remote_iovec_min: local.config.remote_iovec_min,
             reachable: remote_iovec,
+            // If we could not detect the requester's end, it might seem to copy forever.
+            issues_warrants: local.config.remote_iovec && who.is_our_user() && watched,
         })?;
         link.send_packet(&packet, &[own_fd.as_fd()])?;
         Ok(link)

@@ -188,7 +188,7 @@ fn for_chunks(
     Ok(())
 }
 
-fn explain(error: CmaError) -> PullError {
+pub(crate) fn explain(error: CmaError) -> PullError {
     match error {
         CmaError::Refused { .. } => PullError::Refused,
         CmaError::Gone | CmaError::Revoked => PullError::Gone,

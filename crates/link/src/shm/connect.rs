@@ -188,6 +188,7 @@ impl Connector {
                 .remote_iovec_min
                 .max(welcome.remote_iovec_min),
             reachable,
+            issues_warrants: false,
         })?;
         Ok(Step::Done(link))
     }

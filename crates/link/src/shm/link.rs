@@ -7,6 +7,7 @@ use super::connect::HandshakeError;
 use super::line::{ControlLine, Event};
 use super::peer_access::PeerAccess;
 use super::socket::{Credentials, Socket};
+use super::warrant::{WarrantIssuer, WarrantTaker};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, IN_SLOT_MAX, KeepMapped, PollView, Role};
 use crate::{
@@ -48,6 +49,8 @@ pub(crate) struct Parts {
     pub(crate) remote_iovec_min: u32,
     /// Whether we can access the peer's memory.
     pub(crate) reachable: bool,
+    /// Whether the responder may issue warrants for its memory.
+    pub(crate) issues_warrants: bool,
 }
 
 /// Our segment as a half. The caller keeps the segment alive as long as the half.
@@ -91,6 +94,7 @@ pub struct ShmLink {
     process: Arc<PeerProcess>,
     line: Arc<ControlLine>,
     leases: Leases,
+    warrants: Option<peer::Warrants>,
     peer_access: PeerAccess,
     /// The permit for our access to the requester's memory.
     permit: Option<PeerPermit>,
@@ -144,6 +148,16 @@ impl ShmLink {
                 Leases::Client(Arc::new(client))
             }
         };
+        let warrants = match parts.role {
+            Role::Responder => parts.issues_warrants.then(|| {
+                let process = Arc::clone(&process);
+                peer::Warrants::Issuer(WarrantIssuer::new(own, peer, process, keep.clone()))
+            }),
+            Role::Requester => parts.reachable.then(|| {
+                let (process, line) = (Arc::clone(&process), Arc::clone(&line));
+                peer::Warrants::Taker(WarrantTaker::new(own, peer, process, line, keep.clone()))
+            }),
+        };
         Ok(Self {
             node: parts.node,
             credentials: parts.credentials,
@@ -162,6 +176,7 @@ impl ShmLink {
             process,
             line,
             leases,
+            warrants,
             peer_access,
             permit: parts.peer_permit,
         })
@@ -489,6 +504,7 @@ impl Link for ShmLink {
                     peer::Leases::Client(LeaseClient::new(Arc::clone(client)))
                 }
             }),
+            warrants: self.warrants.clone(),
         })
     }
 }

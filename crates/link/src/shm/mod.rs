@@ -33,7 +33,8 @@
 //! | 256 | ack word: fragments consumed (u32, low), responses sent by then (u32, high) | occasionally |
 //! | 384 | sleep word: epoch (u64), odd while the owner sleeps | around each sleep |
 //! | 512 | revoked word (requester): 1 once the peer may not access its memory | once |
-//! | 640 | busy word (responder): 1 while it copies from or to the requester's memory | around each pull, push |
+//! | 640 | busy word; responder: 1 while it copies from or to the requester's memory; requester: the number of a warrant while it copies with it | around each pull, push; around each write under a warrant |
+//! | 768 | warrants (responder): bit n modulo 64 is set while warrant n is valid | issue, revoke |
 //! | 2048 | 256 lease generation words (u64): 0 or the generation of a valid lease | grant, revoke |
 //! | 4096 | 256 lease in-use words (u64), 64 bytes apart: 0, or 1 + the number of the 256 KiB in which a copy begins | around each copy |
 //! | 20480 | slots of 256 bytes | each fragment |
@@ -67,6 +68,12 @@
 //! Between two users remote iovecs are never used, even if the kernel permits them: a privileged responder would write to
 //! addresses that a less privileged process chose, and by then that process may be running another program.
 //!
+//! **Warrants.** In the other direction, the requester copies its writes into the responder's memory, if the responder's device
+//! has issued a *warrant*: a number, and a permit of its own. The requester sets its busy word to the number, issues a full
+//! fence, checks the warrant's bit, and copies; afterwards it clears its word. A responder that wants its memory back clears the
+//! bit, truncates the permit, issues a full fence, and waits until the busy word is not the number. Without the bit, each
+//! revocation would cost the requester a fault. The devices' control messages carry warrants.
+//!
 //! **Untrusted input.** Every word of the peer's segment is copied out once, then checked. An invalid value (unknown operation,
 //! inconsistent lengths, offsets out of range, acknowledgements of fragments that were never sent) is a
 //! [`Malformed`](crate::Malformed) error, and the link is down. A wrong epoch only causes useless doorbells. Payload may change
@@ -81,6 +88,7 @@ mod link;
 mod local;
 mod peer_access;
 mod socket;
+mod warrant;
 
 pub use crate::ring::PollView;
 pub use cma::PeerProcess;
@@ -94,3 +102,4 @@ pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};
 pub use peer_access::PeerAccess;
 pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy, peer_credentials, receive_before_end};
+pub use warrant::{OwnWarrant, PeerWarrant, WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker};
