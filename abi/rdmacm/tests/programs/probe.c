@@ -450,7 +450,10 @@ static void looking_up(const char *six)
 	hint(0, 0, 0, RDMA_PS_TCP);
 	INFO(rdma_getaddrinfo(0,service,&h,&r));
 	INFO(rdma_getaddrinfo(self,0,&h,&r));
+	/* Without this, it may ask a name server. */
+	h.ai_flags = RAI_NUMERICHOST;
 	INFO(rdma_getaddrinfo("192.0.2.300",service,&h,&r));
+	h.ai_flags = 0;
 	INFO(rdma_getaddrinfo(self,"no-such-service",&h,&r));
 	INFO(rdma_getaddrinfo(self,"70000",&h,&r));
 	hint(RAI_FAMILY, AF_INET, 0, 0);
