@@ -107,10 +107,12 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
         let socket = table::remove(number).ok_or(Errno::BADF)?;
         // Before it is signalled, and before this waits for the peer.
         repolling::stop_watching(number);
-        match socket {
-            Any::Stream(socket) => close(&socket),
+        match &socket {
+            Any::Stream(socket) => close(socket),
             Any::Datagram(socket) => socket.end(),
         }
+        // Another thread may have added it again meanwhile. The number is still that of the socket.
+        repolling::stop_watching(number);
         Ok(0)
     })
 }

@@ -1,6 +1,5 @@
 //! How threads wait for a socket: its descriptor, and which thread sleeps on it.
 
-use super::repolling;
 use crate::state::event_fd::EventFd;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rkey_device::cm::UnsharedFd;
@@ -68,13 +67,6 @@ fn highest_null_above(number: RawFd) -> Option<RawFd> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     numbers.filter(|fd| *fd > number).filter(is_null).max()
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        // `rclose` did the same, but another thread may have added the socket again at that moment.
-        repolling::stop_watching(self.number());
-    }
 }
 
 impl Waiting {

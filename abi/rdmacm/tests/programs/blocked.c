@@ -148,7 +148,7 @@ static void finish_call(struct call *call, pid_t victim)
 	release(victim);
 	GOOD(pthread_join(call->thread, NULL));
 	if (call->call == disconnect)
-		/* The peer has exited, so there is nobody to disconnect from, or the victim answers. */
+		/* It needs no answer from a peer that has exited. */
 		TRUE(call->result == 0);
 	else if (stops)
 		TRUE(call->result == 0);

@@ -113,6 +113,7 @@ fn results_differ_from_the_stock_library_only_as_listed() {
     };
     let stage = Stage::new("probe");
     stage.write("common.h", include_str!("common.h"));
+    stage.write("probe_endpoints.h", include_str!("probe_endpoints.h"));
     let program = stage.compile("probe", include_str!("probe.c"), &["-lpthread"]);
     let mut command = stage.command(&program);
     command.env("RKEY_LOG", "off").args([&own, "::1"]);

@@ -257,7 +257,7 @@ static void while_sending(pid_t victim)
 	GOOD(rclose(receiver.fd));
 }
 
-/* Nobody has accepted the connection, but it is established. */
+/* The victim has not accepted the connection, but it is established. */
 static void before_accepting_victim(void)
 {
 	int fd = told_listener();

@@ -12,8 +12,8 @@ const SCRIPT: &str = include_str!("image.sh");
 const INIT: &str = include_str!("init.sh");
 const PROGRAM: &str = include_str!("operations.c");
 
-/// The program that records what librdmacm does, and the file that it includes.
-const PROBE: [&str; 2] = ["probe.c", "common.h"];
+/// The program that records what librdmacm does, and the files that it includes.
+const PROBE: [&str; 3] = ["probe.c", "probe_endpoints.h", "common.h"];
 /// The directory of these files.
 const PROBE_FOLDER: &str = "abi/rdmacm/tests/programs";
 

@@ -22,7 +22,7 @@ const ASSIGNED: std::ops::RangeInclusive<u32> = 32_768..=60_999;
 /// The guest does not answer, or the probe fails.
 pub(super) fn compare(session: &Session<'_>, guest: &Guest) -> Result<Result<(), String>> {
     let [own, own6] = GUEST;
-    // Other networks seem to be reachable, but nobody answers there.
+    // Other networks seem to be reachable, but no host of them answers.
     let line = format!(
         "debian-ip route add default dev eth0 && probe {own} {own6} {PORTS} && debian-ip route del default"
     );
