@@ -47,11 +47,18 @@ static void await_end(pid_t victim)
 	TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* The kernel assigns the port for TCP, and the process keeps it, so that no other test gets its number while this one waits. */
 static int told_listener(void)
 {
-	uint16_t port;
-	int fd = listener(&port);
-	MUST(write(ports[1], &port, sizeof port) == sizeof port);
+	int held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in address = loopback(0);
+	socklen_t len = sizeof address;
+	MUST(held >= 0 && fd >= 0);
+	MUST(bind(held, ADDRESS(address), sizeof address) == 0);
+	MUST(getsockname(held, ADDRESS(address), &len) == 0);
+	MUST(rbind(fd, ADDRESS(address), sizeof address) == 0);
+	GOOD(rlisten(fd, 4));
+	MUST(write(ports[1], &address.sin_port, sizeof address.sin_port) == sizeof address.sin_port);
 	return fd;
 }
 
