@@ -5,7 +5,7 @@
 
 use crate::lookup::address;
 use crate::sys::*;
-use ibverbs::sys::{QPT_RC, QPT_UD};
+use ibverbs::sys::{QPT_RC, QPT_UC, QPT_UD, QPT_XRC_RECV, QPT_XRC_SEND};
 use parking_lot::Mutex;
 use rkey_kit::argument::store;
 use rkey_kit::{Errno, c_call};
@@ -102,10 +102,16 @@ fn look_up(
     hints.ai_flags =
         flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
     hints.ai_family = wanted.family;
-    hints.ai_socktype = match (wanted.qp_type, wanted.space) {
-        (_, PS_UDP | PS_IPOIB) => libc::SOCK_DGRAM,
-        (qp_type, 0) if qp_type == QPT_UD as c_int => libc::SOCK_DGRAM,
-        _ => libc::SOCK_STREAM,
+    // `getaddrinfo` refuses a type of queue pair that does not belong to the port space.
+    hints.ai_socktype = match wanted.qp_type as ibv_qp_type {
+        QPT_UD => libc::SOCK_DGRAM,
+        QPT_RC | QPT_UC | QPT_XRC_SEND | QPT_XRC_RECV => libc::SOCK_STREAM,
+        _ => 0,
+    };
+    hints.ai_protocol = match wanted.space as rdma_port_space {
+        PS_TCP => libc::IPPROTO_TCP,
+        PS_UDP | PS_IPOIB => libc::IPPROTO_UDP,
+        _ => 0,
     };
     let mut list = null_mut();
     let [node, service] = [node, service].map(|text| text.map_or(null(), CStr::as_ptr));
@@ -135,14 +141,17 @@ pub fn qp_type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
     }
 }
 
-/// The port space and the queue pair type that follow from the hints.
-fn kinds(wanted: &Wanted) -> Result<(c_int, c_int), Errno> {
+/// The port space and the queue pair type of a result. Those that the program asks for remain, even if there is no such port space.
+fn kinds(wanted: &Wanted) -> (c_int, c_int) {
     match (wanted.space, wanted.qp_type) {
-        (0, 0) => Ok((PS_TCP as c_int, qp_type_of(PS_TCP)? as c_int)),
-        (0, qp_type) if qp_type == QPT_UD as c_int => Ok((PS_UDP as c_int, qp_type)),
-        (0, qp_type) => Ok((PS_TCP as c_int, qp_type)),
-        (space, 0) => Ok((space, qp_type_of(space as rdma_port_space)? as c_int)),
-        kinds => Ok(kinds),
+        (0, 0) => (PS_TCP as c_int, QPT_RC as c_int),
+        (0, qp_type) if qp_type == QPT_UD as c_int => (PS_UDP as c_int, qp_type),
+        (0, qp_type) => (PS_TCP as c_int, qp_type),
+        (space, 0) => {
+            let qp_type = qp_type_of(space as rdma_port_space).unwrap_or(QPT_RC);
+            (space, qp_type as c_int)
+        }
+        kinds => kinds,
     }
 }
 
@@ -159,27 +168,29 @@ pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
 /// Looks up addresses. Blocks while it waits for a name server.
 ///
 /// # Errors
-/// The errors of `getaddrinfo(3)`; `EINVAL`: no such port space.
+/// The errors of `getaddrinfo(3)`.
 pub fn find(node: Option<&CStr>, service: Option<&CStr>, wanted: &Wanted) -> Result<Info, Failed> {
-    let (mut source, mut destination) = (wanted.source, wanted.destination);
-    let mut family = wanted.family;
-    if node.is_some() || service.is_some() {
-        let (found, of) = look_up(node, service, wanted)?;
-        family = of;
-        match wanted.flags & RAI_PASSIVE {
-            0 => destination = Some(found),
-            _ => source = Some(found),
-        }
-    }
-    let (space, qp_type) = kinds(wanted)?;
-    Ok(Info {
+    let mut info = Info {
         flags: wanted.flags,
-        family,
-        qp_type,
-        space,
-        source,
-        destination,
-    })
+        family: wanted.family,
+        qp_type: wanted.qp_type,
+        space: wanted.space,
+        source: wanted.source,
+        destination: wanted.destination,
+    };
+    if node.is_none() && service.is_none() {
+        return Ok(info);
+    }
+    let (found, family) = look_up(node, service, wanted)?;
+    info.family = family;
+    (info.space, info.qp_type) = kinds(wanted);
+    // As in the stock library, a result has no other flag.
+    info.flags &= RAI_PASSIVE;
+    match info.flags {
+        0 => info.destination = Some(found),
+        _ => info.source = Some(found),
+    }
+    Ok(info)
 }
 
 /// Allocates the C structure. `rdma_freeaddrinfo` frees it.

@@ -104,10 +104,15 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
         if repolling::close(number) {
             return Ok(0);
         }
-        match table::remove(number).ok_or(Errno::BADF)? {
-            Any::Stream(socket) => close(&socket),
+        let socket = table::remove(number).ok_or(Errno::BADF)?;
+        // Before it is signalled, and before this waits for the peer.
+        repolling::stop_watching(number);
+        match &socket {
+            Any::Stream(socket) => close(socket),
             Any::Datagram(socket) => socket.end(),
         }
+        // Another thread may have added it again meanwhile. The number is still that of the socket.
+        repolling::stop_watching(number);
         Ok(0)
     })
 }

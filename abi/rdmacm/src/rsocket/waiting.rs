@@ -2,6 +2,7 @@
 
 use crate::state::event_fd::EventFd;
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use rkey_device::cm::UnsharedFd;
 use rkey_kit::Errno;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +29,7 @@ pub trait Progress {
 #[derive(Debug)]
 pub struct Waiting {
     /// An epoll descriptor, whose number is the socket's number. It becomes readable when something may have happened.
-    watch: RwLock<OwnedFd>,
+    watch: RwLock<UnsharedFd>,
     /// Signalled when another thread has changed the socket.
     pub wake_fd: EventFd,
     /// Held by the thread that sleeps.
@@ -76,7 +77,7 @@ impl Waiting {
     pub fn new(nonblocking: bool) -> Result<Self, Errno> {
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(errno)?;
         let made = Self {
-            watch: RwLock::new(watch),
+            watch: RwLock::new(watch.into()),
             wake_fd: EventFd::new().map_err(errno)?,
             sleep_lock: Mutex::new(()),
             nonblocking: AtomicBool::new(nonblocking),
@@ -101,8 +102,8 @@ impl Waiting {
             return;
         };
         // If no descriptor is available, the socket keeps the old one.
-        if let Ok(new) = rustix::io::fcntl_dupfd_cloexec(&*watch, highest + 1) {
-            *watch = new;
+        if let Ok(new) = rustix::io::fcntl_dupfd_cloexec(&**watch, highest + 1) {
+            *watch = new.into();
         }
     }
 

@@ -37,6 +37,12 @@ fn a_side_that_is_killed_or_stopped_does_not_block_the_other() {
     succeeds("states", include_str!("states.c"));
 }
 
+/// Synchronous identifiers, whose calls wait for the peer, and members of multicast groups.
+#[test]
+fn calls_that_wait_for_a_side_that_is_killed_or_stopped_return() {
+    succeeds("blocked", include_str!("blocked.c"));
+}
+
 #[test]
 fn ten_thousand_connections_leak_nothing() {
     succeeds("many", include_str!("many.c"));

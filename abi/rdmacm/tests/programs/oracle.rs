@@ -100,7 +100,7 @@ fn expected(recorded: &[String], only_loopback: bool) -> Vec<String> {
 #[test]
 fn results_differ_from_the_stock_library_only_as_listed() {
     let recording = Names {
-        addresses: [("10.77.0.2", "SELF"), ("10.77.0.99", "AWAY")],
+        addresses: [("10.77.0.2", "SELF"), ("192.0.2.99", "AWAY")],
         ports: [(7000, "A"), (7100, "B"), (7200, "C")],
     };
     let (address, held) = (outside(), [(); 4].map(|()| Port::new()));
@@ -113,6 +113,7 @@ fn results_differ_from_the_stock_library_only_as_listed() {
     };
     let stage = Stage::new("probe");
     stage.write("common.h", include_str!("common.h"));
+    stage.write("probe_endpoints.h", include_str!("probe_endpoints.h"));
     let program = stage.compile("probe", include_str!("probe.c"), &["-lpthread"]);
     let mut command = stage.command(&program);
     command.env("RKEY_LOG", "off").args([&own, "::1"]);

@@ -7,15 +7,31 @@ use std::process::Command;
 
 const TCP: u16 = 0x0106;
 
-/// qperf's tests of reliable connections. It ignores `-cm1` in its other tests.
-#[test]
-fn qperf_runs_over_reliable_connections() {
+/// Runs tests of qperf. It ignores `-cm1` in all tests but those of reliable connections.
+fn qperf(tests: &[&str]) {
     let (stage, port) = (Stage::new("qperf"), Port::new());
     let number = port.number.to_string();
     let mut server = stage.command("qperf");
     server.args(["-lp", &number]);
     let server = stage.server_when(server, || listens_on_tcp(std::process::id(), port.number));
-    for test in [
+    for test in tests {
+        let mut client = stage.command("qperf");
+        // By default, the client gives up on the server after five seconds.
+        let waits = ["-lp", &number, "-to", "120"];
+        client.args(waits);
+        client.args(["127.0.0.1", "-cm1", "-t", "1", test]);
+        let said = stage.start(client, "client").succeed();
+        let results = ["bw  =", "latency  =", "msg_rate  ="];
+        let measured = results.iter().any(|result| said.contains(result));
+        let is_quiet = !said.contains("failed") && !said.contains("not used");
+        let server = server.text();
+        assert!(measured && is_quiet, "{test}: {said}\nserver: {server}");
+    }
+}
+
+#[test]
+fn qperf_runs_over_reliable_connections() {
+    qperf(&[
         "rc_bw",
         "rc_lat",
         "rc_bi_bw",
@@ -23,18 +39,19 @@ fn qperf_runs_over_reliable_connections() {
         "rc_rdma_write_lat",
         "rc_rdma_read_bw",
         "rc_rdma_read_lat",
-    ] {
-        let mut client = stage.command("qperf");
-        // By default, the client gives up on the server after five seconds.
-        let waits = ["-lp", &number, "-to", "120"];
-        client.args(waits);
-        client.args(["127.0.0.1", "-cm1", "-t", "1", test]);
-        let said = stage.start(client, "client").succeed();
-        let measured = said.contains("bw  =") || said.contains("latency  =");
-        let is_quiet = !said.contains("failed") && !said.contains("not used");
-        let server = server.text();
-        assert!(measured && is_quiet, "{test}: {said}\nserver: {server}");
-    }
+    ]);
+}
+
+/// The `ver_` tests compare what the atomics return.
+#[test]
+fn qperf_polls_memory_and_runs_atomics() {
+    qperf(&[
+        "rc_rdma_write_poll_lat",
+        "rc_compare_swap_mr",
+        "rc_fetch_add_mr",
+        "ver_rc_compare_swap",
+        "ver_rc_fetch_add",
+    ]);
 }
 
 /// Runs fio's RDMA engine, with verification where it supports it. Returns the output of the server and the client.

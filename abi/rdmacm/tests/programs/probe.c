@@ -31,7 +31,7 @@ static void result(const char *call, int r)
 {
 	printf("%s = %d%s%s\n", call, r, r ? " " : "", r == -1 ? strerrorname_np(errno) : "");
 }
-#define R(x) do { errno = 0; result(#x, (int)(long)(x)); } while (0)
+#define R(x) do { fflush(stdout); errno = 0; result(#x, (int)(long)(x)); } while (0)
 
 static void print_event(struct rdma_cm_event *e)
 {
@@ -397,6 +397,8 @@ static void datagrams(void)
 	ack(ev(D, 300));
 }
 
+#include "probe_endpoints.h"
+
 int main(int argc, char **argv)
 {
 	int at;
@@ -415,5 +417,11 @@ int main(int argc, char **argv)
 	accepted();
 	loopback_address();
 	datagrams();
+	looking_up(argv[2]);
+	endpoints();
+	synchronous();
+	capabilities();
+	joining();
+	sharing_receives();
 	return bad;
 }

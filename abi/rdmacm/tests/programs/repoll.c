@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 /* The headers of rdma-core 44 do not declare them. */
 static int (*repoll_create)(int size);
@@ -376,6 +378,55 @@ static void kinds_of_edges(void)
 	GOOD(rclose(pair[0]));
 }
 
+/* A child that only waits, until it is killed. Without handlers, the library does not learn of the child: it has copies of all descriptors. */
+static pid_t new_child(int with_handlers)
+{
+	pid_t child = with_handlers ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	MUST(child >= 0);
+	if (child == 0) {
+		alarm(250);
+		for (;;)
+			pause();
+	}
+	return child;
+}
+
+static int milliseconds_of_this_thread(void)
+{
+	struct timespec time;
+	GOOD(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time));
+	return (int)(time.tv_sec * 1000 + time.tv_nsec / 1000000);
+}
+
+/* Closed sockets leave each set at once, although a forked child has copies of their descriptors. */
+static void closed_with_copies(int with_handlers)
+{
+	int sets[2] = { repoll_create(1), repoll_create(1) }, pair[2], datagram = rsocket(AF_INET, SOCK_DGRAM, 0), i, before;
+	pid_t child;
+	connected(pair);
+	for (i = 0; i < 2; i++) {
+		GOOD(control(sets[i], EPOLL_CTL_ADD, pair[0], EPOLLIN, 1));
+		GOOD(control(sets[i], EPOLL_CTL_ADD, datagram, EPOLLIN, 2));
+		TRUE(event(sets[i], 0, 20) == 0);
+	}
+	child = new_child(with_handlers);
+	GOOD(rclose(pair[0]));
+	GOOD(rclose(datagram));
+	for (i = 0; i < 2; i++) {
+		struct pollfd entry = { .fd = sets[i], .events = POLLIN };
+		before = milliseconds_of_this_thread();
+		TRUE(event(sets[i], 0, 200) == 0);
+		/* A thread that is woken all the time uses all of the 200 ms. */
+		TRUE(milliseconds_of_this_thread() - before < 100);
+		TRUE(poll(&entry, 1, 0) == 0);
+	}
+	GOOD(kill(child, SIGKILL));
+	MUST(waitpid(child, NULL, 0) == child);
+	GOOD(rclose(pair[1]));
+	GOOD(rclose(sets[0]));
+	GOOD(rclose(sets[1]));
+}
+
 #define CLIENTS 40
 #define ROUNDS 50
 
@@ -471,6 +522,8 @@ int main(void)
 	closed_while_waiting();
 	fair();
 	kinds_of_edges();
+	closed_with_copies(0);
+	closed_with_copies(1);
 	server(0);
 	server(EPOLLET);
 	return finish();

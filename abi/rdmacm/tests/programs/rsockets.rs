@@ -57,6 +57,17 @@ fn repoll_reports_sockets_and_other_descriptors() {
     succeeds("repoll", include_str!("repoll.c"));
 }
 
+#[test]
+fn ports_and_connections_end_with_their_process_although_a_child_still_runs() {
+    succeeds("forks", include_str!("forks.c"));
+}
+
+/// While it connects, transfers and closes. One row waits until `rclose` gives up, which takes ten seconds.
+#[test]
+fn rsockets_whose_peer_is_killed_or_stopped_do_not_hang() {
+    succeeds("socket_states", include_str!("socket_states.c"));
+}
+
 /// Runs a program as a server and as a client, with the same options. Returns their output.
 fn pair(program: &str, options: &str) -> [String; 2] {
     let (stage, port) = (Stage::new(program), Port::new());

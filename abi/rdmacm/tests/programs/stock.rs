@@ -160,7 +160,8 @@ fn cmtime_makes_a_thousand_connections() {
     }
 }
 
-/// perftest's programs with `-R`, which connects through librdmacm, over RC and UD. perftest itself refuses UC and XRC with `-R`.
+/// perftest's programs with `-R`, which connects through librdmacm, over RC and UD. perftest itself refuses UC and XRC with `-R`, and
+/// shared receive queues (`--use-srq`) except with sends.
 #[test]
 fn perftest_connects_through_librdmacm() {
     for (program, options) in [
@@ -169,6 +170,15 @@ fn perftest_connects_through_librdmacm() {
         ("ib_send_bw", "-F -R -n 100"),
         ("ib_atomic_bw", "-F -R -n 100"),
         ("ib_send_bw", "-F -R -n 100 -c UD -s 1024"),
+        ("ib_write_bw", "-F -R -n 100 -b -q 4"),
+        ("ib_read_bw", "-F -R -n 100 -b"),
+        ("ib_send_bw", "-F -R -n 100 -b"),
+        ("ib_atomic_bw", "-F -R -n 100 -b"),
+        ("ib_send_bw", "-F -R -n 100 -b -c UD -s 1024"),
+        ("ib_send_bw", "-F -R -n 100 --use-srq"),
+        ("ib_send_bw", "-F -R -n 100 --use-srq -b -q 4"),
+        ("ib_send_bw", "-F -R -n 100 --use-srq -c UD -s 1024"),
+        ("ib_send_lat", "-F -R -n 20 --use-srq"),
         ("ib_write_lat", "-F -R -n 5"),
         ("ib_read_lat", "-F -R -n 5 -e"),
         ("ib_atomic_lat", "-F -R -n 5 -e"),

@@ -1,7 +1,7 @@
 //! Forked children close their copies of the sockets of the connection manager and of the wire. If they did not, a port would
 //! stay taken while a child lives, and peers would not notice that the parent has ended. A thread uses the descriptors on which
 //! it sleeps without a lock; in a child, these descriptors refer to a new object ([`KeptFromChild`]), so nothing that the child
-//! does with them reaches the parent.
+//! does with them reaches the parent. The same holds for descriptors of front ends ([`UnsharedFd`]).
 //!
 //! The handlers lock every connection manager of the process while it forks, so a child finds its sockets in a consistent state.
 //! Threads of the parent may be waiting for these locks at that time. Those threads do not exist in the child, but unlocking
@@ -9,8 +9,11 @@
 // UNSAFETY: registers fork handlers, which unlock mutexes by force and replace descriptors.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Once, Weak};
+use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, LazyLock, Once, Weak};
 
 use parking_lot::lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
@@ -42,14 +45,72 @@ impl KeptFromChild {
 
 impl CloseInChild for Vec<Arc<OwnedFd>> {
     fn close_in_child(&mut self) {
-        // If no descriptor is left for the new object, the child keeps its copies.
-        let Ok(new) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
-            return;
-        };
-        for it in self.iter() {
-            // SAFETY: both are open. The second number keeps its owner, which does not depend on what it refers to.
-            unsafe { libc::dup3(new.as_raw_fd(), it.as_raw_fd(), libc::O_CLOEXEC) };
-        }
+        refer_to_new_object(self.iter().map(|it| it.as_raw_fd()));
+    }
+}
+
+/// Makes numbers of descriptors refer to a new object that nothing else uses. If no descriptor is left for it, the child keeps its
+/// copies.
+fn refer_to_new_object(numbers: impl Iterator<Item = RawFd>) {
+    let Ok(new) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+        return;
+    };
+    for number in numbers {
+        // SAFETY: both are open: the owners have not closed them. The second number keeps its owner, which does not depend on what it
+        // refers to.
+        unsafe { libc::dup3(new.as_raw_fd(), number, libc::O_CLOEXEC) };
+    }
+}
+
+/// The numbers of every [`UnsharedFd`].
+#[derive(Default)]
+struct Unshared(BTreeSet<RawFd>);
+
+impl CloseInChild for Unshared {
+    fn close_in_child(&mut self) {
+        refer_to_new_object(self.0.iter().copied());
+    }
+}
+
+static UNSHARED: LazyLock<Arc<Mutex<Unshared>>> = LazyLock::new(|| {
+    let made = Arc::default();
+    watch_last(&made);
+    made
+});
+
+/// A descriptor that forked children do not share. In a child, its number refers to a new object that is never readable. So what
+/// the descriptor stands for ends when the parent closes it: a port is free, and an epoll set that watches it no longer reports it.
+#[derive(Debug)]
+pub struct UnsharedFd(ManuallyDrop<OwnedFd>);
+
+impl From<OwnedFd> for UnsharedFd {
+    fn from(fd: OwnedFd) -> Self {
+        UNSHARED.lock().0.insert(fd.as_raw_fd());
+        Self(ManuallyDrop::new(fd))
+    }
+}
+
+impl Drop for UnsharedFd {
+    fn drop(&mut self) {
+        // Closed under the lock, so that no child is forked between the two.
+        let mut all = UNSHARED.lock();
+        all.0.remove(&self.0.as_raw_fd());
+        // SAFETY: only here, so the descriptor is closed once, and nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl Deref for UnsharedFd {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl AsFd for UnsharedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -129,7 +190,7 @@ pub(crate) unsafe fn make_new(lock: &RawMutex) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::tests::{claim, disconnected, establish, listen, start, wait_for};
-    use super::{ALL, CloseInChild, KeptFromChild, Mutex, watch};
+    use super::{ALL, CloseInChild, KeptFromChild, Mutex, UnsharedFd, watch};
     use crate::progress::reactor::Reactor;
     use rustix::event::{EventfdFlags, eventfd};
     use std::os::fd::{AsRawFd, OwnedFd};
@@ -210,6 +271,31 @@ pub(crate) mod tests {
         assert_eq!(set.wait(Some(Duration::ZERO)), [token]);
         let rung = rustix::io::read(&doorbell, &mut [0; 8]);
         assert_eq!(rung, Err(rustix::io::Errno::AGAIN));
+    }
+
+    #[test]
+    fn an_unshared_descriptor_ends_with_its_owner_although_a_child_still_runs() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let (writer, closed) = (UnsharedFd::from(writer), rustix::pipe::pipe().unwrap());
+        let number = closed.0.as_raw_fd();
+        drop(UnsharedFd::from(closed.0));
+        // An ordinary descriptor with the number of one that was closed stays as it is.
+        let ordinary = rustix::io::fcntl_dupfd_cloexec(&reader, number).unwrap();
+        assert_eq!(ordinary.as_raw_fd(), number);
+        let child = Sleeper::new();
+        let done = succeeds_in_child(|| {
+            rustix::io::write(&*writer, b"x").is_err()
+                && rustix::fs::fstat(&ordinary).unwrap().st_ino
+                    == rustix::fs::fstat(&reader).unwrap().st_ino
+        });
+        assert!(done);
+        assert_eq!(rustix::io::write(&*writer, b"y"), Ok(1));
+        drop(writer);
+        let mut bytes = [0; 2];
+        assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(1));
+        // No writer is left, so this ends instead of waiting.
+        assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(0));
+        drop(child);
     }
 
     #[test]

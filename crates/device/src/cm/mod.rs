@@ -31,6 +31,7 @@ pub mod view;
 mod waiting;
 mod watches;
 
+pub use fork::UnsharedFd;
 pub use inspect::{CmListing, list};
 pub use refusals::{Refusal, Side, Why};
 pub use view::{CmView, IdView, OwnId, RefusalView};

@@ -2,7 +2,7 @@
 
 use super::cases;
 use crate::folder::once;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rkey_harness::{Session, in_target, process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,11 @@ use std::process::Command;
 const SCRIPT: &str = include_str!("image.sh");
 const INIT: &str = include_str!("init.sh");
 const PROGRAM: &str = include_str!("operations.c");
+
+/// The program that records what librdmacm does, and the files that it includes.
+const PROBE: [&str; 3] = ["probe.c", "probe_endpoints.h", "common.h"];
+/// The directory of these files.
+const PROBE_FOLDER: &str = "abi/rdmacm/tests/programs";
 
 /// The name of our own program, which is built beside the image.
 pub(super) const OPERATIONS: &str = "operations";
@@ -35,15 +40,21 @@ pub(super) fn image(session: &Session<'_>) -> Result<PathBuf> {
     );
     let folder = in_target(session, "soft-roce")?;
     let programs = cases::programs().join(" ");
-    once(
-        &folder,
-        &format!("{SCRIPT}{INIT}{PROGRAM}{programs}\n"),
-        || build(&folder, &programs),
-    )?;
+    let mut probe = Vec::new();
+    for name in PROBE {
+        let path = session.root.join(PROBE_FOLDER).join(name);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        probe.push((name, text));
+    }
+    let key = format!("{SCRIPT}{INIT}{PROGRAM}{programs}{probe:?}\n");
+    once(&folder, &key, || build(&folder, &programs, &probe))?;
     Ok(folder)
 }
 
-fn build(folder: &Path, programs: &str) -> Result<()> {
+fn build(folder: &Path, programs: &str, probe: &[(&str, String)]) -> Result<()> {
+    for (name, text) in probe {
+        fs::write(folder.join(name), text)?;
+    }
     fs::write(folder.join("image.sh"), SCRIPT)?;
     fs::write(folder.join("init.sh"), INIT)?;
     fs::write(folder.join("operations.c"), PROGRAM)?;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the guest's kernel (vmlinuz) and its root file system (initrd.gz) in the current directory: Debian's kernel, downloaded
-# but not installed, busybox, this machine's RDMA programs, whose names are the arguments, and our own, operations.c.
+# but not installed, busybox, this machine's RDMA programs, whose names are the arguments, and our own, operations.c and probe.c.
 set -eu
 
 package=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9][^ ]*\)/\1/p' | head -n 1)
@@ -34,6 +34,7 @@ for program in ip rdma ss "$@"; do
 done
 cc -O2 -Wall -Werror -o operations operations.c -libverbs
 cp operations root/bin/
+cc -O2 -Wall -Werror -o root/bin/probe probe.c -lrdmacm -libverbs -lpthread
 # busybox's shell prefers its own program of that name, which does not know `nodad`.
 ln -s "$(command -v ip)" root/bin/debian-ip
 copy /lib64/ld-linux-x86-64.so.2

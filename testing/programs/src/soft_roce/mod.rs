@@ -1,10 +1,11 @@
 //! Programs on this host, over our `libibverbs.so.1` and `librdmacm.so.1`, and the same programs in a virtual machine, over the
 //! kernel's Soft-RoCE: ping-pongs, perftest, librdmacm's programs, and one of ours with windows and refused accesses, in both
-//! directions, over IPv4 and IPv6.
+//! directions, over IPv4 and IPv6. In the virtual machine, the stage also repeats the calls of the differential test of librdmacm.
 
 mod cases;
 mod guest;
 mod image;
+mod oracle;
 mod pair;
 
 use crate::folder::{open_up, verbs_into};
@@ -52,6 +53,7 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         skipped: false,
     };
     let pair = boot(ETHERNET)?;
+    report.add(oracle::compare(session, &pair.guest)?);
     for cases in [PINGS, MANAGED, OPERATIONS] {
         play(&pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }

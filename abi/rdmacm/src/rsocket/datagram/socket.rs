@@ -9,6 +9,7 @@ use super::header::{self, OverUdp};
 use super::link::{Arrived, DATA_MAX, Destination, Link, MTU};
 use crate::lookup::address::is_any;
 use parking_lot::Mutex;
+use rkey_device::cm::UnsharedFd;
 use rkey_kit::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, getsockname, recvfrom,
@@ -17,7 +18,6 @@ use rustix::net::{
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// The maximum number of received datagrams that wait for the program. Further ones are dropped, as with UDP.
@@ -64,7 +64,7 @@ fn concrete(to: SocketAddr) -> SocketAddr {
 /// What the lock of a datagram socket protects.
 #[derive(Debug)]
 pub struct State {
-    udp: OwnedFd,
+    udp: UnsharedFd,
     link: Link,
     qpn: u32,
     peers: BTreeMap<SocketAddr, Peer>,
@@ -100,6 +100,7 @@ impl Datagram {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let udp = socket_with(of_udp, SocketType::DGRAM, flags, None).map_err(errno)?;
+        let udp = UnsharedFd::from(udp);
         let link = Link::new()?;
         let waiting = Waiting::new(nonblocking)?;
         waiting.watch(&udp)?;

@@ -142,6 +142,13 @@ impl Instance {
         }
     }
 
+    /// Removes the descriptor of a socket that the program closes. The entry remains until the next check, or until the number gets
+    /// a new one. Takes no lock: threads that hold it may close a socket.
+    pub(super) fn stop_watching(&self, number: RawFd) {
+        // It fails if the instance does not have the descriptor.
+        let _ = self.control(libc::EPOLL_CTL_DEL, number, 0);
+    }
+
     /// Adds, changes or removes a descriptor.
     ///
     /// # Errors
@@ -294,7 +301,7 @@ impl Instance {
             let socket = table::get(number);
             let own = entry.socket.as_ref();
             let Some(socket) = socket.filter(|socket| own.is_some_and(|own| own.is(socket))) else {
-                // The program has closed it. The kernel has removed its descriptor, too.
+                // The program has closed it. `stop_watching` has removed its descriptor.
                 entries.remove(&number);
                 continue;
             };

@@ -81,6 +81,15 @@ pub fn close(number: RawFd) -> bool {
     }
 }
 
+/// Removes a socket's descriptor from all instances, while it is open. The kernel would do so when it is closed, but only if no
+/// process has a copy, and a forked child may. `wake_fd` of a closed socket stays signalled, so threads that wait for an instance
+/// would be woken all the time.
+pub fn stop_watching(number: RawFd) {
+    for instance in INSTANCES.read().values() {
+        instance.stop_watching(number);
+    }
+}
+
 fn create() -> Result<RawFd, Errno> {
     crate::state::front::service()?;
     forget_closed();
