@@ -63,6 +63,24 @@ pub struct NetworkSnapshot {
     pub retransmitted: u64,
     /// Timeouts while waiting for a response.
     pub timeouts: u64,
+    /// Sequence errors that the peer has reported.
+    #[serde(default)]
+    pub sequence_naks: u64,
+    /// Responses that showed that an earlier response was lost.
+    #[serde(default)]
+    pub implied_naks: u64,
+    /// RNR NAKs that the peer has sent: it had no receive.
+    #[serde(default)]
+    pub rnr_naks: u64,
+    /// RNR NAKs sent to the peer.
+    #[serde(default)]
+    pub rnr_naks_sent: u64,
+    /// Requests of the peer that were refused.
+    #[serde(default)]
+    pub refused: u64,
+    /// Requests of the peer that arrived again.
+    #[serde(default)]
+    pub duplicates: u64,
     /// Packets from the peer that arrived after a gap.
     pub out_of_sequence: u64,
     /// Packets from the peer that met congestion (marked with ECN).
@@ -230,6 +248,12 @@ fn network(counters: &rkey_roce::transport::Counters) -> NetworkSnapshot {
     NetworkSnapshot {
         retransmitted: counters.retransmitted,
         timeouts: counters.timeouts,
+        sequence_naks: counters.sequence_naks,
+        implied_naks: counters.implied_naks,
+        rnr_naks: counters.rnr_naks,
+        rnr_naks_sent: counters.rnr_naks_sent,
+        refused: counters.refused,
+        duplicates: counters.duplicates,
         out_of_sequence: counters.out_of_sequence,
         marked: counters.marked,
         cnps_sent: counters.cnps_sent,

@@ -4,6 +4,8 @@ use crate::style;
 use comfy_table::Table;
 use rkey_device::Inspection;
 use rkey_device::core::{Access, Api, DomainId, Words};
+use rkey_device::inspect::WireDrops;
+use rkey_device::wire::WireDescription;
 
 use super::{departed, endpoints, is_everything, peers};
 
@@ -25,6 +27,9 @@ pub(super) fn print(device: &Inspection) {
     queue_pairs(device, words, colour);
     if device.qps.iter().any(|qp| qp.network.is_some()) {
         network(device, words, colour);
+    }
+    if let Some(wire) = &device.wire {
+        println!("{}\n", dropped_packets(wire, &device.wire_drops));
     }
     shared_receive_queues(device, words, colour);
     links(device, colour);
@@ -169,6 +174,12 @@ fn network(device: &Inspection, words: &Words, colour: bool) {
         words.queue_pair,
         "sent again",
         "timeouts",
+        "sequence NAKs",
+        "implied NAKs",
+        "RNR NAKs",
+        "RNR NAKs sent",
+        "refused",
+        "duplicates",
         "gaps",
         "marked",
         "CNPs sent",
@@ -185,6 +196,12 @@ fn network(device: &Inspection, words: &Words, colour: bool) {
             format!("{qpn:#x}"),
             it.retransmitted.to_string(),
             it.timeouts.to_string(),
+            it.sequence_naks.to_string(),
+            it.implied_naks.to_string(),
+            it.rnr_naks.to_string(),
+            it.rnr_naks_sent.to_string(),
+            it.refused.to_string(),
+            it.duplicates.to_string(),
             it.out_of_sequence.to_string(),
             it.marked.to_string(),
             it.cnps_sent.to_string(),
@@ -194,6 +211,37 @@ fn network(device: &Inspection, words: &Words, colour: bool) {
     });
     let title = format!("{} with peers on other hosts", title(words.queue_pair));
     show(&title, &table, all.len());
+}
+
+/// How many packets from other hosts were dropped, by reason.
+fn dropped_packets(wire: &WireDescription, engine: &WireDrops) -> String {
+    let by_socket = wire.counts.dropped.iter();
+    // The names of the reasons as in JSON.
+    let by_socket = by_socket.map(|(why, count)| {
+        let name = serde_json::to_value(why).unwrap_or_default();
+        (name.as_str().unwrap_or_default().to_owned(), *count)
+    });
+    let by_engine = [
+        ("unknown queue pair", engine.unknown),
+        ("wrong address", engine.wrong_address),
+        ("not ready", engine.not_ready),
+        ("paused for guessing keys", engine.paused),
+    ];
+    let by_engine = by_engine.map(|(why, count)| (why.to_owned(), count));
+    let all: Vec<String> = by_socket
+        .chain(by_engine)
+        .filter(|(_, count)| *count > 0)
+        .map(|(why, count)| format!("{why} {count}"))
+        .collect();
+    let counts = &wire.counts;
+    let dropped = match all.is_empty() {
+        true => "none".to_owned(),
+        false => all.join(", "),
+    };
+    format!(
+        "Packets of other hosts: {} sent, {} received, {} forwarded; dropped: {dropped}",
+        counts.sent, counts.received, counts.forwarded
+    )
 }
 
 fn shared_receive_queues(device: &Inspection, words: &Words, colour: bool) {
@@ -362,4 +410,32 @@ fn show(title: &str, table: &Table, total: usize) {
         println!("... and {hidden} more (--json shows all)");
     }
     println!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_device::wire::{Counts, Dropped};
+
+    #[test]
+    fn dropped_packets_are_listed_by_reason() {
+        let mut wire = WireDescription::default();
+        let none = dropped_packets(&wire, &WireDrops::default());
+        assert!(none.ends_with("0 forwarded; dropped: none"), "{none}");
+        wire.counts = Counts {
+            received: 7,
+            dropped: vec![(Dropped::NoReceiver, 2), (Dropped::Forged, 1)],
+            ..Counts::default()
+        };
+        let engine = WireDrops {
+            wrong_address: 3,
+            ..WireDrops::default()
+        };
+        let some = dropped_packets(&wire, &engine);
+        assert!(some.contains("7 received"), "{some}");
+        assert!(
+            some.ends_with("dropped: no-receiver 2, forged 1, wrong address 3"),
+            "{some}"
+        );
+    }
 }

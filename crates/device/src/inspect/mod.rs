@@ -18,6 +18,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rkey_core::{Api, Snapshot};
+pub use rkey_engine::WireDrops;
 pub use rkey_engine::inspect::NetworkSnapshot;
 use rkey_engine::inspect::{CqSnapshot, LinkSnapshot, QpSnapshot, SrqSnapshot};
 use rkey_link::peer::{Control, Credentials};
@@ -35,6 +36,7 @@ use crate::peers::handshake::{HandshakeError, LocalNode, OtherConnection, PROTOC
 use crate::peers::names::{self, Scope};
 use crate::peers::process::{self, Departed};
 use crate::shared::Shared;
+use crate::wire::WireDescription;
 
 /// A client's request for an inspection.
 pub(crate) const REQUEST: &[u8] = b"inspect";
@@ -100,6 +102,12 @@ pub struct Inspection {
     /// Registration caches of front ends; at most the first 256.
     #[serde(default)]
     pub caches: Vec<CacheView>,
+    /// The sockets that reach other hosts, and what they have dropped; `None` without a wire.
+    #[serde(default)]
+    pub wire: Option<WireDescription>,
+    /// Packets from other hosts that the engine has dropped.
+    #[serde(default)]
+    pub wire_drops: WireDrops,
     /// The number of accesses that were refused since the device was opened.
     pub denied: u64,
     /// The most recent refused accesses, oldest first: what was denied, why, and what to do about it. Denials name keys, which
@@ -400,13 +408,14 @@ fn inspect(shared: &Shared) -> Inspection {
     let (regions, windows) = (protection.regions.len(), protection.windows.len());
     protection.regions.truncate(MAX_LISTED);
     protection.windows.truncate(MAX_LISTED);
-    let (engine, roles, guessers) = {
+    let (engine, roles, guessers, wire_drops) = {
         let engine = shared.driver.lock();
         let roles: BTreeMap<u32, &str> = engine
             .links()
             .map(|(id, link)| (id.index, role_of(link)))
             .collect();
-        (engine.snapshot(), roles, engine.guessers())
+        let drops = engine.wire_drops();
+        (engine.snapshot(), roles, engine.guessers(), drops)
     };
     let (endpoints, endpoint_count) = shared.descriptions.collect();
     let objects = shared.descriptions.collect_objects();
@@ -447,6 +456,8 @@ fn inspect(shared: &Shared) -> Inspection {
         object_count: objects.count,
         objects: objects.list,
         caches: shared.caches.collect(),
+        wire: shared.wire.as_ref().map(|wire| wire.describe()),
+        wire_drops,
         denied: shared.denials.reports().total(),
         denials: shared
             .denials

@@ -37,6 +37,7 @@ pub use peer::WirePeer;
 pub(crate) use send::{await_turn, send_queued_on_wire};
 pub(crate) use settings::follow;
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// State shared by all queue pairs with peers on other hosts.
@@ -48,7 +49,7 @@ pub(crate) struct WireQueue {
 }
 
 /// How many packets the engine has dropped before they reached a queue pair's state machine. The counters wrap at 2⁶⁴.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireDrops {
     /// The queue pair does not exist, or has no peer on another host.
     pub unknown: u64,
