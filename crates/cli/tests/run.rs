@@ -83,6 +83,29 @@ fn sockets_move_to_rdma_only_on_request() {
     assert!(!text(&run(&shows).stdout).contains("librspreload"));
 }
 
+#[test]
+fn sockets_and_a_key_exclude_each_other() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let key = std::env::temp_dir().join(format!("rkey-run-key-{}", std::process::id()));
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&key);
+    std::io::Write::write_all(&mut file.unwrap(), &[7; 32]).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(words).env("RKEY_WIRE_KEY", &key);
+        command.output().unwrap()
+    };
+    let refused = run(&["run", "--sockets", "--", "true"]);
+    let ran = run(&["run", "--", "true"]);
+    std::fs::remove_file(&key).unwrap();
+    let why = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && why.contains("without encryption"),
+        "{why}"
+    );
+    assert!(ran.status.success(), "{ran:?}");
+}
+
 /// A server with `--sockets` listens over RDMA only, so only a client with `--sockets` reaches it.
 #[test]
 fn iperf3_runs_over_rdma_with_sockets() {

@@ -19,6 +19,7 @@ mod wire;
 pub use faults::{Faults, Rate};
 pub use key::WireKey;
 pub use variables::VARIABLES;
+use variables::WIRE_KEY;
 pub use wire::{WireConfig, WireSetting};
 
 /// Which processes on this host may connect to this device.
@@ -170,7 +171,7 @@ impl Config {
     }
 
     /// This configuration, changed by the `RKEY_*` environment variables of this process. An empty variable counts as
-    /// unset.
+    /// unset, except `RKEY_WIRE_KEY`, which must not be empty.
     ///
     /// # Errors
     /// Same as [`Config::from_env`].
@@ -192,7 +193,9 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         for variable in VARIABLES {
             let value = lookup(variable.name);
-            if let Some(value) = value.filter(|value| !value.trim().is_empty()) {
+            // An empty key is a mistake (`RKEY_WIRE_KEY=$UNSET`) that must not turn encryption off.
+            let counts = |value: &String| !value.trim().is_empty() || variable.name == WIRE_KEY;
+            if let Some(value) = value.filter(counts) {
                 self.set(variable.name, &value)?;
             }
         }

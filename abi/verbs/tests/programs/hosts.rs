@@ -25,6 +25,8 @@ struct Hosts {
     faults: Option<&'static str>,
     /// The key of the programs.
     key: Option<KeyFile>,
+    /// Whether only the server has the key.
+    client_lacks_key: bool,
     /// Whether the programs log what happens to their packets.
     logs: bool,
 }
@@ -38,6 +40,7 @@ impl Hosts {
             captures: None,
             faults: None,
             key: None,
+            client_lacks_key: false,
             logs: false,
         })
     }
@@ -49,7 +52,8 @@ impl Hosts {
         if let Some(folder) = &self.captures {
             command.env("RKEY_CAPTURE", folder.join(format!("{at}.pcap")));
         }
-        if let Some(key) = &self.key {
+        let key = self.key.as_ref();
+        if let Some(key) = key.filter(|_| at == 0 || !self.client_lacks_key) {
             command.env("RKEY_WIRE_KEY", key.path());
         }
         if let Some(faults) = self.faults {
@@ -202,6 +206,12 @@ fn programs_run_between_two_hosts_that_share_a_key() {
         hosts.faults = (option == "-x").then_some("loss=1%,duplicate=2%,corrupt=1%,reorder=2%");
         hosts.pair(&stage, &words, ADDRESSES[0][0]);
     }
+    // The key is in use: a client without it does not reach the server.
+    hosts.faults = None;
+    hosts.client_lacks_key = true;
+    let words = ["ibv_rc_pingpong", "-g", "1", "-p", &port];
+    let (succeeded, said) = hosts.run(&stage, &words, ADDRESSES[0][0]);
+    assert!(!succeeded, "{said:#?}");
 }
 
 /// Both hosts mark packets beyond a rate. The receiver of the data sends notifications, and its sender slows down.

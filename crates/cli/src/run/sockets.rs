@@ -12,7 +12,15 @@ const NAME: &str = "rsocket/librspreload.so";
 const PLACES: &[&str] = &["/usr/lib", "/usr/lib64", "/usr/local/lib"];
 
 /// Appends the library to `LD_PRELOAD`.
+///
+/// # Errors
+/// The library is not installed; or there is a key (`RKEY_WIRE_KEY`): where RDMA does not reach a peer, the library uses plain TCP.
 pub(super) fn add(variables: &mut [(&'static str, OsString)]) -> Result<()> {
+    if std::env::var_os("RKEY_WIRE_KEY").is_some_and(|key| key != "none") {
+        let error = anyhow::anyhow!("--sockets with RKEY_WIRE_KEY");
+        let hint = "librspreload falls back to TCP without encryption; unset RKEY_WIRE_KEY if that is acceptable";
+        return Err(hinted(error, hint));
+    }
     let library = find(PLACES).ok_or_else(|| {
         let error = anyhow::anyhow!("{NAME} was not found in {}", PLACES.join(", "));
         hinted(error, "it is part of rdma-core: apt-get install librdmacm1")

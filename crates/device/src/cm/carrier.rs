@@ -24,7 +24,7 @@ use rkey_link::peer::Credentials;
 use super::inbox::Inbox;
 use super::limits::Limits;
 use super::notices::Notices;
-use super::packet::CmPacket;
+use super::packet::{CmPacket, Protection};
 use super::ports::Ports;
 use super::receivers::Receivers;
 use super::refusals::Why;
@@ -165,7 +165,7 @@ impl Carrier {
 
     /// Sends messages to other hosts over this wire, and accepts theirs.
     pub(super) fn use_wire(&mut self, wire: Option<Arc<Wire>>) {
-        self.inbox.takes_remote = wire.is_some();
+        self.inbox.wire.clone_from(&wire);
         self.wire = wire;
     }
 
@@ -234,6 +234,7 @@ impl Carrier {
         let packet = CmPacket {
             from: message.from,
             to: message.to,
+            protection: Protection::default(),
             mad: message.mad,
         };
         match name {

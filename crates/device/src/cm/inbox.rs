@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rkey_cm::manager::Transmit;
 use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
-use super::packet::CmPacket;
+use super::packet::{CmPacket, Protection};
 use super::remote::is_ours;
 use super::socket::{self, MessageRead};
 use crate::peers::link_limits::Party;
 use crate::peers::names;
+use crate::wire::Wire;
 
 /// The maximum number of queued packets. When the queue is full, nothing is read.
 const MAX: usize = 16_384;
@@ -37,16 +39,23 @@ pub(super) struct ReadResult {
 pub(super) struct Inbox {
     packets: VecDeque<(CmPacket, u64)>,
     addresses: BTreeMap<IpAddr, (Nanos, bool)>,
-    /// Whether messages from other hosts are accepted.
-    pub(super) takes_remote: bool,
+    /// Over which wire messages from other hosts are accepted.
+    pub(super) wire: Option<Arc<Wire>>,
 }
 
 impl Inbox {
+    /// Whether our wire would have accepted a message of another host, which another process may have received.
+    fn admits(&self, packet: &CmPacket) -> bool {
+        let wire = self.wire.as_ref();
+        wire.is_some_and(|wire| wire.admits(&packet.protection))
+    }
+
     /// Adds a message that our own manager sent and that has no receiver.
     pub(super) fn push_own(&mut self, message: Transmit) {
         let packet = CmPacket {
             from: message.from,
             to: message.to,
+            protection: Protection::default(),
             mad: message.mad,
         };
         self.packets.push_back((packet, 0));
@@ -72,7 +81,7 @@ impl Inbox {
                     result.packets += 1;
                     let is_local = self.is_of_this_host(now, packet.from);
                     if self.is_of_this_host(now, packet.to)
-                        && (is_local || self.takes_remote && is_ours(who.uid))
+                        && (is_local || is_ours(who.uid) && self.admits(&packet))
                     {
                         let party = if is_local {
                             number(Party::of(who))

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use rkey_cm::wire::{Addressee, MAD, Mad};
 
 use super::carrier::Name;
-use super::packet::CmPacket;
+use super::packet::{CmPacket, Protection};
 use super::socket::{self, MessageSent, Reached};
 use crate::config::Share;
 use crate::peers::names::Scope;
@@ -27,8 +27,13 @@ pub(crate) enum Delivery {
 }
 
 /// Delivers a message to its receiver, which must be a process of this user: a receiver trusts only processes of its own user
-/// about where a message comes from.
-pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
+/// about where a message comes from. The receiver checks the protection against its own key ([`crate::wire::Wire::admits`]).
+pub(crate) fn deliver(
+    from: IpAddr,
+    to: IpAddr,
+    mad: &[u8; MAD],
+    protection: Protection,
+) -> Delivery {
     let Ok(decoded) = Mad::decode(mad) else {
         return Delivery::Malformed;
     };
@@ -42,6 +47,7 @@ pub(crate) fn deliver(from: IpAddr, to: IpAddr, mad: &[u8; MAD]) -> Delivery {
     let packet = CmPacket {
         from,
         to,
+        protection,
         mad: *mad,
     };
     let mut outcome = match addressee {

@@ -148,6 +148,7 @@ mod tests {
         let last = CmPacket {
             from: Ipv4Addr::LOCALHOST.into(),
             to: Ipv4Addr::LOCALHOST.into(),
+            protection: Default::default(),
             mad: [7; MAD],
         };
         assert_eq!(send(&ours, &last), MessageSent::Yes);

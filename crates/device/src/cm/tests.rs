@@ -2,7 +2,7 @@
 
 mod inspections;
 
-use super::packet::{CmPacket, LEN};
+use super::packet::{CmPacket, LEN, Protection};
 use super::*;
 use crate::peers::{half_open, names};
 use rkey_cm::address::PortSpace;
@@ -310,6 +310,7 @@ fn closing_a_link_ends_no_connection() {
             let packet = CmPacket {
                 from: here,
                 to: here,
+                protection: Protection::default(),
                 mad: [0; MAD],
             };
             rustix::net::send(&socket, &packet.encode(), SendFlags::empty()).unwrap();
@@ -484,6 +485,7 @@ fn messages_from_unrelated_processes_change_no_connection() {
             let packet = CmPacket {
                 from: here,
                 to: here,
+                protection: Protection::default(),
                 mad,
             };
             rustix::net::send(&socket, &packet.encode(), SendFlags::empty()).unwrap();
@@ -493,6 +495,7 @@ fn messages_from_unrelated_processes_change_no_connection() {
     let elsewhere = CmPacket {
         from: "192.0.2.1".parse().unwrap(),
         to: here,
+        protection: Protection::default(),
         mad: [0; MAD],
     };
     rustix::net::send(&socket, &elsewhere.encode(), SendFlags::empty()).unwrap();
@@ -528,6 +531,7 @@ fn flood(socket: &OwnedFd, at: ServiceId, count: u32) {
         let packet = CmPacket {
             from: here,
             to: here,
+            protection: Protection::default(),
             mad,
         };
         rustix::net::send(socket, &packet.encode(), SendFlags::empty()).unwrap();

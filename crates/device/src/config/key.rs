@@ -28,7 +28,9 @@ impl WireKey {
     pub(super) fn read(path: &Path) -> Option<Self> {
         let mut options = std::fs::OpenOptions::new();
         // A FIFO must not make the program wait.
-        options.read(true).custom_flags(libc::O_NONBLOCK);
+        options
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         let file = options.open(path).ok()?;
         let about = file.metadata().ok()?;
         let owner = about.uid();

@@ -59,7 +59,7 @@ fn an_error_names_the_variable_the_value_and_the_allowed_values() {
 #[test]
 fn an_empty_variable_counts_as_unset() {
     for empty in ["", " "] {
-        let lookup = |_: &str| Some(empty.to_owned());
+        let lookup = |name: &str| (name != "RKEY_WIRE_KEY").then(|| empty.to_owned());
         let config = Config {
             timeout: 19,
             ..Config::default()
@@ -68,6 +68,20 @@ fn an_empty_variable_counts_as_unset() {
         assert_eq!((config.timeout, config.share), (19, Share::User));
         assert!(Config::from_variables(lookup).is_ok());
     }
+}
+
+#[test]
+fn an_empty_wire_key_is_refused() {
+    for bad in ["", " ", "relative", "/no/such/key"] {
+        let lookup = |name: &str| (name == "RKEY_WIRE_KEY").then(|| bad.to_owned());
+        let error = Config::from_variables(lookup).unwrap_err();
+        assert!(
+            error.to_string().contains("32 to 4096 random bytes"),
+            "{error}"
+        );
+    }
+    let none = |name: &str| (name == "RKEY_WIRE_KEY").then(|| "none".to_owned());
+    assert_eq!(Config::from_variables(none).unwrap().wire.key, None);
 }
 
 #[test]

@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::values::{parse_number, path_or_none};
 use super::{DirectCopy, Explain, Faults, Share, Variable, WireKey, WireSetting};
 
+/// The name of the variable that must not be empty.
+pub(super) const WIRE_KEY: &str = "RKEY_WIRE_KEY";
+
 /// One row of [`VARIABLES`] for a whole number: variable, field, range, default, meaning.
 macro_rules! number {
     ($name:literal, $($field:ident).+, $min:literal ..= $max:literal, $default:literal, $meaning:literal) => {
@@ -96,7 +99,7 @@ pub const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
-        name: "RKEY_WIRE_KEY",
+        name: WIRE_KEY,
         default: "none",
         allowed: "none, or the absolute path of a file with 32 to 4096 random bytes that only its owner (you or root) can read and write",
         meaning: "a secret that hosts share: packets and handshakes between them are encrypted and authenticated with it, and \

@@ -214,12 +214,10 @@ pub(super) fn accepted_remote(
     key: Option<&WireKey>,
     socket: OwnedFd,
 ) -> Option<(ClientGroup, Channel)> {
-    let ip = |address: rustix::net::SocketAddrAny| {
-        let address = SocketAddr::try_from(address).ok()?;
-        Some(address.ip().to_canonical())
-    };
-    let local = ip(rustix::net::getsockname(&socket).ok()?)?;
-    let remote = ip(rustix::net::getpeername(&socket).ok()??)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&socket).ok()?).ok()?;
+    let remote = SocketAddr::try_from(rustix::net::getpeername(&socket).ok()??).ok()?;
+    let port = local.port();
+    let [local, remote] = [local, remote].map(|it| it.ip().to_canonical());
     // A process of this host uses the Unix socket, which tells us its user.
     if remote == local || crate::peers::names::is_of_this_host(remote) {
         return None;
@@ -227,7 +225,7 @@ pub(super) fn accepted_remote(
     let mtu = wire.path(remote, Some(local))?.mtu;
     let peer = WirePeer { local, remote };
     let path = NetworkPath { peer, mtu };
-    let stream = Stream::new(socket, path, key, Role::Acceptor).ok()?;
+    let stream = Stream::new(socket, path, key, Role::Acceptor, port).ok()?;
     Some((ClientGroup::of_host(remote), Channel::Remote(stream)))
 }
 
@@ -272,7 +270,8 @@ mod tests {
         let accepted = |source, mtu| {
             move |socket| {
                 let stream =
-                    Stream::new(socket, NetworkPath { peer, mtu }, None, Role::Acceptor).unwrap();
+                    Stream::new(socket, NetworkPath { peer, mtu }, None, Role::Acceptor, 7)
+                        .unwrap();
                 Some((source, Channel::Remote(stream)))
             }
         };

@@ -1,7 +1,7 @@
 //! Encryption and authentication of the packets of a handshake between hosts that share a key (`RKEY_WIRE_KEY`).
 //!
 //! A sealed packet has the sender's random id, the encrypted packet and a tag (XChaCha20-Poly1305). The nonce is the id and the number
-//! of the packet. The tag also covers the sender's role, and the receiver's id, which the sender knows from the receiver's first
+//! of the packet. The tag also covers the addresses of both hosts, the listener's port, the sender's role, and the receiver's id, which the sender knows from the receiver's first
 //! packet; only the first packet of the initiator comes before that. So an attacker can repeat that packet in another connection, but
 //! nothing that follows: the connection is not made.
 
@@ -9,6 +9,7 @@ use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 
 use crate::config::WireKey;
+use std::net::{IpAddr, SocketAddr};
 
 /// The length of an id, in bytes.
 const ID: usize = 16;
@@ -27,11 +28,37 @@ pub(super) enum Role {
     Acceptor,
 }
 
+/// The ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub(super) initiator: IpAddr,
+    pub(super) acceptor: SocketAddr,
+}
+
+impl Ends {
+    const LEN: usize = 16 + 16 + 2;
+
+    fn encode(self) -> [u8; Self::LEN] {
+        let octets = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let mut bytes = [0; Self::LEN];
+        bytes[..16].copy_from_slice(&octets(self.initiator));
+        bytes[16..32].copy_from_slice(&octets(self.acceptor.ip()));
+        bytes[32..].copy_from_slice(&self.acceptor.port().to_be_bytes());
+        bytes
+    }
+}
+
 /// Seals and opens the packets of one connection.
 pub(super) struct HandshakeSeal {
     cipher: XChaCha20Poly1305,
     role: Role,
+    ends: Ends,
     id: Id,
+    /// The process that has the id. A forked child would use the same numbers again.
+    process: u32,
     /// The peer's id, from its first packet.
     peer: Option<Id>,
     /// How many packets were sent, and how many arrived.
@@ -43,13 +70,15 @@ pub(super) struct HandshakeSeal {
 pub(super) struct Forged;
 
 impl HandshakeSeal {
-    pub(super) fn new(key: &WireKey, role: Role) -> Result<Self, getrandom::Error> {
+    pub(super) fn new(key: &WireKey, role: Role, ends: Ends) -> Result<Self, getrandom::Error> {
         let mut id = Id::default();
         getrandom::fill(&mut id)?;
         Ok(Self {
             cipher: XChaCha20Poly1305::new(&key.derive("handshakes").into()),
             role,
+            ends,
             id,
+            process: std::process::id(),
             peer: None,
             counts: (0, 0),
         })
@@ -59,9 +88,12 @@ impl HandshakeSeal {
         self.role
     }
 
-    /// Seals the next packet.
-    pub(super) fn seal(&mut self, packet: &[u8]) -> Vec<u8> {
-        let covered = covered(self.role, self.peer.unwrap_or_default());
+    /// Seals the next packet. `None` in a forked child.
+    pub(super) fn seal(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        if self.process != std::process::id() {
+            return None;
+        }
+        let covered = self.covered(self.role, self.peer.unwrap_or_default());
         let nonce = nonce(self.id, self.counts.0);
         self.counts.0 += 1;
         let mut sealed = [&self.id[..], packet].concat();
@@ -69,7 +101,7 @@ impl HandshakeSeal {
         // Fails only for packets of more than 256 GiB; then the tag is wrong, and the peer refuses the packet.
         let tag = (self.cipher).encrypt_inout_detached(&nonce.into(), &covered, bytes.into());
         sealed.extend_from_slice(&tag.unwrap_or_default());
-        sealed
+        Some(sealed)
     }
 
     /// Opens the next packet.
@@ -89,7 +121,7 @@ impl HandshakeSeal {
         self.cipher
             .decrypt_inout_detached(
                 &nonce.into(),
-                &covered(theirs, to),
+                &self.covered(theirs, to),
                 packet.as_mut_slice().into(),
                 tag.into(),
             )
@@ -99,6 +131,17 @@ impl HandshakeSeal {
         }
         self.counts.1 += 1;
         Ok(packet)
+    }
+}
+
+impl HandshakeSeal {
+    /// What the tag of a packet from a side covers besides the packet.
+    fn covered(&self, from: Role, to: Id) -> [u8; 1 + ID + Ends::LEN] {
+        let mut covered = [0; 1 + ID + Ends::LEN];
+        covered[0] = u8::from(from == Role::Initiator);
+        covered[1..=ID].copy_from_slice(&to);
+        covered[1 + ID..].copy_from_slice(&self.ends.encode());
+        covered
     }
 }
 
@@ -118,21 +161,16 @@ fn nonce(id: Id, number: u64) -> [u8; ID + 8] {
     nonce
 }
 
-/// What the tag of a packet from a side covers besides the packet.
-fn covered(from: Role, to: Id) -> [u8; ID + 1] {
-    let mut covered = [0; ID + 1];
-    let (role, id) = covered.split_at_mut(1);
-    role.fill(u8::from(from == Role::Initiator));
-    id.copy_from_slice(&to);
-    covered
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn seal(secret: u8, role: Role) -> HandshakeSeal {
-        HandshakeSeal::new(&WireKey::new(&[secret; 32]).unwrap(), role).unwrap()
+        let ends = Ends {
+            initiator: [10, 0, 0, 1].into(),
+            acceptor: "10.0.0.2:7471".parse().unwrap(),
+        };
+        HandshakeSeal::new(&WireKey::new(&[secret; 32]).unwrap(), role, ends).unwrap()
     }
 
     fn pair() -> (HandshakeSeal, HandshakeSeal) {
@@ -143,11 +181,14 @@ mod tests {
     fn both_sides_open_what_the_other_has_sealed() {
         let (mut ours, mut theirs) = pair();
         for round in 0..3u8 {
-            let request = ours.seal(&[round; 100]);
+            let request = ours.seal(&[round; 100]).unwrap();
             assert_eq!(request.len(), 100 + OVERHEAD);
             assert_eq!(theirs.open(&request), Ok(vec![round; 100]));
             for answer in [&b"one"[..], b""] {
-                assert_eq!(ours.open(&theirs.seal(answer)), Ok(answer.to_vec()));
+                assert_eq!(
+                    ours.open(&theirs.seal(answer).unwrap()),
+                    Ok(answer.to_vec())
+                );
             }
         }
     }
@@ -155,7 +196,7 @@ mod tests {
     #[test]
     fn a_changed_packet_or_another_key_is_refused() {
         let (mut ours, _) = pair();
-        let request = ours.seal(b"request");
+        let request = ours.seal(b"request").unwrap();
         for at in 0..request.len() * 8 {
             let mut changed = request.clone();
             changed[at / 8] ^= 1 << (at % 8);
@@ -171,10 +212,10 @@ mod tests {
     #[test]
     fn a_repeated_packet_is_refused_in_its_connection() {
         let (mut ours, mut theirs) = pair();
-        let request = ours.seal(b"request");
+        let request = ours.seal(b"request").unwrap();
         assert!(theirs.open(&request).is_ok());
         assert_eq!(theirs.open(&request), Err(Forged));
-        let answer = theirs.seal(b"answer");
+        let answer = theirs.seal(b"answer").unwrap();
         assert!(ours.open(&answer).is_ok());
         assert_eq!(ours.open(&answer), Err(Forged));
     }
@@ -183,31 +224,47 @@ mod tests {
     #[test]
     fn a_repeated_connection_is_not_made() {
         let (mut ours, mut theirs) = pair();
-        let request = ours.seal(b"request");
+        let request = ours.seal(b"request").unwrap();
         theirs.open(&request).unwrap();
-        ours.open(&theirs.seal(b"accepted")).unwrap();
-        let ready = ours.seal(b"ready");
+        ours.open(&theirs.seal(b"accepted").unwrap()).unwrap();
+        let ready = ours.seal(b"ready").unwrap();
         assert!(theirs.open(&ready).is_ok());
         let mut another = seal(1, Role::Acceptor);
         assert!(another.open(&request).is_ok(), "the first packet only");
-        another.seal(b"accepted");
+        another.seal(b"accepted").unwrap();
         assert_eq!(another.open(&ready), Err(Forged));
     }
 
     #[test]
     fn packets_that_return_to_their_sender_are_refused() {
         let (mut ours, _) = pair();
-        let request = ours.seal(b"request");
+        let request = ours.seal(b"request").unwrap();
         assert_eq!(ours.open(&request), Err(Forged));
+    }
+
+    #[test]
+    fn a_packet_is_bound_to_the_addresses_and_the_port() {
+        let (mut ours, _) = pair();
+        let request = ours.seal(b"request").unwrap();
+        let changes: [fn(&mut Ends); 3] = [
+            |it| it.initiator = [10, 0, 0, 3].into(),
+            |it| it.acceptor.set_ip([10, 0, 0, 3].into()),
+            |it| it.acceptor.set_port(7472),
+        ];
+        for change in changes {
+            let mut theirs = seal(1, Role::Acceptor);
+            change(&mut theirs.ends);
+            assert_eq!(theirs.open(&request), Err(Forged));
+        }
     }
 
     #[test]
     fn a_second_peer_cannot_continue_a_connection() {
         let (mut ours, mut theirs) = pair();
-        theirs.open(&ours.seal(b"request")).unwrap();
+        theirs.open(&ours.seal(b"request").unwrap()).unwrap();
         let mut second = seal(1, Role::Initiator);
-        second.seal(b"request");
+        second.seal(b"request").unwrap();
         second.peer = Some(theirs.id);
-        assert_eq!(theirs.open(&second.seal(b"ready")), Err(Forged));
+        assert_eq!(theirs.open(&second.seal(b"ready").unwrap()), Err(Forged));
     }
 }

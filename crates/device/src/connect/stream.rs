@@ -11,11 +11,13 @@ use rkey_engine::WirePeer;
 use rkey_roce::packet::Mtu;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
+};
 
 use super::frames::{BadLength, Frames};
 use super::packet::{ConnectMessage, PEER_CLOSED, PacketRead, encode, parse};
-use super::seal::{Forged, HandshakeSeal, Role};
+use super::seal::{Ends, Forged, HandshakeSeal, Role};
 use crate::config::WireKey;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_until_ready;
@@ -55,15 +57,27 @@ pub(crate) struct NetworkPath {
 }
 
 impl Stream {
-    /// Wraps a connected socket. If there is a key, packets are sealed.
+    /// Wraps a connected socket. `port` is the acceptor's. If there is a key, packets are sealed.
     pub(super) fn new(
         socket: OwnedFd,
         path: NetworkPath,
         key: Option<&WireKey>,
         role: Role,
+        port: u16,
     ) -> Result<Arc<Self>, DeviceError> {
         watch_host(&socket).map_err(DeviceError::io("configuring a TCP connection"))?;
-        let seal = key.map(|key| HandshakeSeal::new(key, role)).transpose();
+        let WirePeer { local, remote } = path.peer;
+        let (initiator, acceptor) = match role {
+            Role::Initiator => (local, remote),
+            Role::Acceptor => (remote, local),
+        };
+        let ends = Ends {
+            initiator,
+            acceptor: SocketAddr::new(acceptor, port),
+        };
+        let seal = key
+            .map(|key| HandshakeSeal::new(key, role, ends))
+            .transpose();
         let seal = seal.map_err(|error| {
             DeviceError::io("drawing a random id")(std::io::Error::other(error))
         })?;
@@ -97,14 +111,22 @@ impl Stream {
         // Locked until the packet is in the socket: sealed packets are numbered.
         let mut seal = self.seal.as_ref().map(Mutex::lock);
         let frame = match &mut seal {
-            Some(seal) => Frames::frame(&seal.seal(packet)),
+            Some(seal) => {
+                let sealed = seal.seal(packet).ok_or(PEER_CLOSED)?;
+                Frames::frame(&sealed)
+            }
             None => Frames::frame(packet),
         };
         let Some(frame) = frame else {
             return Err(DeviceError::Handshake("the packet to send is too long"));
         };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::send(&self.socket, &frame, flags) {
+        let sent = rustix::net::send(&self.socket, &frame, flags);
+        if seal.is_some() && sent != Ok(frame.len()) {
+            // The peer would refuse the packets that follow the one that it does not get.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
+        match sent {
             Ok(sent) if sent == frame.len() => Ok(()),
             // The packets of a handshake fit into the socket's buffer, unless the peer reads none.
             Ok(_) | Err(Errno::AGAIN) => {
@@ -156,7 +178,7 @@ impl Stream {
     fn refuse_key(&self) -> DeviceError {
         let is_acceptor = |seal: &Mutex<HandshakeSeal>| seal.lock().role() == Role::Acceptor;
         if self.seal.as_ref().is_some_and(is_acceptor) {
-            tracing::info!(peer = %self.path.peer.remote, "refused a connection: {NO_KEY}");
+            tracing::debug!(peer = %self.path.peer.remote, "refused a connection: {NO_KEY}");
             let _ = self.send(&encode(&ConnectMessage::Rejected(String::new())));
         }
         NO_KEY
@@ -180,6 +202,8 @@ fn watch_host(socket: &OwnedFd) -> rustix::io::Result<()> {
 pub(super) struct Dialling {
     socket: OwnedFd,
     path: NetworkPath,
+    /// The port of the listener.
+    port: u16,
 }
 
 /// How far a TCP connection has come.
@@ -212,7 +236,8 @@ impl Dialling {
         };
         let mtu = path.mtu;
         let path = NetworkPath { peer, mtu };
-        Ok(Some(Self { socket, path }))
+        let port = to.port();
+        Ok(Some(Self { socket, path, port }))
     }
 
     /// Waits for the answer until `until`. If there is a key, packets of the connection are sealed.
@@ -228,9 +253,8 @@ impl Dialling {
             return Ok(Progress::Pending(self));
         }
         match sockopt::socket_error(&self.socket).map_err(failed)? {
-            Ok(()) => {
-                Stream::new(self.socket, self.path, key, Role::Initiator).map(Progress::Connected)
-            }
+            Ok(()) => Stream::new(self.socket, self.path, key, Role::Initiator, self.port)
+                .map(Progress::Connected),
             Err(error) if is_absence(error) => Ok(Progress::Refused),
             Err(error) => Err(failed(error)),
         }

@@ -70,7 +70,7 @@ pub(super) fn read(
 }
 
 /// The length of the longest valid datagram, in bytes.
-const MAX_LEN: usize = Headers::MAX + rkey_roce::packet::MAX_PAYLOAD + icrc::LEN;
+pub(super) const MAX_LEN: usize = Headers::MAX + rkey_roce::packet::MAX_PAYLOAD + icrc::LEN;
 
 /// Builds the datagram of a message of the connection manager, with its checksum. `psn` counts the messages.
 pub(super) fn write(flow: &Flow, mad: &[u8; MAD], psn: u32) -> Vec<u8> {

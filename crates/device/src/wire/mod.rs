@@ -69,6 +69,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::Capture;
 use crate::cm::fork::KeptFromChild;
+use crate::cm::packet::Protection;
 use crate::config::{WireConfig, WireSetting};
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
@@ -377,6 +378,15 @@ impl Wire {
         self.core.send_message(from, to, mad);
     }
 
+    /// Whether the wire accepts a message of another host that arrived with this protection: with our key, and for the first time;
+    /// without a key, only plain ones.
+    pub(crate) fn admits(&self, protection: &Protection) -> bool {
+        match &self.core.seal {
+            Some(seal) => seal.admits(protection),
+            None => *protection == Protection::default(),
+        }
+    }
+
     /// Sends packets and empties `outgoing`.
     pub(crate) fn send(&self, outgoing: &mut OutgoingPackets) {
         if let Some(injector) = &self.core.faults {
@@ -414,16 +424,41 @@ impl Core {
         };
         let psn = self.messages.fetch_add(1, Ordering::Relaxed);
         let bytes = datagram::write(&flow, mad, psn);
-        let datagram = Datagram { from, to, bytes };
+        let Some(datagram) = self.sealed(Datagram { from, to, bytes }) else {
+            return self.counters.dropped(Dropped::Unsent, 1);
+        };
         match &self.faults {
             Some(injector) if !self.is_forked() => self.inject(injector, datagram),
             _ => self.send_datagram(&datagram, |port, to, bytes, each| {
-                matches!(port.send(to, bytes, each), DatagramSent::Yes)
+                matches!(port.send_as_is(to, bytes, each), DatagramSent::Yes)
             }),
         }
     }
 
-    /// Sends one datagram with `send`, whose last argument is the length of each datagram, and captures it.
+    /// Seals a datagram, if the wire has a key. `None` in a forked child, and without a socket for its address.
+    fn sealed(&self, datagram: Datagram) -> Option<Datagram> {
+        let Some(seal) = &self.seal else {
+            return Some(datagram);
+        };
+        let from = self.port(datagram.from)?.address;
+        let mut bytes = Vec::new();
+        (seal.seal(from, datagram.to, &datagram.bytes, &mut bytes))
+            .then_some(Datagram { bytes, ..datagram })
+    }
+
+    /// Captures a datagram as it was before it was sealed.
+    fn capture(&self, capture: &Arc<Capture>, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        let mut opened = Vec::new();
+        let bytes = match &self.seal {
+            None => bytes,
+            Some(seal) if seal.open(from, to, bytes, &mut opened).is_some() => &opened[..],
+            // Damaged on purpose.
+            Some(_) => return,
+        };
+        capture.add((from, to), [(0, bytes)]);
+    }
+
+    /// Sends one sealed datagram with `send`, whose last argument is the length of each datagram, and captures it.
     fn send_datagram(
         &self,
         Datagram { from, to, bytes }: &Datagram,
@@ -431,7 +466,7 @@ impl Core {
     ) {
         let port = self.port(*from);
         if let (Some(port), Some(capture)) = (port, &self.capture) {
-            capture.add((port.address, *to), [(0, &bytes[..])]);
+            self.capture(capture, port.address, *to, bytes);
         }
         match port.is_some_and(|port| send(port, *to, bytes, bytes.len())) {
             true => self.counters.sent(1),

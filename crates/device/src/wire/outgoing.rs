@@ -74,7 +74,7 @@ impl OutgoingPackets {
                     let each = (0..).zip(datagrams.chunks(first.length));
                     capture.add((port.address, to), each);
                 }
-                send_or_wait(port, to, datagrams, first.length)
+                send_or_wait(port, || port.send(to, datagrams, first.length))
             });
             *(if done { &mut sent } else { &mut lost }) += count as u64;
             (packets, bytes) = (more, rest);
@@ -138,11 +138,11 @@ fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> 
 
 /// Sends, and waits once for room. Packets that still do not fit are lost; like packets that the network loses, they
 /// are sent again.
-pub(super) fn send_or_wait(port: &Port, to: SocketAddr, datagrams: &[u8], each: usize) -> bool {
-    match port.send(to, datagrams, each) {
+pub(super) fn send_or_wait(port: &Port, send: impl Fn() -> DatagramSent) -> bool {
+    match send() {
         DatagramSent::Busy => {
             port.wait_for_room();
-            port.send(to, datagrams, each) == DatagramSent::Yes
+            send() == DatagramSent::Yes
         }
         sent => sent == DatagramSent::Yes,
     }

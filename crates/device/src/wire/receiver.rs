@@ -13,6 +13,7 @@ use super::faults::Injector;
 use super::seal::Number;
 use super::socket::{Buffers, Port};
 use super::{Arrived, Core, Receiver, lending, waiting};
+use crate::cm::packet::Protection;
 use crate::cm::remote::{self, Delivery};
 use crate::ecn::Ecn;
 use crate::peers::names;
@@ -153,7 +154,9 @@ impl Core {
             };
             let content = datagram::read(from, to, bytes);
             if !is_for_others(content.as_ref(), &receivers) {
-                if !self.is_new(number) {
+                // The connection manager that a message is for, often another process's, takes each of its numbers once.
+                let is_message = matches!(content, Ok(Content::Management(_)));
+                if !is_message && !self.is_new(number) {
                     self.counters.dropped(Dropped::Replayed, 1);
                     continue;
                 }
@@ -170,7 +173,9 @@ impl Core {
             };
             let (remote, local) = (from.ip().to_canonical(), to.ip().to_canonical());
             match content {
-                Content::Management(mad) => self.take_message(remote, local, &mad),
+                Content::Management(mad) => {
+                    self.take_message(remote, local, &mad, self.protection(number));
+                }
                 Content::Packet(packet) => {
                     let block = names::block_of(packet.headers.destination);
                     match receivers.iter().position(|it| it.owns(block)) {
@@ -214,6 +219,14 @@ impl Core {
         datagrams.iter().map(open).collect()
     }
 
+    /// How a datagram was protected.
+    fn protection(&self, number: Option<Number>) -> Protection {
+        let pair = self.seal.as_ref().zip(number);
+        pair.map_or_else(Protection::default, |(seal, number)| {
+            seal.protection(number)
+        })
+    }
+
     /// Whether a datagram has not arrived before. Datagrams have numbers if the wire has a key.
     fn is_new(&self, number: Option<Number>) -> bool {
         let pair = self.seal.as_ref().zip(number);
@@ -238,18 +251,18 @@ impl Core {
     }
 
     /// Handles a message to queue pair 1.
-    fn take_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
+    fn take_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD], protection: Protection) {
         // Programs on this host use local sockets, over which the kernel certifies the sender.
         if names::is_of_this_host(from) {
             return self.counters.dropped(Dropped::Source, 1);
         }
-        match remote::deliver(from, to, mad) {
+        match remote::deliver(from, to, mad, protection) {
             Delivery::Done => self.counters.received(),
             Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
             Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
             Delivery::NoListener => {
                 let now = crate::time::now();
-                if !self.waiting.lock().push(now, (from, to), mad) {
+                if !self.waiting.lock().push(now, (from, to), mad, protection) {
                     self.refuse(from, to, mad);
                 }
             }
@@ -260,9 +273,8 @@ impl Core {
     /// Retries the requests that wait for a listener.
     fn retry_requests(&self) {
         let now = crate::time::now();
-        self.waiting
-            .lock()
-            .retain(|it| match remote::deliver(it.from, it.to, &it.mad) {
+        self.waiting.lock().retain(|it| {
+            match remote::deliver(it.from, it.to, &it.mad, it.protection) {
                 Delivery::Done => {
                     self.counters.received();
                     false
@@ -276,7 +288,8 @@ impl Core {
                     false
                 }
                 _ => true,
-            });
+            }
+        });
     }
 
     /// Answers a message that has no receiver here.

@@ -1,21 +1,21 @@
 //! Which datagrams of which senders have arrived, so that a repeated one is recognised.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::seal::SenderId;
 
 /// How many numbers below the highest one are remembered. Networks reorder packets less than that.
 const WINDOW: u64 = 4096;
 const WORDS: usize = WINDOW as usize / 64;
-/// How many senders are remembered.
-const SENDERS: usize = 1024;
+/// How many senders are remembered: the youngest ones. Ids begin with the time at which the sender began, so their order is that of age.
+const SENDERS: usize = 4096;
 
 /// The windows of all senders. They are created only for senders that hold the key.
 #[derive(Debug, Default)]
 pub(super) struct ReplayWindows {
-    windows: HashMap<SenderId, Window>,
-    /// Counts the datagrams, to find the sender that has been silent for longest.
-    clock: u64,
+    windows: BTreeMap<SenderId, Window>,
+    /// The youngest sender that was forgotten. Unknown senders that are not younger are refused, because they may be forgotten ones.
+    forgotten: Option<SenderId>,
 }
 
 #[derive(Debug)]
@@ -24,35 +24,32 @@ struct Window {
     highest: u64,
     /// One bit for each of the [`WINDOW`] numbers up to `highest`, at the number modulo `WINDOW`.
     arrived: Box<[u64; WORDS]>,
-    used: u64,
 }
 
 impl ReplayWindows {
     /// Records a number. `false` if it has arrived before, or is too old to tell.
     pub(super) fn is_new(&mut self, sender: SenderId, number: u64) -> bool {
-        self.clock += 1;
-        let used = self.clock;
         if let Some(window) = self.windows.get_mut(&sender) {
-            window.used = used;
             return window.take(number);
         }
-        if self.windows.len() >= SENDERS {
-            let oldest = self.windows.iter().min_by_key(|(_, window)| window.used);
-            if let Some(id) = oldest.map(|(id, _)| *id) {
-                self.windows.remove(&id);
-            }
+        if self.forgotten.is_some_and(|it| sender <= it) {
+            return false;
         }
-        self.windows.insert(sender, Window::from(number, used));
+        self.windows.insert(sender, Window::from(number));
+        if self.windows.len() > SENDERS
+            && let Some((oldest, _)) = self.windows.pop_first()
+        {
+            self.forgotten = Some(oldest);
+        }
         true
     }
 }
 
 impl Window {
-    fn from(number: u64, used: u64) -> Self {
+    fn from(number: u64) -> Self {
         let mut window = Self {
             highest: number,
             arrived: Box::new([0; WORDS]),
-            used,
         };
         window.set(number);
         window
@@ -135,15 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_that_was_silent_for_longest_is_forgotten() {
+    fn a_forgotten_sender_is_refused() {
         let mut windows = ReplayWindows::default();
-        for sender in 0..SENDERS {
-            assert!(windows.is_new(id(sender), 7));
+        for sender in 1..=SENDERS {
+            assert!(windows.is_new(id(2 * sender), 7));
         }
-        assert!(!windows.is_new(id(0), 7));
-        assert!(windows.is_new(id(SENDERS), 7));
+        assert!(windows.is_new(id(2 * SENDERS + 1), 7));
         assert_eq!(windows.windows.len(), SENDERS);
-        assert!(!windows.is_new(id(0), 7), "it was heard of recently");
-        assert!(windows.is_new(id(1), 7), "it was forgotten");
+        assert!(!windows.is_new(id(2), 8), "it was forgotten");
+        assert!(!windows.is_new(id(1), 8), "it is as old as a forgotten one");
+        assert!(windows.is_new(id(4), 8), "it is remembered");
+        assert!(
+            windows.is_new(id(5), 8),
+            "it is younger than all forgotten ones"
+        );
+        assert!(!windows.is_new(id(4), 9), "so the oldest was forgotten");
     }
 }

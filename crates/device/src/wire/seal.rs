@@ -11,7 +11,9 @@ use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use parking_lot::Mutex;
 
+use super::datagram;
 use super::replay::ReplayWindows;
+use crate::cm::packet::Protection;
 use crate::config::WireKey;
 
 /// The length of a nonce, in bytes.
@@ -23,13 +25,17 @@ const TAG: usize = 16;
 /// How many bytes a sealed datagram has more than the packet with its checksum.
 pub(super) const OVERHEAD: usize = NONCE + TAG;
 
-/// A sender, for as long as its process has its wire.
+/// A sender, for as long as its process has its wire: when the wire was opened, in nanoseconds since 1970, and 64 random bits.
 pub(super) type SenderId = [u8; ID];
 
 /// Seals and opens the datagrams of a wire.
 pub(super) struct Seal {
     cipher: XChaCha20Poly1305,
+    /// Tells other processes of this user which key a message was sealed with.
+    fingerprint: [u8; 16],
     id: SenderId,
+    /// The process that has the id. A forked child would use the same numbers again.
+    process: u32,
     /// The number of the next datagram.
     next: AtomicU64,
     windows: Mutex<ReplayWindows>,
@@ -45,23 +51,34 @@ pub(super) struct Number {
 impl Seal {
     pub(super) fn new(key: &WireKey) -> Result<Self, getrandom::Error> {
         let mut id = SenderId::default();
-        getrandom::fill(&mut id)?;
+        let (opened, random) = id.split_at_mut(8);
+        let now = u64::try_from(crate::time::since_epoch().as_nanos());
+        opened.copy_from_slice(&now.unwrap_or(u64::MAX).to_be_bytes());
+        getrandom::fill(random)?;
+        let mut fingerprint = [0; 16];
+        fingerprint.copy_from_slice(&key.derive("fingerprint")[..16]);
         Ok(Self {
             cipher: XChaCha20Poly1305::new(&key.derive("datagrams").into()),
+            fingerprint,
             id,
+            process: std::process::id(),
             next: AtomicU64::new(0),
             windows: Mutex::default(),
         })
     }
 
-    /// Appends the sealed datagram to `to`.
+    /// Appends the sealed datagram to `to`; `false` in a forked child.
+    #[must_use]
     pub(super) fn seal(
         &self,
         from: SocketAddr,
         peer: SocketAddr,
         datagram: &[u8],
         to: &mut Vec<u8>,
-    ) {
+    ) -> bool {
+        if self.process != std::process::id() {
+            return false;
+        }
         let mut nonce = [0; NONCE];
         let (id, number) = nonce.split_at_mut(ID);
         id.copy_from_slice(&self.id);
@@ -76,6 +93,7 @@ impl Seal {
             .cipher
             .encrypt_inout_detached(&nonce.into(), &covered, bytes.into());
         to.extend_from_slice(&tag.unwrap_or_default());
+        true
     }
 
     /// Opens a datagram into `into`, which it clears. Returns its number, which the receiver passes to [`Seal::is_new`]; `None` if
@@ -87,10 +105,15 @@ impl Seal {
         sealed: &[u8],
         into: &mut Vec<u8>,
     ) -> Option<Number> {
+        // Cheaper than to open it.
+        if sealed.len() > datagram::MAX_LEN + OVERHEAD {
+            return None;
+        }
         let (nonce, rest) = sealed.split_first_chunk::<NONCE>()?;
         let (bytes, tag) = rest.split_last_chunk::<TAG>()?;
         let (sender, number) = nonce.split_first_chunk::<ID>()?;
         into.clear();
+        into.reserve_exact(bytes.len());
         into.extend_from_slice(bytes);
         let covered = addresses(from, to);
         self.cipher
@@ -105,6 +128,25 @@ impl Seal {
             sender: *sender,
             number: u64::from_be_bytes(number.try_into().ok()?),
         })
+    }
+
+    /// The protection of a datagram with this number.
+    pub(super) fn protection(&self, Number { sender, number }: Number) -> Protection {
+        Protection {
+            key: self.fingerprint,
+            sender,
+            number,
+        }
+    }
+
+    /// Whether a message, which another process may have received, was sealed with our key and has not arrived before.
+    pub(super) fn admits(&self, protection: &Protection) -> bool {
+        let &Protection {
+            key,
+            sender,
+            number,
+        } = protection;
+        key == self.fingerprint && self.is_new(Number { sender, number })
     }
 
     /// Whether a datagram with this number has not arrived before, as far as the window remembers. Call it once for each.
@@ -149,7 +191,7 @@ mod tests {
     fn sealed(by: &Seal, datagram: &[u8]) -> Vec<u8> {
         let (from, to) = hosts();
         let mut bytes = Vec::new();
-        by.seal(from, to, datagram, &mut bytes);
+        assert!(by.seal(from, to, datagram, &mut bytes));
         bytes
     }
 
@@ -217,11 +259,30 @@ mod tests {
     }
 
     #[test]
+    fn a_child_seals_nothing_with_the_numbers_of_its_parent() {
+        let sender = seal(1);
+        let sealed_nothing = crate::cm::fork::tests::succeeds_in_child(|| {
+            let (from, to) = hosts();
+            !sender.seal(from, to, b"a packet", &mut Vec::new())
+        });
+        assert!(sealed_nothing);
+    }
+
+    #[test]
+    fn a_message_is_admitted_once_and_only_with_our_key() {
+        let (sender, receiver, other) = (seal(1), seal(1), seal(2));
+        let (number, _) = open(&receiver, &sealed(&sender, b"a message")).unwrap();
+        let protection = receiver.protection(number);
+        assert!(!other.admits(&protection) && !receiver.admits(&Protection::default()));
+        assert!(receiver.admits(&protection) && !receiver.admits(&protection));
+    }
+
+    #[test]
     fn a_datagram_that_returns_to_its_sender_is_refused() {
         let sender = seal(1);
         let (from, to) = hosts();
         let mut bytes = Vec::new();
-        sender.seal(from, to, b"a packet", &mut bytes);
+        assert!(sender.seal(from, to, b"a packet", &mut bytes));
         let number = sender.open(from, to, &bytes, &mut Vec::new()).unwrap();
         assert!(!sender.is_new(number));
     }

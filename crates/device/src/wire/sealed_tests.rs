@@ -29,7 +29,7 @@ fn plain(from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
 fn sealed(secret: u8, from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
     let seal = Seal::new(&WireKey::new(&[secret; 32]).unwrap()).unwrap();
     let mut bytes = Vec::new();
-    seal.seal(from, to, &plain(from, to, qp), &mut bytes);
+    assert!(seal.seal(from, to, &plain(from, to, qp), &mut bytes));
     bytes
 }
 
@@ -167,4 +167,57 @@ fn wires_of_one_process_with_other_keys_are_not_shared() {
 #[test]
 fn captures_contain_the_packets_as_they_were_before_they_were_sealed() {
     capture_on_both_sides(&with_key(1));
+}
+
+/// Faults meet the bytes on the network.
+#[test]
+fn injected_duplicates_are_replays_and_injected_damage_is_forged() {
+    for (faults, why) in [
+        ("duplicate=100%,seed=1", Dropped::Replayed),
+        ("corrupt=100%,seed=1", Dropped::Forged),
+    ] {
+        let (ip, from) = (address(), address());
+        let (wire, recorder) = process_with(ip, &with_key(1));
+        let mut config = crate::Config::default();
+        config.set("RKEY_FAULT", faults).unwrap();
+        let setting = WireConfig {
+            faults: config.wire.faults,
+            ..with_key(1)
+        };
+        let (sender, _) = process_with(from, &setting);
+        let mut outgoing = OutgoingPackets::default();
+        for psn in 0..20 {
+            outgoing.push(from, ip, &packet(recorder.qp(), psn, b"data"));
+        }
+        sender.send(&mut outgoing);
+        wait_until(|| dropped(&wire) == [(why, 20)]);
+        let arrived = if why == Dropped::Replayed { 20 } else { 0 };
+        wait_until(|| recorder.packets.lock().len() == arrived);
+    }
+}
+
+/// A program of the same user without the key passes messages of strangers on. The owner of the key does not take them.
+#[test]
+fn a_wire_admits_only_messages_that_were_sealed_with_its_key() {
+    let wire = |setting: &WireConfig| process_with(address(), setting).0;
+    let [ours, same, other, plain] =
+        [with_key(1), with_key(1), with_key(2), WireConfig::OFF].map(|it| wire(&it));
+    let by = |wire: &Wire, sender: &Wire| {
+        let (seal, sender) = (wire.core.seal.as_ref(), sender.core.seal.as_ref());
+        let (from, to) = (
+            "10.0.0.1:4791".parse().unwrap(),
+            "10.0.0.2:4791".parse().unwrap(),
+        );
+        let mut bytes = Vec::new();
+        assert!(sender.unwrap().seal(from, to, b"a message", &mut bytes));
+        let number = seal.unwrap().open(from, to, &bytes, &mut Vec::new());
+        seal.unwrap().protection(number.unwrap())
+    };
+    let received_by_another_process = by(&same, &same);
+    assert!(ours.admits(&received_by_another_process));
+    assert!(!ours.admits(&received_by_another_process), "a replay");
+    assert!(!ours.admits(&by(&other, &other)), "another key");
+    assert!(!ours.admits(&Protection::default()), "no key");
+    assert!(plain.admits(&Protection::default()));
+    assert!(!plain.admits(&by(&same, &same)));
 }

@@ -193,27 +193,39 @@ impl Port {
     /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter, with the congestion bits of the first one. The
     /// identification fields of their IPv4 headers are 0, 1, 2 and so on. Seals them if the port does.
     pub(super) fn send(&self, to: SocketAddr, datagrams: &[u8], each: usize) -> DatagramSent {
+        let ecn = Ecn::of_packet(datagrams);
+        let Some(seal) = &self.seal else {
+            return self.send_marked(to, datagrams, each, ecn);
+        };
+        let count = datagrams.len().div_ceil(each.max(1));
+        let mut sealed = Vec::with_capacity(datagrams.len() + count * seal::OVERHEAD);
+        for datagram in datagrams.chunks(each.max(1)) {
+            if !seal.seal(self.address, to, datagram, &mut sealed) {
+                return DatagramSent::No;
+            }
+        }
+        self.send_marked(to, &sealed, each + seal::OVERHEAD, ecn)
+    }
+
+    /// Sends one datagram that is sealed already, if the port seals. Its congestion bits are those of its packet, if that is not sealed.
+    pub(super) fn send_as_is(&self, to: SocketAddr, datagram: &[u8], each: usize) -> DatagramSent {
+        let ecn = match self.seal {
+            None => Ecn::of_packet(datagram),
+            Some(_) => Ecn::default(),
+        };
+        self.send_marked(to, datagram, each, ecn)
+    }
+
+    fn send_marked(&self, to: SocketAddr, datagrams: &[u8], each: usize, ecn: Ecn) -> DatagramSent {
         let socket = self.sending.lock();
         let Some(socket) = &socket.0 else {
             return DatagramSent::No;
         };
-        let mut sealed = Vec::new();
-        let (contents, segment) = match &self.seal {
-            None => (datagrams, each),
-            Some(seal) => {
-                let count = datagrams.len().div_ceil(each.max(1));
-                sealed.reserve_exact(datagrams.len() + count * seal::OVERHEAD);
-                for datagram in datagrams.chunks(each.max(1)) {
-                    seal.seal(self.address, to, datagram, &mut sealed);
-                }
-                (&sealed[..], each + seal::OVERHEAD)
-            }
-        };
         let transmit = Transmit {
             destination: to,
-            ecn: Ecn::of_packet(datagrams).codepoint(),
-            contents,
-            segment_size: (segment < contents.len()).then_some(segment),
+            ecn: ecn.codepoint(),
+            contents: datagrams,
+            segment_size: (each < datagrams.len()).then_some(each),
             src_ip: None,
         };
         match self.state.try_send(socket.into(), &transmit) {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use rkey_cm::wire::MAD;
 
+use crate::cm::packet::Protection;
+
 /// How long a request waits.
 const TIME: Duration = Duration::from_millis(500);
 /// The pause between two checks for a listener.
@@ -20,6 +22,7 @@ pub(super) struct Request {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     pub(super) mad: [u8; MAD],
+    pub(super) protection: Protection,
     /// When to refuse the request.
     until: Instant,
 }
@@ -45,6 +48,7 @@ impl WaitingRequests {
         now: Instant,
         (from, to): (IpAddr, IpAddr),
         mad: &[u8; MAD],
+        protection: Protection,
     ) -> bool {
         if self.0.len() >= MAX {
             return false;
@@ -53,6 +57,7 @@ impl WaitingRequests {
             from,
             to,
             mad: *mad,
+            protection,
             until: now + TIME,
         });
         true
@@ -72,7 +77,7 @@ mod tests {
     fn the_number_and_the_waiting_time_of_requests_are_limited() {
         let (mut waiting, now) = (WaitingRequests::default(), crate::time::now());
         let here: IpAddr = [127, 0, 0, 1].into();
-        let mut push = |at| waiting.push(at, (here, here), &[7; MAD]);
+        let mut push = |at| waiting.push(at, (here, here), &[7; MAD], Protection::default());
         for _ in 1..MAX {
             assert!(push(now));
         }

@@ -2,7 +2,7 @@
 //! purpose.
 //!
 //! Faults are injected only into packets that this process sends; for faults in both directions, both sides must set them. They
-//! are injected after the checksum is computed, so a corrupted packet reaches the peer with a correct UDP checksum and a wrong
+//! are injected after the checksum is computed and the packet is sealed, so a corrupted packet reaches the peer with a correct UDP checksum and a wrong
 //! invariant one. All packets are subject to them, including those of the connection manager. Each packet is sent in a system
 //! call of its own, by the thread that sends it or, if it waits, by the wire's thread.
 
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Core;
 use super::counters::Dropped;
 use super::outgoing::{OutgoingPackets, send_or_wait};
+use super::socket::Port;
 use crate::config::Faults;
 pub(super) use machine::Datagram;
 pub use machine::FaultCounts;
@@ -93,13 +94,13 @@ impl Core {
         outgoing.clear();
     }
 
-    /// A packet with its checksum. `None` if it cannot be sent.
+    /// A packet with its checksum, sealed if the wire has a key. `None` if it cannot be sent.
     fn seal(&self, from: IpAddr, to: IpAddr, packet: &[u8]) -> Option<Datagram> {
         let to = SocketAddr::new(to, icrc::PORT);
         let flow = Flow::new(self.port(from)?.address, to)?;
         let mut bytes = packet.to_vec();
         flow.seal(&mut bytes, 0);
-        Some(Datagram { from, to, bytes })
+        self.sealed(Datagram { from, to, bytes })
     }
 
     /// Injects faults into a datagram and sends it. Wakes the wire's thread if a delayed packet is now due earlier than
@@ -126,7 +127,7 @@ impl Core {
     pub(super) fn send_rest(&self, injector: &Injector) {
         let mut machine = injector.machine.lock();
         for datagram in machine.take_all() {
-            self.send_datagram(&datagram, send_or_wait);
+            self.send_datagram(&datagram, send_as_is);
         }
         let counts = machine.counts();
         tracing::info!(?counts, "faults injected into packets (RKEY_FAULT)");
@@ -135,7 +136,11 @@ impl Core {
     /// The machine stays locked, so that packets leave in order.
     fn send_due_of(&self, machine: &mut FaultMachine, now: Instant) {
         while let Some(datagram) = machine.due(now) {
-            self.send_datagram(&datagram, send_or_wait);
+            self.send_datagram(&datagram, send_as_is);
         }
     }
+}
+
+fn send_as_is(port: &Port, to: SocketAddr, datagram: &[u8], each: usize) -> bool {
+    send_or_wait(port, || port.send_as_is(to, datagram, each))
 }
