@@ -91,6 +91,9 @@ pub struct Config {
     pub wire: WireConfig,
     /// Whether payloads may be copied directly between the two processes.
     pub direct_copy: DirectCopy,
+    /// Whether writes go straight into the memory of a peer that polls it, and peers' writes into ours, without the target's engine.
+    /// Needs `direct_copy`.
+    pub push: bool,
     /// If the payload ring has no room for a payload of at least this many bytes, the rest is copied directly between the
     /// processes. Smaller payloads wait for room.
     pub remote_iovec_min: u32,
@@ -144,6 +147,7 @@ impl Default for Config {
             explain: Explain::User,
             wire: WireConfig::OFF,
             direct_copy: DirectCopy::Auto,
+            push: false,
             remote_iovec_min: 32 * 1024,
             ring_bytes: 2 * 1024 * 1024,
             ptracer_any: false,

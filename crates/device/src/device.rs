@@ -366,6 +366,7 @@ pub(crate) fn link_config(config: &Config) -> LinkConfig {
         payload_ring: config.ring_bytes.next_power_of_two(),
         remote_iovec: config.direct_copy == DirectCopy::Auto,
         remote_iovec_min: config.remote_iovec_min,
+        warrants: config.push,
         policy: match config.share {
             Share::User => Policy::SameUser,
             Share::All => Policy::Any,

@@ -150,16 +150,25 @@ fn nothing_else_is_taken_for_a_warrant() {
 }
 
 #[test]
-fn without_direct_copies_there_are_no_warrants() {
-    let off = LinkConfig {
+fn a_side_can_turn_warrants_off() {
+    let on = LinkConfig::default();
+    let no_copies = LinkConfig {
         remote_iovec: false,
-        ..LinkConfig::default()
+        ..on
     };
-    let (requester, responder) = pair_with(LinkConfig::default(), off);
+    let (requester, responder) = pair_with(on, no_copies);
     assert!(responder.peer().unwrap().warrant_issuer().is_none());
     assert!(requester.peer().unwrap().warrant_taker().is_none());
-    let (requester, _responder) = pair_with(off, LinkConfig::default());
-    assert!(requester.peer().unwrap().warrant_taker().is_none());
+    let no_warrants = LinkConfig {
+        warrants: false,
+        ..on
+    };
+    let (_requester, responder) = pair_with(on, no_warrants);
+    assert!(responder.peer().unwrap().warrant_issuer().is_none());
+    for off in [no_copies, no_warrants] {
+        let (requester, _responder) = pair_with(off, on);
+        assert!(requester.peer().unwrap().warrant_taker().is_none());
+    }
 }
 
 /// The observer would not see the writes.
@@ -195,6 +204,7 @@ fn a_warrant_ends_with_its_link() {
     drop(responder);
     assert_eq!(warrant.write_bytes(to, &[1; 8]), Err(PullError::Gone));
     assert_eq!(bytes(&target), [0; 8]);
+    own.revoke();
     assert!(own.is_idle(), "usable without the link");
     let (requester2, responder) = pair();
     let (own, warrant) = issue(&responder, &requester2);

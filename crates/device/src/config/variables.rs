@@ -148,6 +148,21 @@ pub const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
+        name: "RKEY_PUSH",
+        default: "off",
+        allowed: "off or on",
+        meaning: "on: writes go straight into memory that a peer polls (ib_write_lat, mailboxes), without its engine; both sides must \
+                  set it",
+        apply: |config, value| {
+            config.push = match value {
+                "off" => false,
+                "on" => true,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Variable {
         name: "RKEY_PTRACER",
         default: "off",
         allowed: "off or any",

@@ -28,7 +28,7 @@ use crate::progress::{Backoff, DeviceEngine, EngineDriver};
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a check may take while other work waits, such as the engine thread's. A peer may have ten thousand threads.
-const CHECK_LIMIT: Duration = Duration::from_millis(2);
+pub(super) const CHECK_LIMIT: Duration = Duration::from_millis(2);
 
 /// How long peers get to end their copies before memory is replaced under them.
 const PAUSE_WITHIN: Duration = Duration::from_millis(200);

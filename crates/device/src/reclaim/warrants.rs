@@ -15,6 +15,7 @@ use rkey_link::peer::{ControlLine, OwnWarrant, RemotePeer};
 use super::Reclaim;
 use super::lease_messages::{IssuedWarrant, Message, WarrantAsk, encode, key_of, number_of};
 use super::outbox::LeaseAnswer;
+use super::remote_copies::CHECK_LIMIT;
 use crate::progress::{Backoff, EngineDriver};
 
 /// How long the device waits for a peer that is copying. A copy takes about 50 µs.
@@ -131,7 +132,7 @@ impl Reclaim {
         self.exposure.is_warranted() && {
             let mut copying =
                 driver.command(|engine| engine.revoke_warrants(WarrantScope::Revoked));
-            forget_at_rest(driver, &mut copying, Instant::now());
+            forget_at_rest(driver, &mut copying, Instant::now() + CHECK_LIMIT);
             !copying.is_empty()
         }
     }

@@ -69,7 +69,7 @@ fn a_program_is_left_alone(test: &str, is_randomized: bool) {
     }
     let ready: PathBuf = std::env::temp_dir().join(format!("{test}-{}", std::process::id()));
     let _ = std::fs::remove_file(&ready);
-    let side = Side::open();
+    let side = open();
     let listener = side.listen();
     let mut command = common::command(test, "target", listener.local_address());
     command.env(READY, &ready);

@@ -13,7 +13,7 @@ use common::{LONG, Peer, Remote, Side, WORDS, role, sleep_in_read, until};
 use rkey_base::process::{CmaError, cma_read};
 use rkey_base::range::VaRange;
 use rkey_core::{Access, BindRegion, BindRequest, Key, RKey, Region, RegionSpec, WindowKind};
-use rkey_device::Qp;
+use rkey_device::{Config, Qp};
 use rkey_engine::{
     Completion, QpAttributes, QpState, SendFlags, SendRequest, Sge, Status, Target, Work,
 };
@@ -31,7 +31,7 @@ fn write_to(remote: Target) -> Work {
 
 /// Connects, and waits until the test says what to do.
 fn target(act: impl FnOnce(&Side, Qp)) {
-    let side = Side::open();
+    let side = open();
     let (qp, _) = side.connect();
     act(&side, qp);
 }
@@ -65,7 +65,7 @@ fn pushed(side: &Side) -> u64 {
 
 /// Starts the target of a test and connects to it. `None` if the kernel does not permit writes to it.
 fn start(test: &str) -> Option<(Side, Peer, Qp, Remote)> {
-    let side = Side::open();
+    let side = open();
     let listener = side.listen();
     let peer = Peer::start(test, "target", listener.local_address());
     let (qp, remote) = side.accept(&listener);
@@ -164,6 +164,14 @@ fn write_until_the_end(
 fn has_succeeded(mut peer: Peer) {
     let status = peer.0.wait().unwrap();
     assert!(status.success(), "the target failed: {status}");
+}
+
+/// A side that pushes, and into whose memory its peer may push.
+fn open() -> Side {
+    let mut config = Config::from_env().unwrap();
+    config.push = true;
+    config.timeout = 21;
+    Side::with(config)
 }
 
 #[test]

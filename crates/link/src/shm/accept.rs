@@ -216,6 +216,8 @@ impl LinkRequest {
         let packet = hello::encode(Kind::Welcome, &welcome)?;
         let own_fd = own.fd().try_clone_to_owned()?;
         let (membarrier, node) = (hello.membarrier, hello.node);
+        // If we could not detect the requester's end, or see its threads, it might seem to copy forever.
+        let is_watched = watched && process.pid().is_some();
         let link = ShmLink::new(Parts {
             role: Role::Responder,
             node,
@@ -233,8 +235,10 @@ impl LinkRequest {
             remote_iovec,
             remote_iovec_min: local.config.remote_iovec_min,
             reachable: remote_iovec,
-            // If we could not detect the requester's end, it might seem to copy forever.
-            issues_warrants: local.config.remote_iovec && who.is_our_user() && watched,
+            uses_warrants: local.config.warrants
+                && local.config.remote_iovec
+                && who.is_our_user()
+                && is_watched,
         })?;
         link.send_packet(&packet, &[own_fd.as_fd()])?;
         Ok(link)

@@ -188,7 +188,7 @@ impl Connector {
                 .remote_iovec_min
                 .max(welcome.remote_iovec_min),
             reachable,
-            issues_warrants: false,
+            uses_warrants: self.local.config.warrants && reachable,
         })?;
         Ok(Step::Done(link))
     }

@@ -49,8 +49,8 @@ pub(crate) struct Parts {
     pub(crate) remote_iovec_min: u32,
     /// Whether we can access the peer's memory.
     pub(crate) reachable: bool,
-    /// Whether the responder may issue warrants for its memory.
-    pub(crate) issues_warrants: bool,
+    /// Whether the responder may issue warrants for its memory, or the requester take them.
+    pub(crate) uses_warrants: bool,
 }
 
 /// Our segment as a half. The caller keeps the segment alive as long as the half.
@@ -149,11 +149,11 @@ impl ShmLink {
             }
         };
         let warrants = match parts.role {
-            Role::Responder => parts.issues_warrants.then(|| {
+            Role::Responder => parts.uses_warrants.then(|| {
                 let process = Arc::clone(&process);
                 peer::Warrants::Issuer(WarrantIssuer::new(own, peer, process, keep.clone()))
             }),
-            Role::Requester => parts.reachable.then(|| {
+            Role::Requester => parts.uses_warrants.then(|| {
                 let (process, line) = (Arc::clone(&process), Arc::clone(&line));
                 peer::Warrants::Taker(WarrantTaker::new(own, peer, process, line, keep.clone()))
             }),

@@ -24,6 +24,8 @@ pub struct LinkConfig {
     pub remote_iovec: bool,
     /// The size in bytes from which payload that does not fit into the ring is sent as a remote iovec.
     pub remote_iovec_min: u32,
+    /// Whether warrants are issued and taken, so that writes can go straight into memory that its owner polls.
+    pub warrants: bool,
     /// Which peers are allowed.
     pub policy: Policy,
 }
@@ -37,6 +39,7 @@ impl Default for LinkConfig {
             fragment_max: 16 << 10,
             remote_iovec: true,
             remote_iovec_min: 64 << 10,
+            warrants: true,
             policy: Policy::SameUser,
         }
     }

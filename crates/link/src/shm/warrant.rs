@@ -25,6 +25,7 @@ use rkey_base::memory::Memory;
 use rkey_base::process::{CallWatch, Canary, cma_write_in_order, cma_writes_words};
 use rkey_base::segment::{OwnPermit, PeerPermit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -133,7 +134,8 @@ impl OwnWarrant {
     #[inline]
     pub fn is_idle(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.0.peer.busy().load(Ordering::Acquire) != self.0.number
+        // If the permit could not be revoked, a copy could still begin.
+        self.0.permit.is_revoked() && self.0.peer.busy().load(Ordering::Acquire) != self.0.number
     }
 
     /// After [`revoke`](Self::revoke): whether no copy is in progress, so that the memory may be reused, as
@@ -330,9 +332,12 @@ impl PeerWarrant {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        match poll(&mut ends, Some(&now)) {
-            Ok(0) => Ok(pid),
-            _ => Err(PullError::Gone),
+        loop {
+            match poll(&mut ends, Some(&now)) {
+                Ok(0) => return Ok(pid),
+                Err(Errno::INTR) => {}
+                _ => return Err(PullError::Gone),
+            }
         }
     }
 }
