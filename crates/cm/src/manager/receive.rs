@@ -121,7 +121,9 @@ impl Manager {
         let by_id = || self.asked(at, rej.remote);
         let meant = |id: &ConnectionId| {
             self.connections.get(id).is_some_and(|it| {
-                let knows = it.remote_id.is_none_or(|id| id == rej.local) || rej.local == 0;
+                // Only a refusal of the REQ may lack the peer's id. After the REP, it answers a duplicate, at a process that does not
+                // know the connection.
+                let knows = it.remote_id.is_none_or(|id| id == rej.local);
                 it.tid == at.tid && knows && it.transport.is_some()
             })
         };

@@ -86,6 +86,17 @@ fn only_the_peer_can_end_a_connection() {
     }
 }
 
+/// For example if the network repeats the REQ, and another process answers it because the listener has ended.
+#[test]
+fn a_refusal_of_the_request_does_not_end_a_connection_that_was_accepted() {
+    let mut it = known();
+    let (ours, _) = it.ids;
+    let rej = Rej::bare(0, ours, About::Req, RejectReason::SERVICE_ID);
+    let mad = Mad::new(it.tid, Message::Rej(rej));
+    let state = state_after(&mut it, address(B), &mad);
+    assert_eq!(state, Some(State::Established));
+}
+
 #[test]
 fn a_message_with_a_wrong_id_or_queue_pair_number_is_ignored() {
     let established = Some(State::Established);

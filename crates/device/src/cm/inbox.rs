@@ -47,7 +47,7 @@ impl Inbox {
     /// Whether our wire would have accepted a message of another host, which another process may have received.
     fn admits(&self, packet: &CmPacket) -> bool {
         let wire = self.wire.as_ref();
-        wire.is_some_and(|wire| wire.admits(&packet.protection))
+        wire.is_some_and(|wire| wire.admits(packet.from, &packet.protection))
     }
 
     /// Adds a message that our own manager sent and that has no receiver.

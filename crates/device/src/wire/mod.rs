@@ -82,7 +82,7 @@ use forward::Forwarding;
 use lending::Lending;
 use outgoing::OutgoingPackets;
 use receiver::Scratch;
-use seal::Seal;
+use seal::{Kind, Seal};
 use socket::{DatagramSent, Port};
 use stateless::StatelessReplies;
 use waiting::WaitingRequests;
@@ -380,10 +380,14 @@ impl Wire {
 
     /// Whether the wire accepts a message of another host that arrived with this protection: with our key, and for the first time;
     /// without a key, only plain ones.
-    pub(crate) fn admits(&self, protection: &Protection) -> bool {
+    pub(crate) fn admits(&self, from: IpAddr, protection: &Protection) -> bool {
         match &self.core.seal {
-            Some(seal) => seal.admits(protection),
-            None => *protection == Protection::default(),
+            Some(seal) if seal.admits(from.to_canonical(), protection) => true,
+            None if *protection == Protection::default() => true,
+            _ => {
+                self.core.counters.dropped(Dropped::Replayed, 1);
+                false
+            }
         }
     }
 
@@ -424,7 +428,7 @@ impl Core {
         };
         let psn = self.messages.fetch_add(1, Ordering::Relaxed);
         let bytes = datagram::write(&flow, mad, psn);
-        let Some(datagram) = self.sealed(Datagram { from, to, bytes }) else {
+        let Some(datagram) = self.sealed(Kind::Message, Datagram { from, to, bytes }) else {
             return self.counters.dropped(Dropped::Unsent, 1);
         };
         match &self.faults {
@@ -436,13 +440,13 @@ impl Core {
     }
 
     /// Seals a datagram, if the wire has a key. `None` in a forked child, and without a socket for its address.
-    fn sealed(&self, datagram: Datagram) -> Option<Datagram> {
+    fn sealed(&self, kind: Kind, datagram: Datagram) -> Option<Datagram> {
         let Some(seal) = &self.seal else {
             return Some(datagram);
         };
         let from = self.port(datagram.from)?.address;
         let mut bytes = Vec::new();
-        (seal.seal(from, datagram.to, &datagram.bytes, &mut bytes))
+        (seal.seal(kind, from, datagram.to, &datagram.bytes, &mut bytes))
             .then_some(Datagram { bytes, ..datagram })
     }
 

@@ -154,9 +154,7 @@ impl Core {
             };
             let content = datagram::read(from, to, bytes);
             if !is_for_others(content.as_ref(), &receivers) {
-                // The connection manager that a message is for, often another process's, takes each of its numbers once.
-                let is_message = matches!(content, Ok(Content::Management(_)));
-                if !is_message && !self.is_new(number) {
+                if !self.is_new(from.ip().to_canonical(), number) {
                     self.counters.dropped(Dropped::Replayed, 1);
                     continue;
                 }
@@ -228,9 +226,9 @@ impl Core {
     }
 
     /// Whether a datagram has not arrived before. Datagrams have numbers if the wire has a key.
-    fn is_new(&self, number: Option<Number>) -> bool {
+    fn is_new(&self, from: IpAddr, number: Option<Number>) -> bool {
         let pair = self.seal.as_ref().zip(number);
-        pair.is_none_or(|(seal, number)| seal.is_new(number))
+        pair.is_none_or(|(seal, number)| seal.is_new(from, number))
     }
 
     fn pass_on(&self, bundle: &mut Bundle, block: u16, incoming: &Incoming<'_>) {

@@ -1,21 +1,30 @@
 //! Which datagrams of which senders have arrived, so that a repeated one is recognised.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 use super::seal::SenderId;
 
 /// How many numbers below the highest one are remembered. Networks reorder packets less than that.
 const WINDOW: u64 = 4096;
 const WORDS: usize = WINDOW as usize / 64;
-/// How many senders are remembered: the youngest ones. Ids begin with the time at which the sender began, so their order is that of age.
-const SENDERS: usize = 4096;
+/// How many senders of a host are remembered.
+const SENDERS: usize = 1024;
 
-/// The windows of all senders. They are created only for senders that hold the key.
+/// The windows of all senders, by the address of their host. Only hosts that hold the key have entries.
 #[derive(Debug, Default)]
 pub(super) struct ReplayWindows {
+    hosts: HashMap<IpAddr, Host>,
+}
+
+/// The senders of a host. Their ids begin with the time by the host's clock, so they are in the order of age.
+#[derive(Debug, Default)]
+struct Host {
     windows: BTreeMap<SenderId, Window>,
     /// The youngest sender that was forgotten. Unknown senders that are not younger are refused, because they may be forgotten ones.
     forgotten: Option<SenderId>,
+    /// Counts the datagrams, to find the sender that has been silent for longest.
+    clock: u64,
 }
 
 #[derive(Debug)]
@@ -24,32 +33,45 @@ struct Window {
     highest: u64,
     /// One bit for each of the [`WINDOW`] numbers up to `highest`, at the number modulo `WINDOW`.
     arrived: Box<[u64; WORDS]>,
+    used: u64,
 }
 
 impl ReplayWindows {
     /// Records a number. `false` if it has arrived before, or is too old to tell.
-    pub(super) fn is_new(&mut self, sender: SenderId, number: u64) -> bool {
+    pub(super) fn is_new(&mut self, host: IpAddr, sender: SenderId, number: u64) -> bool {
+        self.hosts.entry(host).or_default().is_new(sender, number)
+    }
+}
+
+impl Host {
+    fn is_new(&mut self, sender: SenderId, number: u64) -> bool {
+        self.clock += 1;
         if let Some(window) = self.windows.get_mut(&sender) {
+            window.used = self.clock;
             return window.take(number);
         }
         if self.forgotten.is_some_and(|it| sender <= it) {
             return false;
         }
-        self.windows.insert(sender, Window::from(number));
-        if self.windows.len() > SENDERS
-            && let Some((oldest, _)) = self.windows.pop_first()
-        {
-            self.forgotten = Some(oldest);
+        if self.windows.len() >= SENDERS {
+            let silent = self.windows.iter().min_by_key(|(_, window)| window.used);
+            if let Some(id) = silent.map(|(id, _)| *id) {
+                self.windows.remove(&id);
+                self.forgotten = self.forgotten.max(Some(id));
+            }
         }
+        let window = Window::from(number, self.clock);
+        self.windows.insert(sender, window);
         true
     }
 }
 
 impl Window {
-    fn from(number: u64) -> Self {
+    fn from(number: u64, used: u64) -> Self {
         let mut window = Self {
             highest: number,
             arrived: Box::new([0; WORDS]),
+            used,
         };
         window.set(number);
         window
@@ -94,6 +116,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
+    const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
     fn id(number: usize) -> SenderId {
         (number as u128).to_be_bytes()
     }
@@ -114,7 +138,7 @@ mod tests {
                 };
                 let too_old = highest.is_some_and(|it| it >= WINDOW && number <= it - WINDOW);
                 let expected = !too_old && !arrived.contains(&number);
-                prop_assert_eq!(windows.is_new(id(1), number), expected, "{}", number);
+                prop_assert_eq!(windows.is_new(HOST, id(1), number), expected, "{}", number);
                 arrived.insert(number);
                 highest = highest.max(Some(number));
             }
@@ -124,28 +148,30 @@ mod tests {
     #[test]
     fn a_jump_forgets_everything_before_it() {
         let mut windows = ReplayWindows::default();
-        assert!(windows.is_new(id(1), 0) && windows.is_new(id(1), 10 * WINDOW));
-        assert!(!windows.is_new(id(1), 9 * WINDOW));
-        assert!(windows.is_new(id(1), 9 * WINDOW + 1));
-        assert!(!windows.is_new(id(1), 9 * WINDOW + 1));
-        assert!(windows.is_new(id(1), u64::MAX) && !windows.is_new(id(1), u64::MAX));
+        assert!(windows.is_new(HOST, id(1), 0) && windows.is_new(HOST, id(1), 10 * WINDOW));
+        assert!(!windows.is_new(HOST, id(1), 9 * WINDOW));
+        assert!(windows.is_new(HOST, id(1), 9 * WINDOW + 1));
+        assert!(!windows.is_new(HOST, id(1), 9 * WINDOW + 1));
+        assert!(windows.is_new(HOST, id(1), u64::MAX) && !windows.is_new(HOST, id(1), u64::MAX));
     }
 
     #[test]
-    fn a_forgotten_sender_is_refused() {
+    fn the_sender_that_was_silent_for_longest_is_forgotten_and_then_refused() {
         let mut windows = ReplayWindows::default();
         for sender in 1..=SENDERS {
-            assert!(windows.is_new(id(2 * sender), 7));
+            assert!(windows.is_new(HOST, id(2 * sender), 7));
         }
-        assert!(windows.is_new(id(2 * SENDERS + 1), 7));
-        assert_eq!(windows.windows.len(), SENDERS);
-        assert!(!windows.is_new(id(2), 8), "it was forgotten");
-        assert!(!windows.is_new(id(1), 8), "it is as old as a forgotten one");
-        assert!(windows.is_new(id(4), 8), "it is remembered");
+        assert!(windows.is_new(HOST, id(2), 8), "the oldest, but not silent");
+        assert!(windows.is_new(HOST, id(2 * SENDERS + 1), 7));
+        assert_eq!(windows.hosts[&HOST].windows.len(), SENDERS);
+        assert!(!windows.is_new(HOST, id(4), 8), "it was forgotten");
+        assert!(!windows.is_new(HOST, id(3), 8), "it is older than that");
+        assert!(windows.is_new(HOST, id(2), 9), "it is remembered");
+        assert!(windows.is_new(HOST, id(5), 8), "it is younger");
+        let other = IpAddr::from([10, 0, 0, 2]);
         assert!(
-            windows.is_new(id(5), 8),
-            "it is younger than all forgotten ones"
+            windows.is_new(other, id(3), 8),
+            "of another host, by whose clock it is young"
         );
-        assert!(!windows.is_new(id(4), 9), "so the oldest was forgotten");
     }
 }

@@ -1,10 +1,10 @@
 //! Encryption and authentication of datagrams between hosts that share a key (`RKEY_WIRE_KEY`).
 //!
 //! A sealed datagram has a nonce, the encrypted packet with its invariant checksum, and a tag (XChaCha20-Poly1305). The tag also covers
-//! both addresses and ports. The nonce is the sender's random id, followed by the number of the datagram, so no two datagrams have the
+//! both addresses and ports. The nonce is the sender's id (a time and random bits), followed by the number of the datagram, so no two datagrams have the
 //! same. The receiver takes each number of a sender once ([`ReplayWindows`]).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use chacha20poly1305::aead::AeadInOut;
@@ -33,12 +33,42 @@ pub(super) struct Seal {
     cipher: XChaCha20Poly1305,
     /// Tells other processes of this user which key a message was sealed with.
     fingerprint: [u8; 16],
-    id: SenderId,
+    packets: Sequence,
+    messages: Sequence,
     /// The process that has the id. A forked child would use the same numbers again.
     process: u32,
+    /// What arrived here.
+    arrived: Mutex<ReplayWindows>,
+    /// The messages that reached the connection manager of this process, often through another process.
+    admitted: Mutex<ReplayWindows>,
+}
+
+/// What a datagram contains. Messages have an id and numbers of their own, because their receiver checks them later than packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Packet,
+    Message,
+}
+
+/// The id and the numbers of one kind of datagrams.
+struct Sequence {
+    id: SenderId,
     /// The number of the next datagram.
     next: AtomicU64,
-    windows: Mutex<ReplayWindows>,
+}
+
+impl Sequence {
+    fn new() -> Result<Self, getrandom::Error> {
+        let mut id = SenderId::default();
+        let (opened, random) = id.split_at_mut(8);
+        let now = u64::try_from(crate::time::since_epoch().as_nanos());
+        opened.copy_from_slice(&now.unwrap_or(u64::MAX).to_be_bytes());
+        getrandom::fill(random)?;
+        Ok(Self {
+            id,
+            next: AtomicU64::new(0),
+        })
+    }
 }
 
 /// The number of a datagram among those of its sender.
@@ -50,20 +80,16 @@ pub(super) struct Number {
 
 impl Seal {
     pub(super) fn new(key: &WireKey) -> Result<Self, getrandom::Error> {
-        let mut id = SenderId::default();
-        let (opened, random) = id.split_at_mut(8);
-        let now = u64::try_from(crate::time::since_epoch().as_nanos());
-        opened.copy_from_slice(&now.unwrap_or(u64::MAX).to_be_bytes());
-        getrandom::fill(random)?;
         let mut fingerprint = [0; 16];
         fingerprint.copy_from_slice(&key.derive("fingerprint")[..16]);
         Ok(Self {
             cipher: XChaCha20Poly1305::new(&key.derive("datagrams").into()),
             fingerprint,
-            id,
+            packets: Sequence::new()?,
+            messages: Sequence::new()?,
             process: std::process::id(),
-            next: AtomicU64::new(0),
-            windows: Mutex::default(),
+            arrived: Mutex::default(),
+            admitted: Mutex::default(),
         })
     }
 
@@ -71,6 +97,7 @@ impl Seal {
     #[must_use]
     pub(super) fn seal(
         &self,
+        kind: Kind,
         from: SocketAddr,
         peer: SocketAddr,
         datagram: &[u8],
@@ -79,10 +106,14 @@ impl Seal {
         if self.process != std::process::id() {
             return false;
         }
+        let sequence = match kind {
+            Kind::Packet => &self.packets,
+            Kind::Message => &self.messages,
+        };
         let mut nonce = [0; NONCE];
         let (id, number) = nonce.split_at_mut(ID);
-        id.copy_from_slice(&self.id);
-        number.copy_from_slice(&self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        id.copy_from_slice(&sequence.id);
+        number.copy_from_slice(&sequence.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
         to.extend_from_slice(&nonce);
         let start = to.len();
         to.extend_from_slice(datagram);
@@ -140,18 +171,19 @@ impl Seal {
     }
 
     /// Whether a message, which another process may have received, was sealed with our key and has not arrived before.
-    pub(super) fn admits(&self, protection: &Protection) -> bool {
+    pub(super) fn admits(&self, from: IpAddr, protection: &Protection) -> bool {
         let &Protection {
             key,
             sender,
             number,
         } = protection;
-        key == self.fingerprint && self.is_new(Number { sender, number })
+        key == self.fingerprint && self.admitted.lock().is_new(from, sender, number)
     }
 
     /// Whether a datagram with this number has not arrived before, as far as the window remembers. Call it once for each.
-    pub(super) fn is_new(&self, Number { sender, number }: Number) -> bool {
-        sender != self.id && self.windows.lock().is_new(sender, number)
+    pub(super) fn is_new(&self, from: IpAddr, Number { sender, number }: Number) -> bool {
+        let is_ours = [&self.packets, &self.messages].map(|it| it.id == sender);
+        !is_ours.contains(&true) && self.arrived.lock().is_new(from, sender, number)
     }
 }
 
@@ -191,7 +223,7 @@ mod tests {
     fn sealed(by: &Seal, datagram: &[u8]) -> Vec<u8> {
         let (from, to) = hosts();
         let mut bytes = Vec::new();
-        assert!(by.seal(from, to, datagram, &mut bytes));
+        assert!(by.seal(Kind::Packet, from, to, datagram, &mut bytes));
         bytes
     }
 
@@ -210,8 +242,8 @@ mod tests {
             assert_eq!(bytes.len(), datagram.len() + OVERHEAD);
             let (found, opened) = open(&receiver, &bytes).unwrap();
             assert_eq!((found.number, &opened[..]), (number, datagram));
-            assert!(receiver.is_new(found));
-            assert!(!receiver.is_new(found));
+            assert!(receiver.is_new(hosts().0.ip(), found));
+            assert!(!receiver.is_new(hosts().0.ip(), found));
         }
     }
 
@@ -263,7 +295,7 @@ mod tests {
         let sender = seal(1);
         let sealed_nothing = crate::cm::fork::tests::succeeds_in_child(|| {
             let (from, to) = hosts();
-            !sender.seal(from, to, b"a packet", &mut Vec::new())
+            !sender.seal(Kind::Packet, from, to, b"a packet", &mut Vec::new())
         });
         assert!(sealed_nothing);
     }
@@ -273,8 +305,14 @@ mod tests {
         let (sender, receiver, other) = (seal(1), seal(1), seal(2));
         let (number, _) = open(&receiver, &sealed(&sender, b"a message")).unwrap();
         let protection = receiver.protection(number);
-        assert!(!other.admits(&protection) && !receiver.admits(&Protection::default()));
-        assert!(receiver.admits(&protection) && !receiver.admits(&protection));
+        assert!(
+            !other.admits(hosts().0.ip(), &protection)
+                && !receiver.admits(hosts().0.ip(), &Protection::default())
+        );
+        assert!(
+            receiver.admits(hosts().0.ip(), &protection)
+                && !receiver.admits(hosts().0.ip(), &protection)
+        );
     }
 
     #[test]
@@ -282,8 +320,8 @@ mod tests {
         let sender = seal(1);
         let (from, to) = hosts();
         let mut bytes = Vec::new();
-        assert!(sender.seal(from, to, b"a packet", &mut bytes));
+        assert!(sender.seal(Kind::Packet, from, to, b"a packet", &mut bytes));
         let number = sender.open(from, to, &bytes, &mut Vec::new()).unwrap();
-        assert!(!sender.is_new(number));
+        assert!(!sender.is_new(hosts().0.ip(), number));
     }
 }

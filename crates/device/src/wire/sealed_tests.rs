@@ -5,6 +5,8 @@ use super::*;
 use crate::config::WireKey;
 use std::net::UdpSocket;
 
+const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
 fn with_key(secret: u8) -> WireConfig {
     WireConfig {
         key: WireKey::new(&[secret; 32]),
@@ -29,7 +31,7 @@ fn plain(from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
 fn sealed(secret: u8, from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
     let seal = Seal::new(&WireKey::new(&[secret; 32]).unwrap()).unwrap();
     let mut bytes = Vec::new();
-    assert!(seal.seal(from, to, &plain(from, to, qp), &mut bytes));
+    assert!(seal.seal(Kind::Packet, from, to, &plain(from, to, qp), &mut bytes));
     bytes
 }
 
@@ -209,15 +211,39 @@ fn a_wire_admits_only_messages_that_were_sealed_with_its_key() {
             "10.0.0.2:4791".parse().unwrap(),
         );
         let mut bytes = Vec::new();
-        assert!(sender.unwrap().seal(from, to, b"a message", &mut bytes));
+        assert!(
+            sender
+                .unwrap()
+                .seal(Kind::Message, from, to, b"a message", &mut bytes)
+        );
         let number = seal.unwrap().open(from, to, &bytes, &mut Vec::new());
         seal.unwrap().protection(number.unwrap())
     };
     let received_by_another_process = by(&same, &same);
-    assert!(ours.admits(&received_by_another_process));
-    assert!(!ours.admits(&received_by_another_process), "a replay");
-    assert!(!ours.admits(&by(&other, &other)), "another key");
-    assert!(!ours.admits(&Protection::default()), "no key");
-    assert!(plain.admits(&Protection::default()));
-    assert!(!plain.admits(&by(&same, &same)));
+    assert!(ours.admits(HOST, &received_by_another_process));
+    assert!(!ours.admits(HOST, &received_by_another_process), "a replay");
+    assert!(!ours.admits(HOST, &by(&other, &other)), "another key");
+    assert!(!ours.admits(HOST, &Protection::default()), "no key");
+    assert!(plain.admits(HOST, &Protection::default()));
+    assert!(!plain.admits(HOST, &by(&same, &same)));
+}
+
+/// A repeated message does not reach the connection manager, and is not answered by the wire.
+#[test]
+fn a_repeated_message_is_dropped_where_it_arrives() {
+    let ip = address();
+    let (wire, _) = process_with(ip, &with_key(1));
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let (socket, from) = stranger();
+    let flow = Flow::new(from, to).unwrap();
+    let seal = Seal::new(&WireKey::new(&[1; 32]).unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    let message = datagram::write(&flow, &[0; MAD], 1);
+    assert!(seal.seal(Kind::Message, from, to, &message, &mut bytes));
+    for _ in 0..2 {
+        socket.send_to(&bytes, to).unwrap();
+    }
+    // The first one is dropped as well: it claims to come from this host.
+    let wanted = [(Dropped::Replayed, 1), (Dropped::Source, 1)];
+    wait_until(|| dropped(&wire) == wanted);
 }

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::datagram::Incoming;
-use super::seal::{self, Seal};
+use super::seal::{self, Kind, Seal};
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
 use crate::ecn::Ecn;
@@ -200,7 +200,7 @@ impl Port {
         let count = datagrams.len().div_ceil(each.max(1));
         let mut sealed = Vec::with_capacity(datagrams.len() + count * seal::OVERHEAD);
         for datagram in datagrams.chunks(each.max(1)) {
-            if !seal.seal(self.address, to, datagram, &mut sealed) {
+            if !seal.seal(Kind::Packet, self.address, to, datagram, &mut sealed) {
                 return DatagramSent::No;
             }
         }

@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Core;
 use super::counters::Dropped;
+
 use super::outgoing::{OutgoingPackets, send_or_wait};
+use super::seal::Kind;
 use super::socket::Port;
 use crate::config::Faults;
 pub(super) use machine::Datagram;
@@ -100,7 +102,7 @@ impl Core {
         let flow = Flow::new(self.port(from)?.address, to)?;
         let mut bytes = packet.to_vec();
         flow.seal(&mut bytes, 0);
-        self.sealed(Datagram { from, to, bytes })
+        self.sealed(Kind::Packet, Datagram { from, to, bytes })
     }
 
     /// Injects faults into a datagram and sends it. Wakes the wire's thread if a delayed packet is now due earlier than
