@@ -1,6 +1,7 @@
 /* One side of a connection of synchronous identifiers, or a member of a multicast group, is killed or stopped. Calls of the other side
  * return: at once if the victim was killed, and otherwise when it goes on. */
 #include "common.h"
+#include "victims.h"
 
 /* Where a connection is when the victim is hit. */
 enum state { REQUESTED, FETCHED, ESTABLISHED, STATES };
@@ -12,46 +13,6 @@ enum part { JOINING, JOINED, SENT, PARTS };
 static const char *const part_names[] = { "a member that joins", "a member", "a sender" };
 
 enum { WAIT_MS = 20000, AT_ONCE = 8 };
-
-static int stops;
-/* Created before the victim is: the port of the server, the victim's report, and the order to a victim that was stopped to end. */
-static int ports[2], reports[2], orders[2];
-
-static void tell(int to)
-{
-	MUST(write(to, "x", 1) == 1);
-}
-
-static void await_byte(int from)
-{
-	char byte;
-	MUST(read(from, &byte, 1) == 1);
-}
-
-static void hit(pid_t victim)
-{
-	int status;
-	GOOD(kill(victim, stops ? SIGSTOP : SIGKILL));
-	MUST(waitpid(victim, &status, WUNTRACED) == victim);
-	TRUE(stops ? WIFSTOPPED(status) : WIFSIGNALED(status));
-}
-
-static void release(pid_t victim)
-{
-	if (stops) {
-		GOOD(kill(victim, SIGCONT));
-		tell(orders[1]);
-	}
-}
-
-static void await_end(pid_t victim)
-{
-	int status;
-	if (!stops)
-		return;
-	MUST(waitpid(victim, &status, 0) == victim);
-	TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
 
 static struct rdma_cm_id *new_endpoint(int flags, uint16_t port)
 {
@@ -351,13 +312,6 @@ static void run(int row)
 		printf("^ %s, %s is %s\n", row < CONNECTIONS ? names[state] : "multicast", row < CONNECTIONS ? side_names[side] : part_names[part],
 		       stops ? "stopped" : "killed");
 	exit(bad);
-}
-
-static void await_one(void)
-{
-	int status;
-	MUST(wait(&status) > 0);
-	TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 int main(void)

@@ -6,6 +6,7 @@ use crate::support::Stage;
 fn succeeds(name: &str, source: &str) {
     let stage = Stage::new(name);
     stage.write("common.h", include_str!("common.h"));
+    stage.write("victims.h", include_str!("victims.h"));
     let program = stage.compile(name, source, &["-lpthread"]);
     let said = stage.start(stage.command(&program), name).succeed();
     assert!(said.ends_with("done\n"), "{said}");

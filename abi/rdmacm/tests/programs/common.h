@@ -114,6 +114,14 @@ __attribute__((unused)) static int state_of(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
+/* Waits until one of our children has ended, and takes over its failure. */
+__attribute__((unused)) static void await_one(void)
+{
+	int status;
+	MUST(wait(&status) > 0);
+	TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 __attribute__((unused)) static int finish(void)
 {
 	printf(bad ? "failed\n" : "done\n");

@@ -1,51 +1,12 @@
 /* The peer of an rsocket is killed or stopped while it connects, transfers or closes. Calls fail, or wait until the peer goes on. */
 #include "sockets.h"
+#include "victims.h"
 #include <time.h>
 
 enum { WAIT_MS = 60000 };
 #define CHUNK 100000
 /* More than the rings of both sides hold. */
 #define TOTAL (40 * CHUNK)
-
-static int stops;
-/* Created before the victim is: its port, its report, and the order to go on that it gets after it was stopped. */
-static int ports[2], reports[2], orders[2];
-
-static void tell(int to)
-{
-	MUST(write(to, "x", 1) == 1);
-}
-
-static void await_byte(int from)
-{
-	char byte;
-	MUST(read(from, &byte, 1) == 1);
-}
-
-static void hit(pid_t victim)
-{
-	int status;
-	GOOD(kill(victim, stops ? SIGSTOP : SIGKILL));
-	MUST(waitpid(victim, &status, WUNTRACED) == victim);
-	TRUE(stops ? WIFSTOPPED(status) : WIFSIGNALED(status));
-}
-
-static void release(pid_t victim)
-{
-	if (stops) {
-		GOOD(kill(victim, SIGCONT));
-		tell(orders[1]);
-	}
-}
-
-static void await_end(pid_t victim)
-{
-	int status;
-	if (!stops)
-		return;
-	MUST(waitpid(victim, &status, 0) == victim);
-	TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
 
 /* The kernel assigns the port for TCP, and the process keeps it, so that no other test gets its number while this one waits. */
 static int told_listener(void)

@@ -278,13 +278,6 @@ static void run(enum side hit_side)
 	exit(bad);
 }
 
-static void await_one(void)
-{
-	int status;
-	MUST(wait(&status) > 0);
-	TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 int main(void)
 {
 	int running = 0, row;
