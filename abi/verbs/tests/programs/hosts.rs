@@ -87,23 +87,30 @@ impl Hosts {
     }
 }
 
+/// The GID of index 1 is the IPv4 address, that of index 2 the IPv6 address.
+const GIDS: [&str; 2] = ["1", "2"];
+
+/// The words of a line, with the GID and the port to use.
+fn words_of<'a>(line: &'a str, gid: &'a str, port: &'a str) -> Vec<&'a str> {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    let option = if is_ping_pong(line) { "-g" } else { "-x" };
+    words.extend([option, gid, "-p", port]);
+    words
+}
+
+fn is_ping_pong(line: &str) -> bool {
+    line.starts_with("ibv_")
+}
+
 /// Runs programs with several sets of options on two hosts whose interfaces have this MTU.
 fn on_two_hosts(test: &str, mtu: u32, lines: &[&str], check: impl Fn(&str, &str)) {
     let stage = Stage::new(test);
     stage.copy_libraries();
     let Some(hosts) = Hosts::new(mtu) else { return };
+    let port = PORT.to_string();
     for line in lines {
-        // The GID of index 1 is the IPv4 address, that of index 2 the IPv6 address.
-        for index in ["1", "2"] {
-            let mut words: Vec<&str> = line.split_whitespace().collect();
-            let option = if words[0].starts_with("ibv_") {
-                "-g"
-            } else {
-                "-x"
-            };
-            words.extend([option, index, "-p"]);
-            let port = PORT.to_string();
-            words.push(&port);
+        for gid in GIDS {
+            let words = words_of(line, gid, &port);
             // The programs exchange their numbers over TCP and IPv4 in both cases.
             for text in hosts.pair(&stage, &words, ADDRESSES[0][0]) {
                 check(&words.join(" "), &text);
@@ -195,21 +202,16 @@ fn programs_run_between_two_hosts_that_share_a_key() {
     };
     hosts.key = Some(KeyFile::new(&hosts.hosts, 1));
     let port = PORT.to_string();
-    for (line, gid) in lines.iter().flat_map(|line| [(line, "1"), (line, "2")]) {
-        let mut words: Vec<&str> = line.split_whitespace().collect();
-        let option = match line.starts_with("ibv_") {
-            true => "-g",
-            false => "-x",
-        };
-        words.extend([option, gid, "-p", &port]);
+    for (line, gid) in lines.iter().flat_map(|line| GIDS.map(|gid| (line, gid))) {
+        let faults = "loss=1%,duplicate=2%,corrupt=1%,reorder=2%";
         // The ping-pongs do not agree on their end.
-        hosts.faults = (option == "-x").then_some("loss=1%,duplicate=2%,corrupt=1%,reorder=2%");
-        hosts.pair(&stage, &words, ADDRESSES[0][0]);
+        hosts.faults = (!is_ping_pong(line)).then_some(faults);
+        hosts.pair(&stage, &words_of(line, gid, &port), ADDRESSES[0][0]);
     }
     // The key is in use: a client without it does not reach the server.
     hosts.faults = None;
     hosts.client_lacks_key = true;
-    let words = ["ibv_rc_pingpong", "-g", "1", "-p", &port];
+    let words = words_of("ibv_rc_pingpong", GIDS[0], &port);
     let (succeeded, said) = hosts.run(&stage, &words, ADDRESSES[0][0]);
     assert!(!succeeded, "{said:#?}");
 }
