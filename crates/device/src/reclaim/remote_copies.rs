@@ -22,10 +22,10 @@ use rkey_link::{AnyLink, Link, LinkRole};
 
 use crate::progress::{Backoff, DeviceEngine, EngineDriver};
 
-/// How long the device waits for the peer of a lost link. A running peer is known to have left our memory after about 50 µs, or
+/// How long the device waits for the peer of a lost link, or of a revoked warrant. A running peer is known to have left our memory after about 50 µs, or
 /// after 250 ms of processor time if it violates the protocol. Only three kinds of peers take longer: those that get no
 /// processor time, those whose side of the copy is memory that does not respond, and those whose threads we cannot see.
-const LIMIT: Duration = Duration::from_secs(2);
+pub(super) const LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a check may take while other work waits, such as the engine thread's. A peer may have ten thousand threads.
 pub(super) const CHECK_LIMIT: Duration = Duration::from_millis(2);

@@ -15,11 +15,8 @@ use rkey_link::peer::{ControlLine, OwnWarrant, RemotePeer};
 use super::Reclaim;
 use super::lease_messages::{IssuedWarrant, Message, WarrantAsk, encode, key_of, number_of};
 use super::outbox::LeaseAnswer;
-use super::remote_copies::CHECK_LIMIT;
+use super::remote_copies::{CHECK_LIMIT, LIMIT};
 use crate::progress::{Backoff, EngineDriver};
-
-/// How long the device waits for a peer that is copying. A copy takes about 50 µs.
-const LIMIT: Duration = Duration::from_secs(2);
 
 impl Reclaim {
     /// Asks peers for the warrants that the engine wants. For the engine thread.

@@ -53,7 +53,7 @@ impl WorkFields {
 
 /// Whether a request posted to this queue pair would start at once.
 #[inline(always)]
-fn is_clear(qp: &Qp) -> bool {
+pub(super) fn is_clear(qp: &Qp) -> bool {
     qp.state == QpState::Rts
         && qp.config.qp_type.is_plain_connection()
         && qp.sq.next == qp.sq.tail

@@ -15,6 +15,7 @@
 //!
 //! Every other request goes the usual way, and so does one whose push fails. Only there are requests refused and explained.
 
+use super::cut_through::is_clear;
 use crate::checked_memory::AccessError;
 use crate::context::Context;
 use crate::held_warrants::{HeldWarrant, NextWrite, SlowWrites, Trials};
@@ -66,12 +67,8 @@ pub(crate) fn push<M: Memory>(
     };
     let is_signaled =
         request.flags == SendFlags::SIGNALED || request.flags.is_empty() && qp.config.signal_all;
-    let is_idle = qp.state == QpState::Rts
-        && qp.sq.head == qp.sq.tail
-        && qp.req.in_flight == 0
-        && qp.may_send()
-        && !qp.sq.is_full()
-        && meta.down.is_none();
+    let is_idle =
+        is_clear(qp) && qp.sq.head == qp.sq.tail && qp.req.in_flight == 0 && meta.down.is_none();
     if !is_signaled || !is_idle || !request.prefix.is_empty() {
         return false;
     }
