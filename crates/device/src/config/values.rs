@@ -11,6 +11,15 @@ pub(super) fn path_or_none(text: &str) -> Option<Option<PathBuf>> {
     }
 }
 
+/// `off` or `on`.
+pub(super) fn parse_switch(text: &str) -> Option<bool> {
+    match text {
+        "off" => Some(false),
+        "on" => Some(true),
+        _ => None,
+    }
+}
+
 /// A whole number with an optional binary suffix; `unlimited` means 2^63 - 1.
 pub(super) fn parse_number(text: &str) -> Option<u64> {
     if text == "unlimited" {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::values::{parse_number, path_or_none};
+use super::values::{parse_number, parse_switch, path_or_none};
 use super::{DirectCopy, Explain, Faults, Share, Variable, WireKey, WireSetting};
 
 /// The name of the variable that must not be empty.
@@ -79,11 +79,7 @@ pub const VARIABLES: &[Variable] = &[
         allowed: "off or on",
         meaning: "on: peers may reach memory of this process through an API other than the one that registered it",
         apply: |config, value| {
-            config.cross_api = match value {
-                "off" => false,
-                "on" => true,
-                _ => return None,
-            };
+            config.cross_api = parse_switch(value)?;
             Some(())
         },
     },
@@ -154,11 +150,7 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "on: writes go straight into memory that a peer polls (ib_write_lat, mailboxes), without its engine; both sides must \
                   set it",
         apply: |config, value| {
-            config.push = match value {
-                "off" => false,
-                "on" => true,
-                _ => return None,
-            };
+            config.push = parse_switch(value)?;
             Some(())
         },
     },
