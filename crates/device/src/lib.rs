@@ -15,7 +15,7 @@
 //! | [`connect`] | listen, accept and connect by address |
 //! | [`peers`] | other devices: how links to and from them are established, and which processes they belong to; [`names`] |
 //! | `capture` | capture files for Wireshark: packets of the wire, and what passes links as packets |
-//! | `ecn` | congestion marks of datagrams |
+//! | `ecn`, `cipher` | congestion marks of datagrams; the cipher of the wire's key |
 //! | [`wire`] | other hosts: the sockets of RoCEv2, and queue pair 1 |
 //! | `reclaim` | how memory is taken back from peers that access it directly; leases |
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
@@ -35,6 +35,7 @@
 )]
 
 mod capture;
+mod cipher;
 pub mod cm;
 pub mod config;
 pub mod connect;

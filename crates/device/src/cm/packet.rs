@@ -1,8 +1,9 @@
 //! The packets between the connection managers of two processes: a MAD, the two addresses that would be in its IP header, and how it
 //! was protected on its way from another host.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
+use rkey_cm::address::Gid;
 use rkey_cm::wire::MAD;
 
 /// The length of every packet, in bytes.
@@ -58,8 +59,8 @@ impl CmPacket {
     pub(crate) fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..20].copy_from_slice(&octets(self.from));
-        bytes[20..36].copy_from_slice(&octets(self.to));
+        bytes[4..20].copy_from_slice(&Gid::from(self.from).0);
+        bytes[20..36].copy_from_slice(&Gid::from(self.to).0);
         bytes[36..36 + Protection::LEN].copy_from_slice(&self.protection.encode());
         bytes[36 + Protection::LEN..].copy_from_slice(&self.mad);
         bytes
@@ -74,7 +75,7 @@ impl CmPacket {
         let address = |at: usize| {
             let mut octets = [0; 16];
             octets.copy_from_slice(&bytes[at..at + 16]);
-            Ipv6Addr::from(octets).to_canonical()
+            Gid(octets).address()
         };
         let mut mad = [0; MAD];
         let mut protection = [0; Protection::LEN];
@@ -86,13 +87,6 @@ impl CmPacket {
             protection: Protection::decode(&protection),
             mad,
         })
-    }
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 

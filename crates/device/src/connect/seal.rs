@@ -1,24 +1,20 @@
 //! Encryption and authentication of the packets of a handshake between hosts that share a key (`RKEY_WIRE_KEY`).
 //!
-//! A sealed packet has the sender's random id, the encrypted packet and a tag (XChaCha20-Poly1305). The nonce is the id and the number
-//! of the packet. The tag also covers the addresses of both hosts, the listener's port, the sender's role, and the receiver's id, which the sender knows from the receiver's first
-//! packet; only the first packet of the initiator comes before that. So an attacker can repeat that packet in another connection, but
-//! nothing that follows: the connection is not made.
+//! A sealed packet has the sender's random id, and the encrypted packet with a tag ([`crate::cipher`]); packets are numbered in
+//! order. The tag also covers the addresses of both hosts, the listener's port, the sender's role, and the receiver's id, which the
+//! sender knows from the receiver's first packet; only the first packet of the initiator comes before that. So an attacker can repeat
+//! that packet in another connection, but nothing that follows: the connection is not made.
 
-use chacha20poly1305::aead::AeadInOut;
-use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
-
-use crate::config::WireKey;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// The length of an id, in bytes.
-const ID: usize = 16;
-/// The length of a tag, in bytes.
-const TAG: usize = 16;
+use rkey_cm::address::Gid;
+
+use crate::cipher::{Cipher, ID, SenderId, TAG};
+use crate::config::WireKey;
+
 /// How many bytes a sealed packet has more than the packet.
 pub(super) const OVERHEAD: usize = ID + TAG;
-
-type Id = [u8; ID];
 
 /// The side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +35,9 @@ impl Ends {
     const LEN: usize = 16 + 16 + 2;
 
     fn encode(self) -> [u8; Self::LEN] {
-        let octets = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        };
         let mut bytes = [0; Self::LEN];
-        bytes[..16].copy_from_slice(&octets(self.initiator));
-        bytes[16..32].copy_from_slice(&octets(self.acceptor.ip()));
+        bytes[..16].copy_from_slice(&Gid::from(self.initiator).0);
+        bytes[16..32].copy_from_slice(&Gid::from(self.acceptor.ip()).0);
         bytes[32..].copy_from_slice(&self.acceptor.port().to_be_bytes());
         bytes
     }
@@ -53,14 +45,12 @@ impl Ends {
 
 /// Seals and opens the packets of one connection.
 pub(super) struct HandshakeSeal {
-    cipher: XChaCha20Poly1305,
+    cipher: Cipher,
     role: Role,
     ends: Ends,
-    id: Id,
-    /// The process that has the id. A forked child would use the same numbers again.
-    process: u32,
+    id: SenderId,
     /// The peer's id, from its first packet.
-    peer: Option<Id>,
+    peer: Option<SenderId>,
     /// How many packets were sent, and how many arrived.
     counts: (u64, u64),
 }
@@ -70,15 +60,14 @@ pub(super) struct HandshakeSeal {
 pub(super) struct Forged;
 
 impl HandshakeSeal {
-    pub(super) fn new(key: &WireKey, role: Role, ends: Ends) -> Result<Self, getrandom::Error> {
-        let mut id = Id::default();
-        getrandom::fill(&mut id)?;
+    pub(super) fn new(key: &WireKey, role: Role, ends: Ends) -> io::Result<Self> {
+        let mut id = SenderId::default();
+        getrandom::fill(&mut id).map_err(io::Error::other)?;
         Ok(Self {
-            cipher: XChaCha20Poly1305::new(&key.derive("handshakes").into()),
+            cipher: Cipher::new(key, "handshakes")?,
             role,
             ends,
             id,
-            process: std::process::id(),
             peer: None,
             counts: (0, 0),
         })
@@ -90,18 +79,13 @@ impl HandshakeSeal {
 
     /// Seals the next packet. `None` in a forked child.
     pub(super) fn seal(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
-        if self.process != std::process::id() {
-            return None;
-        }
         let covered = self.covered(self.role, self.peer.unwrap_or_default());
-        let nonce = nonce(self.id, self.counts.0);
+        let number = self.counts.0;
         self.counts.0 += 1;
-        let mut sealed = [&self.id[..], packet].concat();
-        let bytes = sealed.get_mut(ID..).unwrap_or_default();
-        // Fails only for packets of more than 256 GiB; then the tag is wrong, and the peer refuses the packet.
-        let tag = (self.cipher).encrypt_inout_detached(&nonce.into(), &covered, bytes.into());
-        sealed.extend_from_slice(&tag.unwrap_or_default());
-        Some(sealed)
+        let mut sealed = self.id.to_vec();
+        (self.cipher)
+            .seal(self.id, number, &covered, packet, &mut sealed)
+            .then_some(sealed)
     }
 
     /// Opens the next packet.
@@ -110,33 +94,29 @@ impl HandshakeSeal {
     /// Someone else has sent or changed it, or it belongs to another place or connection.
     pub(super) fn open(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Forged> {
         let (id, rest) = sealed.split_first_chunk::<ID>().ok_or(Forged)?;
-        let (packet, tag) = rest.split_last_chunk::<TAG>().ok_or(Forged)?;
         let (theirs, is_first) = match self.role {
             Role::Initiator => (Role::Acceptor, false),
             Role::Acceptor => (Role::Initiator, self.counts.1 == 0),
         };
-        let to = if is_first { Id::default() } else { self.id };
-        let mut packet = packet.to_vec();
-        let nonce = nonce(*id, self.counts.1);
-        self.cipher
-            .decrypt_inout_detached(
-                &nonce.into(),
-                &self.covered(theirs, to),
-                packet.as_mut_slice().into(),
-                tag.into(),
-            )
-            .map_err(|_| Forged)?;
+        let to = if is_first {
+            SenderId::default()
+        } else {
+            self.id
+        };
+        let covered = self.covered(theirs, to);
+        let mut packet = Vec::new();
+        if !(self.cipher).open(*id, self.counts.1, &covered, rest, &mut packet) {
+            return Err(Forged);
+        }
         if *self.peer.get_or_insert(*id) != *id {
             return Err(Forged);
         }
         self.counts.1 += 1;
         Ok(packet)
     }
-}
 
-impl HandshakeSeal {
     /// What the tag of a packet from a side covers besides the packet.
-    fn covered(&self, from: Role, to: Id) -> [u8; 1 + ID + Ends::LEN] {
+    fn covered(&self, from: Role, to: SenderId) -> [u8; 1 + ID + Ends::LEN] {
         let mut covered = [0; 1 + ID + Ends::LEN];
         covered[0] = u8::from(from == Role::Initiator);
         covered[1..=ID].copy_from_slice(&to);
@@ -151,14 +131,6 @@ impl std::fmt::Debug for HandshakeSeal {
             .field("role", &self.role)
             .finish_non_exhaustive()
     }
-}
-
-fn nonce(id: Id, number: u64) -> [u8; ID + 8] {
-    let mut nonce = [0; ID + 8];
-    let (of, at) = nonce.split_at_mut(ID);
-    of.copy_from_slice(&id);
-    at.copy_from_slice(&number.to_be_bytes());
-    nonce
 }
 
 #[cfg(test)]

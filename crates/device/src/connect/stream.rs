@@ -78,9 +78,7 @@ impl Stream {
         let seal = key
             .map(|key| HandshakeSeal::new(key, role, ends))
             .transpose();
-        let seal = seal.map_err(|error| {
-            DeviceError::io("drawing a random id")(std::io::Error::other(error))
-        })?;
+        let seal = seal.map_err(DeviceError::io("preparing to encrypt a connection"))?;
         Ok(Arc::new(Self {
             socket,
             path,

@@ -7,7 +7,7 @@ use rkey_roce::icrc;
 use rkey_roce::packet::{Bth, ImmDt, Mtu, Reth, XrcEth};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::seal;
+use super::seal::overhead;
 use crate::config::{WireConfig, WireSetting};
 
 /// The addresses that a setting selects. Opens no wire.
@@ -82,18 +82,10 @@ impl WirePath {
 /// route from an address of the wire. Opens no wire.
 #[must_use]
 pub fn route(setting: &WireConfig, to: IpAddr) -> Option<WirePath> {
-    let path = path(to.to_canonical(), None, overhead(setting))?;
+    let path = path(to.to_canonical(), None, overhead(setting.key.is_some()))?;
     chosen(&setting.addresses)
         .contains(&path.local)
         .then_some(path)
-}
-
-/// How many bytes a datagram has in addition to its packet.
-pub(super) fn overhead(setting: &WireConfig) -> usize {
-    match setting.key {
-        Some(_) => seal::OVERHEAD,
-        None => 0,
-    }
 }
 
 /// The route to an address, as the routing table has it now; from `local` if given. Datagrams have `overhead` more bytes than their

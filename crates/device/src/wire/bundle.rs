@@ -1,6 +1,8 @@
 //! A bundle: datagrams from one sender, for one block of queue pair numbers, that one process forwards to another in one message.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+
+use rkey_cm::address::Gid;
 
 use super::datagram::Incoming;
 use crate::ecn::Ecn;
@@ -30,9 +32,9 @@ impl Bundle {
         };
         if self.flow.is_none() {
             self.bytes.extend_from_slice(&MAGIC);
-            self.bytes.extend_from_slice(&octets(flow.0));
+            self.bytes.extend_from_slice(&Gid::from(flow.0.ip()).0);
             self.bytes.extend_from_slice(&flow.0.port().to_be_bytes());
-            self.bytes.extend_from_slice(&octets(flow.1));
+            self.bytes.extend_from_slice(&Gid::from(flow.1.ip()).0);
             (self.block, self.flow) = (block, Some(flow));
         }
         let has_room = self.bytes.len() + 3 + datagram.len() <= MAX_LEN;
@@ -54,13 +56,6 @@ impl Bundle {
     }
 }
 
-fn octets(address: SocketAddr) -> [u8; 16] {
-    match address {
-        SocketAddr::V4(it) => it.ip().to_ipv6_mapped().octets(),
-        SocketAddr::V6(it) => it.ip().octets(),
-    }
-}
-
 /// Decodes a message. `None` if the bytes are not one.
 pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<Incoming<'_>>> {
     let (header, mut rest) = bytes.split_at_checked(HEADER)?;
@@ -69,7 +64,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<Incoming<'_>>> {
     }
     let ip = |at: usize| {
         let octets: [u8; 16] = header[at..at + 16].try_into().ok()?;
-        Some(Ipv6Addr::from(octets).to_canonical())
+        Some(Gid(octets).address())
     };
     let from = SocketAddr::new(ip(4)?, u16::from_be_bytes([header[20], header[21]]));
     let to = SocketAddr::new(ip(22)?, rkey_roce::icrc::PORT);

@@ -60,7 +60,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rkey_cm::address::Guid;
+use rkey_cm::address::{Gid, Guid};
 use rkey_cm::wire::MAD;
 use rkey_roce::icrc::{self, Flow};
 use rkey_roce::packet::{Mtu, Packet};
@@ -218,7 +218,7 @@ impl Wire {
     /// Opens a socket for each of these addresses and starts the thread.
     fn open(chosen: &[IpAddr], setting: &WireConfig) -> io::Result<Self> {
         let seal = setting.key.as_ref().map(Seal::new).transpose();
-        let seal = seal.map_err(io::Error::other)?.map(Arc::new);
+        let seal = seal?.map(Arc::new);
         let mut ports = Vec::new();
         let mut refused = Vec::new();
         for ip in chosen {
@@ -301,7 +301,8 @@ impl Wire {
     #[must_use]
     pub fn path(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<WirePath> {
         let local = local.map(|it| it.to_canonical());
-        let path = addresses::path(remote.to_canonical(), local, self.core.overhead())?;
+        let overhead = seal::overhead(self.core.seal.is_some());
+        let path = addresses::path(remote.to_canonical(), local, overhead)?;
         self.serves(path.local).then_some(path)
     }
 
@@ -316,10 +317,7 @@ impl Wire {
     pub fn describe(&self) -> WireDescription {
         let served = |port: &Port| ServedAddress {
             address: port.address.ip(),
-            gid: match port.address.ip() {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            },
+            gid: Gid::from(port.address.ip()).0.into(),
             port: port.address.port(),
             interface: port.interface.clone(),
             path_mtu: port.mtu.bytes(),
@@ -403,10 +401,6 @@ impl Wire {
 }
 
 impl Core {
-    fn overhead(&self) -> usize {
-        self.seal.as_ref().map_or(0, |_| seal::OVERHEAD)
-    }
-
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }

@@ -1,9 +1,9 @@
 //! Which datagrams of which senders have arrived, so that a repeated one is recognised.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::seal::SenderId;
+use crate::cipher::SenderId;
 
 /// How many numbers below the highest one are remembered. Networks reorder packets less than that.
 const WINDOW: u64 = 4096;
@@ -17,10 +17,10 @@ pub(super) struct ReplayWindows {
     hosts: HashMap<IpAddr, Host>,
 }
 
-/// The senders of a host. Their ids begin with the time by the host's clock, so they are in the order of age.
+/// The senders of a host. Their ids begin with the time by the host's clock, so the smaller one is older.
 #[derive(Debug, Default)]
 struct Host {
-    windows: BTreeMap<SenderId, Window>,
+    windows: HashMap<SenderId, Window>,
     /// The youngest sender that was forgotten. Unknown senders that are not younger are refused, because they may be forgotten ones.
     forgotten: Option<SenderId>,
     /// Counts the datagrams, to find the sender that has been silent for longest.

@@ -1,42 +1,39 @@
 //! Encryption and authentication of datagrams between hosts that share a key (`RKEY_WIRE_KEY`).
 //!
-//! A sealed datagram has a nonce, the encrypted packet with its invariant checksum, and a tag (XChaCha20-Poly1305). The tag also covers
-//! both addresses and ports. The nonce is the sender's id (a time and random bits), followed by the number of the datagram, so no two datagrams have the
-//! same. The receiver takes each number of a sender once ([`ReplayWindows`]).
+//! A sealed datagram has its sender's id and number, and the encrypted packet with its invariant checksum and a tag
+//! ([`crate::cipher`]). The tag also covers both addresses and ports. The receiver takes each number of a sender once
+//! ([`ReplayWindows`]).
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use chacha20poly1305::aead::AeadInOut;
-use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use parking_lot::Mutex;
+use rkey_cm::address::Gid;
 
 use super::datagram;
 use super::replay::ReplayWindows;
+use crate::cipher::{Cipher, ID, SenderId, TAG};
 use crate::cm::packet::Protection;
 use crate::config::WireKey;
 
-/// The length of a nonce, in bytes.
-const NONCE: usize = ID + 8;
-/// The length of a sender's id, in bytes.
-const ID: usize = 16;
-/// The length of a tag, in bytes.
-const TAG: usize = 16;
+/// The length of the id and the number in front of the encrypted packet, in bytes.
+const NUMBER: usize = ID + 8;
 /// How many bytes a sealed datagram has more than the packet with its checksum.
-pub(super) const OVERHEAD: usize = NONCE + TAG;
+pub(super) const OVERHEAD: usize = NUMBER + TAG;
 
-/// A sender, for as long as its process has its wire: when the wire was opened, in nanoseconds since 1970, and 64 random bits.
-pub(super) type SenderId = [u8; ID];
+/// How many bytes a datagram has more than its packet.
+pub(super) fn overhead(is_sealed: bool) -> usize {
+    if is_sealed { OVERHEAD } else { 0 }
+}
 
 /// Seals and opens the datagrams of a wire.
 pub(super) struct Seal {
-    cipher: XChaCha20Poly1305,
+    cipher: Cipher,
     /// Tells other processes of this user which key a message was sealed with.
     fingerprint: [u8; 16],
     packets: Sequence,
     messages: Sequence,
-    /// The process that has the id. A forked child would use the same numbers again.
-    process: u32,
     /// What arrived here.
     arrived: Mutex<ReplayWindows>,
     /// The messages that reached the connection manager of this process, often through another process.
@@ -52,18 +49,19 @@ pub(super) enum Kind {
 
 /// The id and the numbers of one kind of datagrams.
 struct Sequence {
+    /// When the wire was opened, in nanoseconds since 1970, and 64 random bits.
     id: SenderId,
     /// The number of the next datagram.
     next: AtomicU64,
 }
 
 impl Sequence {
-    fn new() -> Result<Self, getrandom::Error> {
+    fn new() -> io::Result<Self> {
         let mut id = SenderId::default();
         let (opened, random) = id.split_at_mut(8);
         let now = u64::try_from(crate::time::since_epoch().as_nanos());
         opened.copy_from_slice(&now.unwrap_or(u64::MAX).to_be_bytes());
-        getrandom::fill(random)?;
+        getrandom::fill(random).map_err(io::Error::other)?;
         Ok(Self {
             id,
             next: AtomicU64::new(0),
@@ -79,21 +77,20 @@ pub(super) struct Number {
 }
 
 impl Seal {
-    pub(super) fn new(key: &WireKey) -> Result<Self, getrandom::Error> {
+    pub(super) fn new(key: &WireKey) -> io::Result<Self> {
         let mut fingerprint = [0; 16];
         fingerprint.copy_from_slice(&key.derive("fingerprint")[..16]);
         Ok(Self {
-            cipher: XChaCha20Poly1305::new(&key.derive("datagrams").into()),
+            cipher: Cipher::new(key, "datagrams")?,
             fingerprint,
             packets: Sequence::new()?,
             messages: Sequence::new()?,
-            process: std::process::id(),
             arrived: Mutex::default(),
             admitted: Mutex::default(),
         })
     }
 
-    /// Appends the sealed datagram to `to`; `false` in a forked child.
+    /// Appends the sealed datagram to `to`; `false` in a forked child, which must not send it.
     #[must_use]
     pub(super) fn seal(
         &self,
@@ -103,31 +100,19 @@ impl Seal {
         datagram: &[u8],
         to: &mut Vec<u8>,
     ) -> bool {
-        if self.process != std::process::id() {
-            return false;
-        }
         let sequence = match kind {
             Kind::Packet => &self.packets,
             Kind::Message => &self.messages,
         };
-        let mut nonce = [0; NONCE];
-        let (id, number) = nonce.split_at_mut(ID);
-        id.copy_from_slice(&sequence.id);
-        number.copy_from_slice(&sequence.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-        to.extend_from_slice(&nonce);
-        let start = to.len();
-        to.extend_from_slice(datagram);
-        let bytes = &mut to[start..];
+        let number = sequence.next.fetch_add(1, Ordering::Relaxed);
+        to.extend_from_slice(&sequence.id);
+        to.extend_from_slice(&number.to_be_bytes());
         let covered = addresses(from, peer);
-        // Fails only for datagrams of more than 256 GiB; then the tag is wrong, and the datagram is dropped.
-        let tag = self
-            .cipher
-            .encrypt_inout_detached(&nonce.into(), &covered, bytes.into());
-        to.extend_from_slice(&tag.unwrap_or_default());
-        true
+        self.cipher
+            .seal(sequence.id, number, &covered, datagram, to)
     }
 
-    /// Opens a datagram into `into`, which it clears. Returns its number, which the receiver passes to [`Seal::is_new`]; `None` if
+    /// Opens a datagram into `into`, replacing what it contains. Returns its number, which the receiver passes to [`Seal::is_new`]; `None` if
     /// no holder of the key has sent these bytes between these addresses.
     pub(super) fn open(
         &self,
@@ -140,25 +125,16 @@ impl Seal {
         if sealed.len() > datagram::MAX_LEN + OVERHEAD {
             return None;
         }
-        let (nonce, rest) = sealed.split_first_chunk::<NONCE>()?;
-        let (bytes, tag) = rest.split_last_chunk::<TAG>()?;
-        let (sender, number) = nonce.split_first_chunk::<ID>()?;
-        into.clear();
-        into.reserve_exact(bytes.len());
-        into.extend_from_slice(bytes);
-        let covered = addresses(from, to);
-        self.cipher
-            .decrypt_inout_detached(
-                nonce.into(),
-                &covered,
-                into.as_mut_slice().into(),
-                tag.into(),
-            )
-            .ok()?;
-        Some(Number {
+        let (sender, rest) = sealed.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let number = Number {
             sender: *sender,
-            number: u64::from_be_bytes(number.try_into().ok()?),
-        })
+            number: u64::from_be_bytes(*number),
+        };
+        let covered = addresses(from, to);
+        (self.cipher)
+            .open(number.sender, number.number, &covered, rest, into)
+            .then_some(number)
     }
 
     /// The protection of a datagram with this number.
@@ -197,11 +173,7 @@ impl std::fmt::Debug for Seal {
 fn addresses(from: SocketAddr, to: SocketAddr) -> [u8; 36] {
     let mut covered = [0; 36];
     for (address, part) in [from, to].iter().zip(covered.chunks_exact_mut(18)) {
-        let ip = match address {
-            SocketAddr::V4(it) => it.ip().to_ipv6_mapped(),
-            SocketAddr::V6(it) => *it.ip(),
-        };
-        part[..16].copy_from_slice(&ip.octets());
+        part[..16].copy_from_slice(&Gid::from(address.ip()).0);
         part[16..].copy_from_slice(&address.port().to_be_bytes());
     }
     covered
@@ -253,7 +225,7 @@ mod tests {
         let packet = [0x5a; 64];
         let (one, other) = (sealed(&sender, &packet), sealed(&sender, &packet));
         let of_another_process = sealed(&seal(1), &packet);
-        assert_ne!(one[NONCE..], other[NONCE..]);
+        assert_ne!(one[NUMBER..], other[NUMBER..]);
         assert_ne!(one[..ID], of_another_process[..ID]);
         assert!(!one.windows(8).any(|part| part == [0x5a; 8]));
     }

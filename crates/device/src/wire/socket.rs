@@ -82,7 +82,8 @@ impl Port {
         let Some((interface, bytes)) = addresses::interface_of(ip) else {
             return Err("not an address of this host".to_owned());
         };
-        let Some(mtu) = addresses::fitting(bytes, ip.is_ipv4(), overhead(seal)) else {
+        let Some(mtu) = addresses::fitting(bytes, ip.is_ipv4(), seal::overhead(seal.is_some()))
+        else {
             return Err(format!(
                 "the MTU of {interface} is {bytes} B, too small for any packet"
             ));
@@ -240,7 +241,7 @@ impl Port {
 
     /// How many bytes each datagram has in addition to its packet.
     pub(super) fn overhead(&self) -> usize {
-        overhead(self.seal.as_ref())
+        seal::overhead(self.seal.is_some())
     }
 
     /// How many datagrams one call of [`Port::send`] may send.
@@ -260,8 +261,4 @@ impl Port {
             let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&pause));
         }
     }
-}
-
-fn overhead(seal: Option<&Arc<Seal>>) -> usize {
-    seal.map_or(0, |_| seal::OVERHEAD)
 }
