@@ -9,8 +9,8 @@
 use crate::handles::fail::{Fail, Result};
 use crate::objects::ep::Ep;
 use crate::objects::ia::Ia;
-use crate::sys::IaAddressPtr;
 use crate::sys::consts::*;
+use crate::sys::{Event, IaAddressPtr};
 use crate::values::address::Visible;
 use crate::values::ep_state::Step;
 use crate::values::event::{connection, notifying};
@@ -19,7 +19,7 @@ use parking_lot::MutexGuard;
 use rkey_device::QpAddress;
 use rkey_device::link::NodeId;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// The connection of an EP.
 pub struct Control {
@@ -35,8 +35,6 @@ pub struct Control {
     /// Like `data`, for a datagram EP, which has several peers.
     pub(crate) kept: Vec<Box<[u8]>>,
     pub(crate) visible: Visible,
-    /// The worker's job for a connection request of this side, and its attempt.
-    pub(crate) requested: (u64, Weak<()>),
 }
 
 /// The EP at the other end.
@@ -70,7 +68,6 @@ impl Control {
             data: Vec::new(),
             kept: Vec::new(),
             visible: Visible::new(ia.address, 0),
-            requested: (0, Weak::new()),
         }
     }
 
@@ -151,9 +148,7 @@ impl Ep {
     }
 
     pub(crate) fn tell(&self, number: dat_event_number, data: &[u8]) {
-        if let Some(evd) = &self.parts().connect {
-            evd.push(notifying(connection(number, self.handle, data)));
-        }
+        self.report(connection(number, self.handle, data));
     }
 
     /// Ends an attempt whose connection cannot be established.
@@ -168,7 +163,13 @@ impl Ep {
         let event = connection(number, self.handle, &control.data);
         drop(control);
         self.flush();
-        if let Some(evd) = &self.parts().connect {
+        self.report(event);
+    }
+
+    /// Delivers an event to the EVD for connections, if the EP has one. The program may free the EP and its PZ while this
+    /// thread is still here, so this holds nothing else of the EP.
+    pub(crate) fn report(&self, event: Event) {
+        if let Some(evd) = self.connect_evd() {
             evd.push(notifying(event));
         }
     }

@@ -77,8 +77,7 @@ impl Ep {
             return Err(DeviceError::NotThisHost { address }.into());
         }
         let connecting = ia.device.begin_connect(target, &[], &hello.encode())?;
-        let (ep, exists) = (Arc::clone(self), Arc::new(()));
-        let job = Job::connect(ep, attempt, connecting, exists, timeout);
+        let job = Job::connect(Arc::clone(self), attempt, connecting, timeout);
         ia.worker().add(job);
         Ok(())
     }
@@ -108,9 +107,7 @@ impl Ep {
             set_extension(&mut event, &details);
             event
         };
-        if let Some(evd) = &self.parts().connect {
-            evd.push(notifying(event));
-        }
+        self.report(event);
     }
 
     /// Reports that the address of another EP could not be obtained.
@@ -143,9 +140,7 @@ impl Ep {
             set_extension(&mut event, &extension(kind, DTO_ERR_TRANSPORT, 0));
             event
         };
-        if let Some(evd) = &self.parts().connect {
-            evd.push(notifying(event));
-        }
+        self.report(event);
     }
 
     /// Sends the EP's address to the EP that requested it.

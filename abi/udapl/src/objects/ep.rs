@@ -241,6 +241,12 @@ impl Ep {
         self.parts.read().clone()
     }
 
+    /// The EVD for connections.
+    #[must_use]
+    pub fn connect_evd(&self) -> Option<Arc<Evd>> {
+        self.parts.read().connect.clone()
+    }
+
     /// Whether the EP is in the PZ `pz`.
     #[must_use]
     pub fn is_in(&self, pz: &Arc<Pz>) -> bool {
@@ -415,7 +421,6 @@ impl Ep {
 
     /// Destroys the queue pair and releases the other objects.
     pub(crate) fn close(&self) {
-        self.withdraw();
         self.leave_qp();
         let old = std::mem::take(&mut *self.parts.write());
         self.retire(old);
@@ -425,8 +430,10 @@ impl Ep {
     /// pair named: the program may reuse it.
     fn retire(&self, mut old: Parts) {
         old.release(&self.ia);
-        if let Some(qpn) = old.qp.take().map(|qp| qp.qpn()) {
-            self.ia.device.wait_until_quiet(qpn, PATIENCE);
+        if let Some(qp) = old.qp.take() {
+            // Another thread may be about to drop its clone.
+            qp.destroy();
+            self.ia.device.wait_until_quiet(qp.qpn(), PATIENCE);
         }
     }
 }

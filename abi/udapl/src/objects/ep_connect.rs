@@ -9,7 +9,7 @@ use crate::sys::Timeout;
 use crate::sys::consts::*;
 use crate::values::address::of_qualifier;
 use crate::values::ep_state::{State, Step};
-use crate::values::event::{connection, notifying};
+use crate::values::event::connection;
 use crate::values::hello::{Hello, Purpose, from_text, why};
 use rkey_device::{DeviceError, Peer};
 use std::net::IpAddr;
@@ -43,11 +43,9 @@ impl Ep {
         let connecting = ia.begin_connect(target, &[&qp], &hello)?;
         self.step(&control, Step::Connect)?;
         let attempt = control.begin((address, port), 0);
-        let exists = Arc::new(());
-        control.requested = (attempt, Arc::downgrade(&exists));
         drop(control);
         let ep = Arc::clone(self);
-        let job = Job::connect(ep, attempt, connecting, exists, timeout);
+        let job = Job::connect(ep, attempt, connecting, timeout);
         ia.worker().add(job);
         Ok(())
     }
@@ -108,11 +106,9 @@ impl Ep {
         control.data = hello.data;
         let event = connection(CONNECTION_EVENT_ESTABLISHED, self.handle, &control.data);
         drop(control);
-        if let Some(evd) = &self.parts().connect {
-            evd.push(notifying(event));
-        }
+        self.report(event);
         // The queue pair may have failed in the meantime.
-        self.check_service();
+        self.suspect();
     }
 
     /// Handles the failure of a connection request.
@@ -188,7 +184,7 @@ impl Ep {
         if control.attempt == attempt && self.step(&control, Step::Establish).is_ok() {
             drop(control);
             self.tell(CONNECTION_EVENT_ESTABLISHED, &[]);
-            self.check_service();
+            self.suspect();
         }
     }
 }

@@ -7,13 +7,9 @@ use crate::objects::job::Job;
 use crate::sys::consts::*;
 use crate::values::ep_state::{State, Step};
 use crate::values::hello::{Hello, Purpose};
+use rkey_device::Peer;
 use rkey_device::engine::{QpAttributes, QpState};
-use rkey_device::{Peer, time};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long freeing an EP waits for the worker to withdraw its connection request.
-const WITHDRAW_TIME: Duration = Duration::from_secs(10);
 
 impl Ep {
     /// Disconnects, for the program.
@@ -62,16 +58,22 @@ impl Ep {
         !busy
     }
 
-    /// Handles a failed request. If its queue pair is out of service, the connection is broken, unless the peer has
+    /// Makes the worker check whether the queue pair is out of service: if it is, the connection is broken, unless the peer has
     /// disconnected. The worker decides, because it receives the peer's message.
-    pub fn request_failed(self: &Arc<Self>) {
-        self.ia().worker().add(Job::Suspect(Arc::clone(self)));
+    pub fn suspect(self: &Arc<Self>) {
+        self.ia().worker().suspect(Arc::clone(self));
+    }
+
+    /// Whether the EP is connected, but its queue pair is out of service.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        let info = self.qp().and_then(|qp| qp.query().ok());
+        self.is_in_service() && info.is_none_or(|info| info.state != QpState::Rts)
     }
 
     /// Breaks the connection if its queue pair is out of service.
     pub fn check_service(self: &Arc<Self>) {
-        let info = self.qp().and_then(|qp| qp.query().ok());
-        if self.is_in_service() && info.is_none_or(|info| info.state != QpState::Rts) {
+        if self.is_broken() {
             self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN));
         }
     }
@@ -141,25 +143,6 @@ impl Ep {
         }
     }
 
-    /// Waits until the worker has withdrawn the connection request of an earlier attempt, which still uses the queue pair
-    /// and with it the PZ. Gives up after [`WITHDRAW_TIME`], and at once in the worker's own thread.
-    pub(crate) fn withdraw(&self) {
-        let job = {
-            let control = self.control.lock();
-            let (attempt, job) = &control.requested;
-            match *attempt == control.attempt {
-                true => return,
-                false => job.clone(),
-            }
-        };
-        let worker = self.ia().worker();
-        let until = time::now() + WITHDRAW_TIME;
-        while job.strong_count() > 0 && !worker.is_here() && time::now() < until {
-            worker.ring();
-            time::sleep(Duration::from_micros(50));
-        }
-    }
-
     /// Flushes the posted requests, so that their events come before that of the disconnect.
     pub(crate) fn flush(&self) {
         let parts = self.parts();
@@ -178,7 +161,6 @@ impl Ep {
     /// # Errors
     /// `DAT_INVALID_STATE`, `DAT_INSUFFICIENT_RESOURCES`.
     pub fn reset(self: &Arc<Self>) -> Result {
-        self.withdraw();
         let mut control = self.control.lock();
         let before = self.state();
         let after = before.after(Step::Reset).ok_or(self.not_now())?;

@@ -81,7 +81,7 @@ impl Evd {
     /// Handles EPs that have failed requests.
     pub(crate) fn handle_broken(&self, broken: Broken) {
         for ep in broken {
-            ep.request_failed();
+            ep.suspect();
         }
     }
 

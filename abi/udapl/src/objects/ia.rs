@@ -253,7 +253,7 @@ impl Ia {
                 };
                 let _ = crate::objects::completion::translate(&ep, completion);
                 if !completion.status.is_success() && ep.is_in_service() {
-                    ep.request_failed();
+                    ep.suspect();
                 }
             }
         }
@@ -279,13 +279,13 @@ impl Ia {
             | AsyncEvent::RequestError { qp, qpn }
             | AsyncEvent::PeerGone { qp, qpn } => {
                 if let Some(ep) = self.ep_with(qp, qpn) {
-                    ep.request_failed();
+                    ep.suspect();
                 }
             }
             // The EP is out of service and takes no more receives from its SRQ (dtestsrq waits for this event).
             AsyncEvent::LastWqeReached { qp, qpn } => {
                 if let Some(ep) = self.ep_with(qp, qpn) {
-                    ep.request_failed();
+                    ep.suspect();
                     self.tell(ASYNC_ERROR_EP_BROKEN, ep.handle, EP_TRANSFER_TO_ERROR);
                 }
             }

@@ -26,8 +26,6 @@ pub enum Job {
         attempt: u64,
         /// The device's part.
         connecting: Connecting,
-        /// Shows the EP that the job exists, because the device's request uses the EP's queue pair.
-        exists: Arc<()>,
         /// When to give up if there is no listener.
         find: Instant,
         /// When to give up.
@@ -60,8 +58,6 @@ pub enum Job {
         /// When to give up.
         until: Instant,
     },
-    /// Checks an EP after one of its requests has failed.
-    Suspect(Arc<Ep>),
     /// Calls the agent of a CNO.
     Notify {
         /// The CNO.
@@ -82,20 +78,13 @@ fn timed_out(after: Duration) -> DeviceError {
 impl Job {
     /// A connection request.
     #[must_use]
-    pub fn connect(
-        ep: Arc<Ep>,
-        attempt: u64,
-        connecting: Connecting,
-        exists: Arc<()>,
-        timeout: Timeout,
-    ) -> Self {
+    pub fn connect(ep: Arc<Ep>, attempt: u64, connecting: Connecting, timeout: Timeout) -> Self {
         let until = deadline(timeout);
         let find = time::now() + FIND_TIME;
         Self::Connect {
             ep,
             attempt,
             connecting,
-            exists,
             find: until.map_or(find, |until| until.min(find)),
             until,
             timeout: Duration::from_micros(timeout.into()),
@@ -116,7 +105,7 @@ impl Job {
                 connecting.socket()
             }
             Self::Accept { accepting, .. } => Some(accepting.socket()),
-            Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
+            Self::Drain { .. } | Self::Notify { .. } => None,
         }
     }
 
@@ -127,7 +116,7 @@ impl Job {
             Self::Farewell { until, .. } => Some(*until),
             // `is_ready` has its own deadline.
             Self::Accept { .. } => Some(time::now() + Duration::from_secs(1)),
-            Self::Drain { .. } | Self::Suspect(_) | Self::Notify { .. } => None,
+            Self::Drain { .. } | Self::Notify { .. } => None,
         }
     }
 
@@ -168,10 +157,6 @@ impl Job {
             Self::Drain { ep, attempt } => ep.drained(*attempt),
             Self::Farewell { connecting, until } => {
                 !matches!(connecting.try_finish(), Ok(None)) || now >= *until
-            }
-            Self::Suspect(ep) => {
-                ep.check_service();
-                true
             }
             Self::Notify { cno, evd } => {
                 cno.call_agent(*evd);

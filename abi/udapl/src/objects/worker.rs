@@ -4,6 +4,7 @@
 //! it calls the agents of CNOs. It holds no lock while it calls the program.
 
 use crate::handles::fail::{Fail, Result};
+use crate::objects::ep::Ep;
 use crate::objects::ia::Ia;
 use crate::objects::job::Job;
 use crate::objects::service::Service;
@@ -37,6 +38,8 @@ pub struct Worker {
 struct Shared {
     wake: Option<OwnedFd>,
     jobs: Mutex<Vec<Job>>,
+    /// EPs whose connections may be broken.
+    suspects: Mutex<Vec<Arc<Ep>>>,
     /// Read-locked while an answer to a connection request is sent and its job is added.
     answering: RwLock<()>,
     services: Mutex<Vec<Weak<Service>>>,
@@ -70,6 +73,7 @@ impl Worker {
         let shared = Arc::new(Shared {
             wake: Some(wake),
             jobs: Mutex::default(),
+            suspects: Mutex::default(),
             answering: RwLock::default(),
             services: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -94,6 +98,7 @@ impl Worker {
             shared: Arc::new(Shared {
                 wake: None,
                 jobs: Mutex::default(),
+                suspects: Mutex::default(),
                 answering: RwLock::default(),
                 services: Mutex::default(),
                 stop: AtomicBool::new(true),
@@ -122,6 +127,14 @@ impl Worker {
         let _answering = self.shared.answering.read();
         self.add(answer()?);
         Ok(())
+    }
+
+    /// Makes the worker check whether the connection of an EP is broken.
+    pub fn suspect(&self, ep: Arc<Ep>) {
+        if !self.shared.stop.load(Ordering::Acquire) {
+            self.shared.suspects.lock().push(ep);
+            self.shared.ring();
+        }
     }
 
     /// Makes the worker check its jobs again.
@@ -188,6 +201,7 @@ impl Round {
             for (incoming, hello) in farewells {
                 self.peer_left(&incoming, &hello);
             }
+            self.check_suspects();
             while let Ok(Some(cq)) = self.ia.channel.try_next_event() {
                 self.confirm();
                 self.ia.cq_event(cq);
@@ -212,6 +226,7 @@ impl Round {
         let number = ASYNC_ERROR_IA_CATASTROPHIC;
         self.ia.tell(number, self.ia.handle, IA_CATASTROPHIC_ERROR);
         self.jobs.clear();
+        self.shared.suspects.lock().clear();
         while let Some(wake) = &self.shared.wake {
             let new = std::mem::take(&mut *self.shared.jobs.lock());
             for mut job in new {
@@ -318,6 +333,19 @@ impl Round {
         self.jobs = old;
     }
 
+    /// Ends the connections that are broken.
+    fn check_suspects(&mut self) {
+        let mut broken = std::mem::take(&mut *self.shared.suspects.lock());
+        broken.retain(|ep| ep.is_broken());
+        if broken.is_empty() {
+            return;
+        }
+        self.confirm();
+        for ep in broken {
+            ep.check_service();
+        }
+    }
+
     /// Takes the confirmations of accepted connections. A peer may have sent one before the request or disconnect that
     /// was taken last, or before it ended, so its event must come first: `dtestcm` counts events and takes the last ones for
     /// disconnections.
@@ -392,6 +420,7 @@ impl Round {
     /// Sends the last messages.
     fn finish(mut self) {
         let mut new = std::mem::take(&mut *self.shared.jobs.lock());
+        self.shared.suspects.lock().clear();
         self.jobs.append(&mut new);
         self.jobs.retain(|job| matches!(job, Job::Farewell { .. }));
         let until = time::now() + LAST_WORDS;

@@ -2,6 +2,7 @@
 
 use crate::world::*;
 use daplrkey::handles::object::find;
+use daplrkey::objects::ep::Ep;
 use daplrkey::objects::service::Psp;
 use daplrkey::sys::*;
 use std::mem::zeroed;
@@ -492,6 +493,20 @@ fn a_withdrawn_request_leaves_no_resources() {
             Some(before) => returns_to(before),
         }
     }
+}
+
+/// The worker may still use the queue pair when the event that it has delivered makes the program free the EP and its PZ.
+#[test]
+fn a_pz_is_freed_after_its_eps_whatever_other_threads_do() {
+    let one = World::open();
+    let mut pz = null_mut();
+    ok!(pz_create_func(one.ia, &raw mut pz));
+    let end = one.end_in(pz, &attr());
+    // SAFETY: a live handle.
+    let used = unsafe { find::<Ep>(end.ep) }.unwrap().qp().unwrap();
+    ok!(ep_free_func(end.ep));
+    ok!(pz_free_func(pz));
+    assert!(used.query().is_err());
 }
 
 #[test]

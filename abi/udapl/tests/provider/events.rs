@@ -1,7 +1,10 @@
 //! EVDs and CNOs: waiting, thresholds, notification, agents.
 
 use crate::world::*;
+use daplrkey::handles::object::find;
+use daplrkey::objects::ep::Ep;
 use daplrkey::sys::*;
+use rkey_device::engine::{QpAttributes, QpState};
 use std::ffi::c_void;
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -364,24 +367,34 @@ unsafe extern "C" fn slow_agent(slow: Pvoid, _evd: EvdHandle) {
     slow.returned.store(true, Ordering::SeqCst);
 }
 
+impl Slow {
+    fn agent(&self) -> OsWaitProxyAgent {
+        OsWaitProxyAgent {
+            instance_data: std::ptr::from_ref(self).cast_mut().cast(),
+            proxy_agent_func: Some(slow_agent),
+        }
+    }
+
+    /// Waits until the worker of the IA is in the agent.
+    fn wait_for_call(&self) {
+        while self.calls.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn no_agent_runs_once_its_evd_or_cno_is_freed() {
     for free_evd in [true, false] {
         let world = World::open();
         let slow = Slow::default();
-        let agent = OsWaitProxyAgent {
-            instance_data: (&raw const slow).cast_mut().cast(),
-            proxy_agent_func: Some(slow_agent),
-        };
-        let cno = Shared(cno(&world, agent));
+        let cno = Shared(cno(&world, slow.agent()));
         let [first, second] = [1, 2].map(|_| Shared(world.evd(8, EVD_SOFTWARE_FLAG)));
         for evd in [first, second] {
             ok!(evd_modify_cno_func(evd.get(), cno.get()));
         }
         assert_eq!(post(first.get(), 1), SUCCESS);
-        while slow.calls.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
+        slow.wait_for_call();
         // The worker is busy with the first EVD.
         assert_eq!(post(second.get(), 1), SUCCESS);
         ok!(evd_free_func(second.get()));
@@ -402,6 +415,59 @@ fn no_agent_runs_once_its_evd_or_cno_is_freed() {
         drop(world);
         assert_eq!(slow.calls.load(Ordering::SeqCst), 1);
     }
+}
+
+/// `dtestcm` counts the events of all its EPs: it takes the first ones for confirmations, and the others for disconnects.
+#[test]
+fn eps_end_after_the_confirmations_that_were_sent_before() {
+    const EPS: usize = 4;
+    let (one, two) = (World::open(), World::open());
+    let (_, requests, conn_qual) = two.psp();
+    let (parts, connect) = (two.end(), two.evd(2 * EPS as Count, EVD_CONNECTION_FLAG));
+    let passive: [EpHandle; EPS] = std::array::from_fn(|_| {
+        let mut ep = null_mut();
+        let (recv, request) = (parts.recv, parts.request);
+        ok!(ep_create_func(
+            two.ia,
+            two.pz,
+            recv,
+            request,
+            connect,
+            &attr(),
+            &raw mut ep
+        ));
+        ep
+    });
+    let active: [End; EPS] = std::array::from_fn(|_| one.end());
+    let crs = active.each_ref().map(|end| {
+        one.connect(end, conn_qual, &[]);
+        two.request(requests)
+    });
+    let slow = Slow::default();
+    let evd = two.evd(8, EVD_SOFTWARE_FLAG);
+    ok!(evd_modify_cno_func(evd, cno(&two, slow.agent())));
+    assert_eq!(post(evd, 1), SUCCESS);
+    slow.wait_for_call();
+    // The worker is busy, so all confirmations are waiting when it continues, and some of the connections have already broken.
+    for (cr, ep) in crs.into_iter().zip(passive) {
+        ok!(cr_accept_func(cr, ep, 0, null_mut()));
+    }
+    for end in &active {
+        expect(end.connect, CONNECTION_EVENT_ESTABLISHED);
+    }
+    for ep in &passive[..2] {
+        // SAFETY: a live handle.
+        let qp = unsafe { find::<Ep>(*ep) }.unwrap().qp().unwrap();
+        qp.modify(&QpAttributes::to(QpState::Error)).unwrap();
+    }
+    slow.may_return.store(true, Ordering::SeqCst);
+    for _ in 0..EPS {
+        expect(connect, CONNECTION_EVENT_ESTABLISHED);
+    }
+    for _ in 0..2 {
+        expect(connect, CONNECTION_EVENT_BROKEN);
+    }
+    drop(two);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -29,7 +30,7 @@ const LINK_TIME: Duration = Duration::from_millis(250);
 /// [`Device::bind_endpoint`], `peer` the one in a [`RegionSpec`](crate::core::RegionSpec).
 pub type QpOptions = QpConfig<Cq, Srq>;
 
-/// A queue pair. Clones are the same queue pair; the last one destroys it.
+/// A queue pair. Clones are the same queue pair; the last one destroys it, unless [`Qp::destroy`] has.
 #[derive(Clone, Debug)]
 pub struct Qp(Arc<QpInner>);
 
@@ -42,6 +43,7 @@ struct QpInner {
     first_msn: u32,
     options: QpOptions,
     membership: Mutex<Membership>,
+    destroyed: AtomicBool,
 }
 
 impl Device {
@@ -117,6 +119,7 @@ impl Device {
                     first_msn,
                     options,
                     membership: Mutex::default(),
+                    destroyed: AtomicBool::new(false),
                 })))
             }
             Err(error) => {
@@ -219,6 +222,12 @@ impl Qp {
             .driver
             .command(|engine| engine.query_qp(self.0.id))
             .ok_or(DeviceError::Unknown { what: "queue pair" })
+    }
+
+    /// Destroys the queue pair, even if clones of it exist: their calls then fail with [`DeviceError::Unknown`]. When this returns,
+    /// the queue pair no longer counts as a user of its protection domain and queues.
+    pub fn destroy(&self) {
+        self.0.destroy();
     }
 
     /// Waits, at most a quarter of a second, until the datagrams that wait for a link to their destination are sent. Destroying
@@ -421,12 +430,10 @@ impl QpInner {
             crate::time::sleep(Duration::from_micros(50));
         }
     }
-}
 
-impl Drop for QpInner {
-    fn drop(&mut self) {
+    fn destroy(&self) {
         let shared = self.device.shared();
-        if !shared.lifecycle().is_usable() {
+        if self.destroyed.swap(true, Ordering::AcqRel) || !shared.lifecycle().is_usable() {
             return;
         }
         self.send_waiting_datagrams();
@@ -460,5 +467,11 @@ impl Drop for QpInner {
         (shared.streams).forget(&shared.reactor, self.id, executed);
         self.membership.lock().remove_all(&shared.adverts);
         shared.qp_numbers.free(self.qpn);
+    }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        self.destroy();
     }
 }
