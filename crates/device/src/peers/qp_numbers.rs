@@ -1,7 +1,8 @@
 //! Queue pair numbers: blocks of them, claimed from the kernel, and the numbers of each block.
 //!
-//! A claimed block is a listening socket (see [`crate::peers::names`]). Numbers are allocated in order, so that the number
-//! of a destroyed queue pair is reused as late as possible.
+//! A claimed block is a listening socket (see [`crate::peers::names`]). Each block has its own random order of numbers, so that a
+//! peer that sees one number does not know the next. Numbers are allocated in that order, so that the number of a destroyed
+//! queue pair is reused as late as possible.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,7 +34,17 @@ struct Inner {
 struct NumberBlock {
     number: u16,
     socket: Listener,
+    /// The order in which the numbers are allocated: the low byte of each.
+    order: [u8; BLOCK_SIZE as usize],
+    /// Which numbers are in use, by their low byte.
     used: [bool; BLOCK_SIZE as usize],
+}
+
+impl NumberBlock {
+    /// The low byte of the number at a position of the order.
+    fn low(&self, position: usize) -> u8 {
+        self.order[position % self.order.len()]
+    }
 }
 
 impl QpNumbers {
@@ -57,9 +68,10 @@ impl QpNumbers {
         let size = BLOCK_SIZE as usize;
         let total = inner.blocks.len() * size;
         let start = inner.next;
-        let free = (0..total)
-            .map(|step| (start + step) % total)
-            .find(|&i| !inner.blocks[i / size].used[i % size]);
+        let free = (0..total).map(|step| (start + step) % total).find(|&i| {
+            let block = &inner.blocks[i / size];
+            !block.used[usize::from(block.low(i))]
+        });
         let index = match free {
             Some(index) => index,
             None => {
@@ -71,8 +83,9 @@ impl QpNumbers {
         };
         inner.next = index + 1;
         let block = &mut inner.blocks[index / size];
-        block.used[index % size] = true;
-        Ok(u32::from(block.number) << 8 | (index % size) as u32)
+        let low = block.low(index);
+        block.used[usize::from(low)] = true;
+        Ok(u32::from(block.number) << 8 | u32::from(low))
     }
 
     /// Claims a first block, so that the device can be found before it has a queue pair.
@@ -145,10 +158,11 @@ impl QpNumbers {
 
 /// Claims a random free block.
 fn claim(scope: Scope) -> Result<NumberBlock, DeviceError> {
+    let no_random = |e: getrandom::Error| {
+        DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
+    };
     for _ in 0..ATTEMPTS {
-        let random = getrandom::u32().map_err(|e| {
-            DeviceError::io("choosing queue pair numbers")(std::io::Error::other(e))
-        })?;
+        let random = getrandom::u32().map_err(no_random)?;
         // The first and the last block are never claimed: queue pair numbers 0 and 1 are special, and 0xffffff means a
         // group.
         let number = (random % (BLOCKS - 2) + 1) as u16;
@@ -157,6 +171,7 @@ fn claim(scope: Scope) -> Result<NumberBlock, DeviceError> {
                 return Ok(NumberBlock {
                     number,
                     socket,
+                    order: random_order().map_err(no_random)?,
                     used: [false; BLOCK_SIZE as usize],
                 });
             }
@@ -171,9 +186,38 @@ fn claim(scope: Scope) -> Result<NumberBlock, DeviceError> {
     })
 }
 
+/// All low bytes in a random order (Fisher-Yates).
+fn random_order() -> Result<[u8; BLOCK_SIZE as usize], getrandom::Error> {
+    let mut order = std::array::from_fn(|low| low as u8);
+    let mut random = [0; 4 * BLOCK_SIZE as usize];
+    getrandom::fill(&mut random)?;
+    let (random, _) = random.as_chunks::<4>();
+    for (last, bytes) in random.iter().enumerate().rev() {
+        order.swap(last, u32::from_ne_bytes(*bytes) as usize % (last + 1));
+    }
+    Ok(order)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A peer that sees one number guesses the next: with numbers in order, it would be right nearly always.
+    #[test]
+    fn the_next_queue_pair_number_cannot_be_guessed() {
+        let blocks = QpNumbers::new(Scope::of(crate::Share::User));
+        let numbers: Vec<u32> = (0..1024)
+            .map(|_| blocks.allocate(|_, _| Ok(())).unwrap())
+            .collect();
+        let guessed = |step: u32| {
+            let pairs = numbers.windows(2);
+            pairs.filter(|it| it[0].wrapping_add(step) == it[1]).count()
+        };
+        // Each guess is right about 4 times by chance, and 30 times with a probability of less than 1 in 10^15.
+        for step in (1..256).chain((1..256).map(u32::wrapping_neg)) {
+            assert!(guessed(step) < 30, "{step}: {} times", guessed(step));
+        }
+    }
 
     #[test]
     fn queue_pair_numbers_are_unique_and_not_reused_at_once() {

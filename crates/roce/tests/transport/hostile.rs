@@ -229,3 +229,44 @@ fn a_peer_that_ignores_responses_cannot_exhaust_memory() {
     }
     assert!(lone.sent().len() <= 2 * usize::from(READS) + 1);
 }
+
+/// An attacker who knows everything but the sequence numbers: it forges the peer's packets (attack A1 of ReDMArk).
+#[test]
+fn packets_with_guessed_sequence_numbers_have_no_effect() {
+    let mut lone = Lone::new(|_| {});
+    let [mut random, mut requests, mut answers] = [Random::new(7), Random::new(8), Random::new(9)];
+    let mut model = Model::new();
+    model.add(&mut requests, true);
+    for (request, (memory, _)) in model.requests.iter().zip(&model.memory) {
+        lone.post(*request, memory.clone());
+    }
+    let outstanding: Vec<u32> = lone.psns();
+    let target = Reth {
+        address: BASE,
+        rkey: KEY,
+        length: 4,
+    };
+    let write = Request::WriteOnly(target, None);
+    let mut sent = 0;
+    for _ in 0..ROUNDS {
+        let psn = random.next() as u32 & 0xff_ffff;
+        if psn != 500 {
+            lone.request(psn, write, &[0xff; 4]);
+        }
+        if !outstanding.contains(&psn) {
+            let body = Body::Response(Reliable::Rc, response(&mut answers));
+            let payload = payload(&mut answers, &body);
+            lone.give(psn, body, false, &payload);
+        }
+        let replies = lone.sent();
+        assert!(replies.len() <= 1, "{replies:?}");
+        sent += replies.len();
+        assert_eq!(lone.events(), []);
+    }
+    assert_eq!(lone.program.accesses, 0);
+    // Each answer is an acknowledgement, which is shorter than the packet that it answers.
+    assert!(sent > 0 && sent < ROUNDS as usize);
+    // The connection still serves the real peer.
+    lone.request(500, write, &[1; 4]);
+    assert_eq!(lone.program.accesses, 1);
+}
