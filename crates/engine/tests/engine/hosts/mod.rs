@@ -2,6 +2,7 @@
 
 mod datagrams;
 mod failures;
+mod many;
 mod network;
 mod operations;
 mod refusals;
