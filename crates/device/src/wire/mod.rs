@@ -379,14 +379,15 @@ impl Wire {
     /// Whether the wire accepts a message of another host that arrived with this protection: with our key, and for the first time;
     /// without a key, only plain ones.
     pub(crate) fn admits(&self, from: IpAddr, protection: &Protection) -> bool {
-        match &self.core.seal {
-            Some(seal) if seal.admits(from.to_canonical(), protection) => true,
-            None if *protection == Protection::default() => true,
-            _ => {
-                self.core.counters.dropped(Dropped::Replayed, 1);
-                false
-            }
+        let admitted = match &self.core.seal {
+            Some(seal) => seal.admit(from.to_canonical(), protection),
+            None if *protection == Protection::default() => Ok(()),
+            None => Err(Dropped::Forged),
+        };
+        if let Err(reason) = admitted {
+            self.core.counters.dropped(reason, 1);
         }
+        admitted.is_ok()
     }
 
     /// Sends packets and empties `outgoing`.

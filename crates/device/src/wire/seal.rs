@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rkey_cm::address::Gid;
 
+use super::counters::Dropped;
 use super::datagram;
 use super::replay::ReplayWindows;
 use crate::cipher::{Cipher, ID, SenderId, TAG};
@@ -146,14 +147,20 @@ impl Seal {
         }
     }
 
-    /// Whether a message, which another process may have received, was sealed with our key and has not arrived before.
-    pub(super) fn admits(&self, from: IpAddr, protection: &Protection) -> bool {
+    /// Admits a message, which another process may have received, if it was sealed with our key and has not arrived before.
+    pub(super) fn admit(&self, from: IpAddr, protection: &Protection) -> Result<(), Dropped> {
         let &Protection {
             key,
             sender,
             number,
         } = protection;
-        key == self.fingerprint && self.admitted.lock().is_new(from, sender, number)
+        if key != self.fingerprint {
+            return Err(Dropped::Forged);
+        }
+        match self.admitted.lock().is_new(from, sender, number) {
+            true => Ok(()),
+            false => Err(Dropped::Replayed),
+        }
     }
 
     /// Whether a datagram with this number has not arrived before, as far as the window remembers. Call it once for each.
@@ -277,14 +284,12 @@ mod tests {
         let (sender, receiver, other) = (seal(1), seal(1), seal(2));
         let (number, _) = open(&receiver, &sealed(&sender, b"a message")).unwrap();
         let protection = receiver.protection(number);
-        assert!(
-            !other.admits(hosts().0.ip(), &protection)
-                && !receiver.admits(hosts().0.ip(), &Protection::default())
-        );
-        assert!(
-            receiver.admits(hosts().0.ip(), &protection)
-                && !receiver.admits(hosts().0.ip(), &protection)
-        );
+        let from = hosts().0.ip();
+        let plain = Protection::default();
+        assert_eq!(other.admit(from, &protection), Err(Dropped::Forged));
+        assert_eq!(receiver.admit(from, &plain), Err(Dropped::Forged));
+        assert_eq!(receiver.admit(from, &protection), Ok(()));
+        assert_eq!(receiver.admit(from, &protection), Err(Dropped::Replayed));
     }
 
     #[test]

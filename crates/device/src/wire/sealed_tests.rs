@@ -224,6 +224,8 @@ fn a_wire_admits_only_messages_that_were_sealed_with_its_key() {
     assert!(!ours.admits(HOST, &received_by_another_process), "a replay");
     assert!(!ours.admits(HOST, &by(&other, &other)), "another key");
     assert!(!ours.admits(HOST, &Protection::default()), "no key");
+    let dropped = ours.describe().counts.dropped;
+    assert_eq!(dropped, [(Dropped::Forged, 2), (Dropped::Replayed, 1)]);
     assert!(plain.admits(HOST, &Protection::default()));
     assert!(!plain.admits(HOST, &by(&same, &same)));
 }
