@@ -1,7 +1,7 @@
 //! Classifies a datagram as a packet for a queue pair, a message of the connection manager, or neither. The result depends only
 //! on the bytes and the two addresses.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rkey_cm::address::is_unicast;
 use rkey_cm::wire::MAD;
@@ -27,6 +27,16 @@ pub(super) struct Incoming<'a> {
     pub(super) to: SocketAddr,
     pub(super) ecn: Ecn,
     pub(super) bytes: &'a [u8],
+}
+
+/// A datagram that is ready to be sent: with its checksum, and sealed if the wire has a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outgoing {
+    /// Our address.
+    pub(super) from: IpAddr,
+    pub(super) to: SocketAddr,
+    pub(super) ecn: Ecn,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// A valid datagram.

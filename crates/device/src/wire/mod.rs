@@ -71,12 +71,14 @@ use crate::capture::Capture;
 use crate::cm::fork::KeptFromChild;
 use crate::cm::packet::Protection;
 use crate::config::{WireConfig, WireSetting};
+use crate::ecn::Ecn;
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
 use counters::WireCounters;
 pub use counters::{Counts, Dropped};
-use faults::{Datagram, Injector};
+use datagram::Outgoing;
+use faults::Injector;
 pub use faults::{FaultCounts, FaultDescription};
 use forward::Forwarding;
 use lending::Lending;
@@ -423,26 +425,32 @@ impl Core {
         };
         let psn = self.messages.fetch_add(1, Ordering::Relaxed);
         let bytes = datagram::write(&flow, mad, psn);
-        let Some(datagram) = self.sealed(Kind::Message, Datagram { from, to, bytes }) else {
+        let datagram = Outgoing {
+            from,
+            to,
+            ecn: Ecn::default(),
+            bytes,
+        };
+        let Some(datagram) = self.sealed(Kind::Message, datagram) else {
             return self.counters.dropped(Dropped::Unsent, 1);
         };
         match &self.faults {
             Some(injector) if !self.is_forked() => self.inject(injector, datagram),
-            _ => self.send_datagram(&datagram, |port, to, bytes, each| {
-                matches!(port.send_as_is(to, bytes, each), DatagramSent::Yes)
+            _ => self.send_datagram(&datagram, |port, datagram| {
+                matches!(port.send_as_is(datagram), DatagramSent::Yes)
             }),
         }
     }
 
     /// Seals a datagram, if the wire has a key. `None` in a forked child, and without a socket for its address.
-    fn sealed(&self, kind: Kind, datagram: Datagram) -> Option<Datagram> {
+    fn sealed(&self, kind: Kind, datagram: Outgoing) -> Option<Outgoing> {
         let Some(seal) = &self.seal else {
             return Some(datagram);
         };
         let from = self.port(datagram.from)?.address;
         let mut bytes = Vec::new();
         (seal.seal(kind, from, datagram.to, &datagram.bytes, &mut bytes))
-            .then_some(Datagram { bytes, ..datagram })
+            .then_some(Outgoing { bytes, ..datagram })
     }
 
     /// Captures a datagram as it was before it was sealed.
@@ -457,17 +465,13 @@ impl Core {
         capture.add((from, to), [(0, bytes)]);
     }
 
-    /// Sends one sealed datagram with `send`, whose last argument is the length of each datagram, and captures it.
-    fn send_datagram(
-        &self,
-        Datagram { from, to, bytes }: &Datagram,
-        send: impl FnOnce(&Port, SocketAddr, &[u8], usize) -> bool,
-    ) {
-        let port = self.port(*from);
+    /// Sends one sealed datagram with `send`, and captures it.
+    fn send_datagram(&self, datagram: &Outgoing, send: impl FnOnce(&Port, &Outgoing) -> bool) {
+        let port = self.port(datagram.from);
         if let (Some(port), Some(capture)) = (port, &self.capture) {
-            self.capture(capture, port.address, *to, bytes);
+            self.capture(capture, port.address, datagram.to, &datagram.bytes);
         }
-        match port.is_some_and(|port| send(port, *to, bytes, bytes.len())) {
+        match port.is_some_and(|port| send(port, datagram)) {
             true => self.counters.sent(1),
             false => self.counters.dropped(Dropped::Unsent, 1),
         }

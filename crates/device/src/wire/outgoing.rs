@@ -151,6 +151,11 @@ pub(super) fn send_or_wait(port: &Port, send: impl Fn() -> DatagramSent) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::WireConfig;
+    use crate::wire::Wire;
+    use crate::wire::tests::{PATIENCE, address, wait_until};
+    use rkey_roce::packet::{Body, Headers, Packet, Psn, Request, Service, Tail};
+    use std::io;
 
     fn packet(remote: u8, length: usize) -> OnePacket {
         OnePacket {
@@ -202,5 +207,51 @@ mod tests {
             &mut datagrams,
             32
         ));
+    }
+
+    /// Routers may mark packets of reliable connections, because their sender reacts; but not others.
+    #[test]
+    fn packets_leave_with_the_congestion_bits_of_their_service() {
+        let mut config = crate::Config::default();
+        config.set("RKEY_FAULT", "duplicate=1%").unwrap();
+        let faulty = config.wire;
+        let sealed = WireConfig {
+            key: crate::config::WireKey::new(&[1; 32]),
+            ..faulty.clone()
+        };
+        for setting in [WireConfig::OFF, faulty, sealed] {
+            let bits = |service| congestion_bits(&setting, service);
+            assert_eq!(bits(Service::Rc), Some(quinn_udp::EcnCodepoint::Ect0));
+            let datagram = Service::Ud(rkey_roce::packet::Deth { qkey: 1, source: 2 });
+            assert_eq!([Service::Uc, datagram].map(bits), [None; 2]);
+        }
+    }
+
+    /// The congestion bits of a packet with this service that a wire sends.
+    fn congestion_bits(setting: &WireConfig, service: Service) -> Option<quinn_udp::EcnCodepoint> {
+        let (ip, receiver) = (address(), address());
+        let wire = Wire::open(&[ip], setting).unwrap();
+        let to = SocketAddr::new(receiver, icrc::PORT);
+        let socket = std::net::UdpSocket::bind(to).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let state = quinn_udp::UdpSocketState::new((&socket).into()).unwrap();
+        let body = Body::Request(service, Request::SendOnly(Tail::None));
+        let headers = Headers::new(7, Psn::new(1), body);
+        let mut bytes = Vec::new();
+        let packet = Packet {
+            headers,
+            payload: b"data",
+        };
+        packet.encode(&mut bytes).unwrap();
+        let mut outgoing = OutgoingPackets::default();
+        outgoing.push(ip, receiver, &bytes);
+        wire.send(&mut outgoing);
+        let (mut buffer, mut meta) = ([0; 2000], [quinn_udp::RecvMeta::default()]);
+        wait_until(|| {
+            let mut slices = [io::IoSliceMut::new(&mut buffer)];
+            let received = state.recv((&socket).into(), &mut slices, &mut meta);
+            received.is_ok_and(|count| count == 1)
+        });
+        meta[0].ecn
     }
 }

@@ -17,7 +17,7 @@ use rkey_roce::packet::Mtu;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::datagram::Incoming;
+use super::datagram::{Incoming, Outgoing};
 use super::seal::{self, Kind, Seal};
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
@@ -208,13 +208,10 @@ impl Port {
         self.send_marked(to, &sealed, each + seal::OVERHEAD, ecn)
     }
 
-    /// Sends one datagram that is sealed already, if the port seals. Its congestion bits are those of its packet, if that is not sealed.
-    pub(super) fn send_as_is(&self, to: SocketAddr, datagram: &[u8], each: usize) -> DatagramSent {
-        let ecn = match self.seal {
-            None => Ecn::of_packet(datagram),
-            Some(_) => Ecn::default(),
-        };
-        self.send_marked(to, datagram, each, ecn)
+    /// Sends one datagram that is sealed already, if the port seals.
+    pub(super) fn send_as_is(&self, datagram: &Outgoing) -> DatagramSent {
+        let bytes = &datagram.bytes;
+        self.send_marked(datagram.to, bytes, bytes.len(), datagram.ecn)
     }
 
     fn send_marked(&self, to: SocketAddr, datagrams: &[u8], each: usize, ecn: Ecn) -> DatagramSent {

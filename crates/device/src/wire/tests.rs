@@ -6,7 +6,7 @@ use crate::peers::qp_numbers::QpNumbers;
 use rkey_roce::packet::{Body, Headers, Psn, Request, Service, Tail};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A received packet: our address, the sender's address, the PSN, the payload, and whether it is marked.
 type Received = (IpAddr, IpAddr, u32, Vec<u8>, bool);
@@ -385,40 +385,6 @@ fn marks_reach(ip: IpAddr, from: IpAddr) {
             assert_eq!(*is_marked, psn % 4 == 3, "{psn}");
         }
     }
-}
-
-/// Routers may mark packets of reliable connections, because their sender reacts; but not others.
-#[test]
-fn packets_leave_with_the_congestion_bits_of_their_service() {
-    let (ip, receiver) = (address(), address());
-    let wire = Wire::open(&[ip], &WireConfig::OFF).unwrap();
-    let to = SocketAddr::new(receiver, icrc::PORT);
-    let socket = std::net::UdpSocket::bind(to).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let state = quinn_udp::UdpSocketState::new((&socket).into()).unwrap();
-    let datagram = |service: Service| {
-        let body = Body::Request(service, Request::SendOnly(Tail::None));
-        let headers = Headers::new(7, Psn::new(1), body);
-        let mut bytes = Vec::new();
-        let packet = Packet {
-            headers,
-            payload: b"data",
-        };
-        packet.encode(&mut bytes).unwrap();
-        let mut outgoing = OutgoingPackets::default();
-        outgoing.push(ip, receiver, &bytes);
-        wire.send(&mut outgoing);
-        let (mut buffer, mut meta) = ([0; 2000], [quinn_udp::RecvMeta::default()]);
-        wait_until(|| {
-            let mut slices = [io::IoSliceMut::new(&mut buffer)];
-            let received = state.recv((&socket).into(), &mut slices, &mut meta);
-            received.is_ok_and(|count| count == 1)
-        });
-        meta[0].ecn
-    };
-    let deth = rkey_roce::packet::Deth { qkey: 1, source: 2 };
-    assert_eq!(datagram(Service::Rc), Some(quinn_udp::EcnCodepoint::Ect0));
-    assert_eq!([Service::Uc, Service::Ud(deth)].map(datagram), [None; 2]);
 }
 
 /// A wire whose packets get these faults, and the address that it sends from.

@@ -2,13 +2,13 @@
 //! the time of the next one, come out.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use rkey_roce::icrc;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Faults, Rate};
+use crate::wire::datagram::Outgoing;
 
 /// The maximum number of packets that overtake a reordered one. Packets that are reordered themselves do not count.
 const OVERTAKING: u64 = 8;
@@ -16,14 +16,6 @@ const OVERTAKING: u64 = 8;
 const WAIT: Duration = Duration::from_millis(1);
 /// The maximum number of bytes that wait. Further packets are lost, like those that a router with full buffers drops.
 const MAX_BYTES: usize = 64 << 20;
-
-/// A datagram with its checksum.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::wire) struct Datagram {
-    pub(in crate::wire) from: IpAddr,
-    pub(in crate::wire) to: SocketAddr,
-    pub(in crate::wire) bytes: Vec<u8>,
-}
 
 /// The number of packets that each fault affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +36,7 @@ struct Overtaken {
     /// The number of packets that have yet to overtake this one.
     left: u64,
     until: Instant,
-    datagram: Datagram,
+    datagram: Outgoing,
 }
 
 /// Decides the fate of each packet, and holds the packets that wait.
@@ -56,7 +48,7 @@ pub(super) struct FaultMachine {
     come: u64,
     overtaken: Vec<Overtaken>,
     /// Packets and when to send them, in order.
-    delayed: VecDeque<(Instant, Datagram)>,
+    delayed: VecDeque<(Instant, Outgoing)>,
     /// The bytes that wait in `overtaken` and `delayed`.
     bytes: usize,
     counts: FaultCounts,
@@ -90,7 +82,7 @@ impl FaultMachine {
     }
 
     /// Takes a datagram to send. The caller then takes what is due.
-    pub(super) fn push(&mut self, now: Instant, mut datagram: Datagram) {
+    pub(super) fn push(&mut self, now: Instant, mut datagram: Outgoing) {
         let mut dice = Dice::new(self.seed, self.come);
         self.come += 1;
         let Faults {
@@ -130,7 +122,7 @@ impl FaultMachine {
     }
 
     /// Appends a packet to the output, and after it the reordered packets for which it is the last one to overtake them.
-    fn advance(&mut self, now: Instant, datagram: Datagram) {
+    fn advance(&mut self, now: Instant, datagram: Outgoing) {
         let due = now + self.faults.delay;
         self.delayed.push_back((due, datagram));
         for it in &mut self.overtaken {
@@ -142,7 +134,7 @@ impl FaultMachine {
     }
 
     /// The next datagram to send now.
-    pub(super) fn due(&mut self, now: Instant) -> Option<Datagram> {
+    pub(super) fn due(&mut self, now: Instant) -> Option<Outgoing> {
         let due = now + self.faults.delay;
         for it in self.overtaken.extract_if(.., |it| it.until <= now) {
             self.delayed.push_back((due, it.datagram));
@@ -163,7 +155,7 @@ impl FaultMachine {
     }
 
     /// All datagrams that wait, in order.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Datagram> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Outgoing> {
         self.bytes = 0;
         let delayed = std::mem::take(&mut self.delayed).into_iter();
         let overtaken = std::mem::take(&mut self.overtaken).into_iter();
@@ -211,19 +203,22 @@ impl Dice {
 mod tests {
     use super::*;
 
+    use crate::ecn::Ecn;
+
     const NONE: Faults = Faults::NONE;
     const ALL: Rate = Rate::new(1_000_000);
 
-    fn datagram(number: usize) -> Datagram {
-        Datagram {
+    fn datagram(number: usize) -> Outgoing {
+        Outgoing {
             from: [10, 0, 0, 1].into(),
             to: ([10, 0, 0, 2], 4791).into(),
+            ecn: Ecn::default(),
             bytes: number.to_be_bytes().repeat(4),
         }
     }
 
     /// The datagrams that are due.
-    fn due(machine: &mut FaultMachine, now: Instant) -> Vec<Datagram> {
+    fn due(machine: &mut FaultMachine, now: Instant) -> Vec<Outgoing> {
         std::iter::from_fn(|| machine.due(now)).collect()
     }
 
@@ -244,7 +239,7 @@ mod tests {
             out.extend(due(&mut machine, next));
         }
         assert_eq!(machine.bytes, 0);
-        let number = |it: Datagram| {
+        let number = |it: Outgoing| {
             (0..1000)
                 .find(|n| datagram(*n).bytes == it.bytes)
                 .unwrap_or(usize::MAX)
@@ -419,7 +414,7 @@ mod tests {
         let start = crate::time::now();
         let delay = Duration::from_secs(1);
         let mut machine = FaultMachine::new(Faults { delay, ..NONE }, 1);
-        let long = Datagram {
+        let long = Outgoing {
             bytes: vec![0; MAX_BYTES / 2],
             ..datagram(0)
         };

@@ -17,12 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Core;
 use super::counters::Dropped;
+use super::datagram::Outgoing;
 
 use super::outgoing::{OutgoingPackets, send_or_wait};
 use super::seal::Kind;
 use super::socket::Port;
 use crate::config::Faults;
-pub(super) use machine::Datagram;
+use crate::ecn::Ecn;
 pub use machine::FaultCounts;
 use machine::FaultMachine;
 
@@ -97,17 +98,23 @@ impl Core {
     }
 
     /// A packet with its checksum, sealed if the wire has a key. `None` if it cannot be sent.
-    fn seal(&self, from: IpAddr, to: IpAddr, packet: &[u8]) -> Option<Datagram> {
+    fn seal(&self, from: IpAddr, to: IpAddr, packet: &[u8]) -> Option<Outgoing> {
         let to = SocketAddr::new(to, icrc::PORT);
         let flow = Flow::new(self.port(from)?.address, to)?;
         let mut bytes = packet.to_vec();
         flow.seal(&mut bytes, 0);
-        self.sealed(Kind::Packet, Datagram { from, to, bytes })
+        let datagram = Outgoing {
+            from,
+            to,
+            ecn: Ecn::of_packet(packet),
+            bytes,
+        };
+        self.sealed(Kind::Packet, datagram)
     }
 
     /// Injects faults into a datagram and sends it. Wakes the wire's thread if a delayed packet is now due earlier than
     /// before.
-    pub(super) fn inject(&self, injector: &Injector, datagram: Datagram) {
+    pub(super) fn inject(&self, injector: &Injector, datagram: Outgoing) {
         let mut machine = injector.machine.lock();
         let known = machine.next();
         let now = crate::time::now();
@@ -143,6 +150,6 @@ impl Core {
     }
 }
 
-fn send_as_is(port: &Port, to: SocketAddr, datagram: &[u8], each: usize) -> bool {
-    send_or_wait(port, || port.send_as_is(to, datagram, each))
+fn send_as_is(port: &Port, datagram: &Outgoing) -> bool {
+    send_or_wait(port, || port.send_as_is(datagram))
 }
