@@ -244,9 +244,10 @@ fn main() -> std::io::Result<()> {
         (10_000, 1000),
     ] {
         // In a process of its own, so that it uses no memory that another one has freed.
-        std::process::Command::new(std::env::current_exe()?)
+        let status = std::process::Command::new(std::env::current_exe()?)
             .args([connections, peers].map(|it| it.to_string()))
             .status()?;
+        assert!(status.success(), "{status}");
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ impl Ep {
     /// Makes the worker check whether the queue pair is out of service: if it is, the connection is broken, unless the peer has
     /// disconnected. The worker decides, because it receives the peer's message.
     pub fn suspect(self: &Arc<Self>) {
-        self.ia().worker().suspect(Arc::clone(self));
+        self.ia().worker().suspect(self);
     }
 
     /// Whether the EP is connected, but its queue pair is out of service.

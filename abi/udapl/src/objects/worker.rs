@@ -39,7 +39,7 @@ struct Shared {
     wake: Option<OwnedFd>,
     jobs: Mutex<Vec<Job>>,
     /// EPs whose connections may be broken.
-    suspects: Mutex<Vec<Arc<Ep>>>,
+    suspects: Mutex<Vec<Weak<Ep>>>,
     /// Read-locked while an answer to a connection request is sent and its job is added.
     answering: RwLock<()>,
     services: Mutex<Vec<Weak<Service>>>,
@@ -130,24 +130,14 @@ impl Worker {
     }
 
     /// Makes the worker check whether the connection of an EP is broken.
-    pub fn suspect(&self, ep: Arc<Ep>) {
-        if !self.shared.stop.load(Ordering::Acquire) {
-            self.shared.suspects.lock().push(ep);
-            self.shared.ring();
-        }
+    pub fn suspect(&self, ep: &Arc<Ep>) {
+        self.shared.suspects.lock().push(Arc::downgrade(ep));
+        self.shared.ring();
     }
 
     /// Makes the worker check its jobs again.
     pub fn ring(&self) {
         self.shared.ring();
-    }
-
-    /// Whether this is the worker's own thread: an agent of a CNO runs in it.
-    #[must_use]
-    pub fn is_here(&self) -> bool {
-        let thread = self.thread.lock();
-        let own = thread.as_ref().map(|it| it.thread().id());
-        own == Some(std::thread::current().id())
     }
 
     /// Makes the worker listen for a PSP or RSP.
@@ -226,8 +216,8 @@ impl Round {
         let number = ASYNC_ERROR_IA_CATASTROPHIC;
         self.ia.tell(number, self.ia.handle, IA_CATASTROPHIC_ERROR);
         self.jobs.clear();
-        self.shared.suspects.lock().clear();
         while let Some(wake) = &self.shared.wake {
+            self.shared.suspects.lock().clear();
             let new = std::mem::take(&mut *self.shared.jobs.lock());
             for mut job in new {
                 if matches!(job, Job::Notify { .. }) {
@@ -335,7 +325,8 @@ impl Round {
 
     /// Ends the connections that are broken.
     fn check_suspects(&mut self) {
-        let mut broken = std::mem::take(&mut *self.shared.suspects.lock());
+        let suspects = std::mem::take(&mut *self.shared.suspects.lock());
+        let mut broken: Vec<Arc<Ep>> = suspects.iter().filter_map(Weak::upgrade).collect();
         broken.retain(|ep| ep.is_broken());
         if broken.is_empty() {
             return;
@@ -420,7 +411,6 @@ impl Round {
     /// Sends the last messages.
     fn finish(mut self) {
         let mut new = std::mem::take(&mut *self.shared.jobs.lock());
-        self.shared.suspects.lock().clear();
         self.jobs.append(&mut new);
         self.jobs.retain(|job| matches!(job, Job::Farewell { .. }));
         let until = time::now() + LAST_WORDS;

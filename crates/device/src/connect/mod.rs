@@ -196,9 +196,13 @@ impl Device {
 
     /// From now on, the end of the TCP connection ends the queue pairs, and the end of all queue pairs ends the connection.
     fn watch(&self, stream: &Arc<Stream>, qps: &[&Qp]) -> Result<(), DeviceError> {
-        let qps = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
+        let numbers = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
         let shared = self.shared();
-        let token = (shared.streams).watch(&shared.reactor, Arc::clone(stream), qps)?;
+        let token = (shared.streams).watch(&shared.reactor, Arc::clone(stream), numbers)?;
+        // A queue pair that another thread destroyed before is not forgotten by that thread.
+        for qp in qps.iter().filter(|qp| qp.is_destroyed()) {
+            shared.streams.forget(&shared.reactor, qp.id(), None);
+        }
         (shared.streams).handle(&shared.reactor, &shared.driver, token, Instant::now());
         Ok(())
     }

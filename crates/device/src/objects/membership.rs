@@ -18,10 +18,11 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// Removes the memberships of a destroyed queue pair.
-    pub(crate) fn remove_all(&self, adverts: &Adverts) {
-        for group in &self.groups {
-            adverts.remove(*group);
+    pub(crate) fn remove_all(&mut self, adverts: &Adverts) {
+        for group in std::mem::take(&mut self.groups) {
+            adverts.remove(group);
         }
+        self.flows.clear();
     }
 }
 

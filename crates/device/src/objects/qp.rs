@@ -225,9 +225,15 @@ impl Qp {
     }
 
     /// Destroys the queue pair, even if clones of it exist: their calls then fail with [`DeviceError::Unknown`]. When this returns,
-    /// the queue pair no longer counts as a user of its protection domain and queues.
+    /// the queue pair no longer counts as a user of its protection domain and queues, unless another thread is destroying it at the
+    /// same time.
     pub fn destroy(&self) {
         self.0.destroy();
+    }
+
+    /// Whether the queue pair has been destroyed, or is being destroyed.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.0.destroyed.load(Ordering::Acquire)
     }
 
     /// Waits, at most a quarter of a second, until the datagrams that wait for a link to their destination are sent. Destroying

@@ -12,7 +12,7 @@ pub enum Dropped {
     Malformed,
     /// The invariant checksum is wrong.
     Checksum,
-    /// With `RKEY_WIRE_KEY`: no host that has the key sent it.
+    /// With `RKEY_WIRE_KEY`: no host that has the key sent it. Without: a process that has a key passed it on.
     Forged,
     /// With `RKEY_WIRE_KEY`: it has arrived before.
     Replayed,
