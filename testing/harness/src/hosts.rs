@@ -55,6 +55,8 @@ impl Network {
 pub struct Hosts {
     keepers: Vec<Child>,
     namespaces: Namespaces,
+    /// The IPv4 and the IPv6 address of each host.
+    addresses: [[String; 2]; 2],
 }
 
 impl Hosts {
@@ -74,6 +76,7 @@ impl Hosts {
         let mut hosts = Self {
             keepers: Vec::new(),
             namespaces,
+            addresses: addresses.map(|of_host| of_host.map(str::to_owned)),
         };
         hosts.keep(namespaces.create());
         let mut second = hosts.enter(0, Command::new("nsenter"));
@@ -85,14 +88,60 @@ impl Hosts {
             0,
             &format!("link add {ours} type veth peer name {theirs} netns {there}"),
         );
-        for (at, name) in INTERFACES.into_iter().enumerate() {
-            let [v4, v6] = addresses[at];
+        for at in 0..2 {
             hosts.ip(at, "link set lo up");
-            hosts.ip(at, &format!("link set {name} mtu {mtu} up"));
-            hosts.ip(at, &format!("address add {v4}/24 dev {name}"));
-            hosts.ip(at, &format!("address add {v6}/64 dev {name} nodad"));
+            hosts.set_mtu(at, mtu);
+            hosts.plug(at);
         }
         Some(hosts)
+    }
+
+    /// Takes the interface of a host down, as if its cable were pulled. The other host's interface has no carrier then. The
+    /// kernel removes the host's IPv6 address.
+    ///
+    /// # Panics
+    /// The kernel refuses.
+    pub fn unplug(&self, at: usize) {
+        self.ip(at, &format!("link set {} down", INTERFACES[at]));
+    }
+
+    /// Takes the interface of a host up, with both addresses: reverses [`Hosts::unplug`].
+    ///
+    /// # Panics
+    /// The kernel refuses.
+    pub fn plug(&self, at: usize) {
+        self.ip(at, &format!("link set {} up", INTERFACES[at]));
+        self.add_addresses(at);
+    }
+
+    /// Removes both addresses of a host.
+    ///
+    /// # Panics
+    /// The kernel refuses, for example because the addresses are not there.
+    pub fn remove_addresses(&self, at: usize) {
+        self.address("del", at, "");
+    }
+
+    /// Adds the addresses of a host that it lacks: reverses [`Hosts::remove_addresses`].
+    ///
+    /// # Panics
+    /// The kernel refuses.
+    pub fn add_addresses(&self, at: usize) {
+        self.address("replace", at, "nodad");
+    }
+
+    fn address(&self, verb: &str, at: usize, flags: &str) {
+        let (name, [v4, v6]) = (INTERFACES[at], &self.addresses[at]);
+        self.ip(at, &format!("address {verb} {v4}/24 dev {name}"));
+        self.ip(at, &format!("address {verb} {v6}/64 dev {name} {flags}"));
+    }
+
+    /// Changes the MTU of a host's interface, in bytes. Packets that are being sent keep their length.
+    ///
+    /// # Panics
+    /// The kernel refuses.
+    pub fn set_mtu(&self, at: usize, mtu: u32) {
+        self.ip(at, &format!("link set {} mtu {mtu}", INTERFACES[at]));
     }
 
     /// Runs `cat` in the namespace that a command creates, which keeps the namespace alive until the test ends.
@@ -216,6 +265,15 @@ impl Hosts {
     #[must_use]
     pub fn listens(&self, at: usize, port: u16) -> bool {
         crate::ports::listens_on_tcp(self.keepers[at].id(), port)
+    }
+
+    /// How many UDP datagrams have arrived at the sockets of a host, over IPv4 and IPv6.
+    ///
+    /// # Panics
+    /// The host's kernel does not count.
+    #[must_use]
+    pub fn datagrams(&self, at: usize) -> u64 {
+        crate::ports::datagrams(self.keepers[at].id())
     }
 
     /// Adds the options that make `nsenter` enter a host, with the rights of the test. The program's words follow.

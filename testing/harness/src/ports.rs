@@ -56,3 +56,21 @@ impl Turn {
         }
     }
 }
+
+/// How many UDP datagrams have arrived at the sockets of a process's network namespace, over IPv4 and IPv6.
+pub(crate) fn datagrams(process: u32) -> u64 {
+    let count = |file: &str, found: fn(&str) -> Option<&str>| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/net/{file}"));
+        let text = text.expect("the kernel counts packets");
+        let number = text.lines().find_map(found);
+        number.map_or(0, |it| it.trim().parse().expect("a number"))
+    };
+    // The first line of IPv4 has the names: `Udp: InDatagrams NoPorts ...`
+    let v4 = count("snmp", |line| {
+        let first = line.strip_prefix("Udp: ")?.split_whitespace().next()?;
+        first
+            .starts_with(|it: char| it.is_ascii_digit())
+            .then_some(first)
+    });
+    v4 + count("snmp6", |line| line.strip_prefix("Udp6InDatagrams"))
+}

@@ -250,6 +250,43 @@ fn programs_slow_down_on_a_congested_network() {
     }
 }
 
+/// The server of a stock program is stopped while data moves. The client gets `IBV_WC_RETRY_EXC_ERR` (12) when the retries are used up,
+/// and exits.
+#[test]
+fn a_program_whose_peer_is_stopped_fails_with_retry_exceeded() {
+    // Timeouts of 33 ms, so a request fails after 0.9 s.
+    let lines = [
+        "ib_write_bw -F -D 1000 -u 13 -x 1",
+        "ib_send_bw -F -D 1000 -u 13 -x 2",
+        "ib_read_bw -F -D 1000 -u 13 -x 1",
+    ];
+    let stage = Stage::new("hosts-stopped");
+    stage.copy_libraries();
+    let Some(hosts) = Hosts::new(1500) else {
+        return;
+    };
+    let port = PORT.to_string();
+    for line in lines {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        words.extend(["-p", &port]);
+        let mut server = hosts.start(&stage, 0, &words);
+        server.wait_until_it_listens(PORT);
+        let before = hosts.hosts.datagrams(0);
+        words.push(ADDRESSES[0][0]);
+        let mut client = hosts.start(&stage, 1, &words);
+        // The server gets at least a datagram for each read, and acknowledges all of them.
+        while hosts.hosts.datagrams(0) < before + 200 && !client.has_exited() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        server.stop();
+        let status = client.wait();
+        let text = client.text();
+        let has_failed = status.is_some_and(|status| !status.success());
+        assert!(has_failed && text.contains("Failed status 12"), "{text}");
+        server.kill();
+    }
+}
+
 /// The number of a program's packets that got a fault, according to its log.
 fn faults_of(text: &str, kind: &str) -> u64 {
     count_of(text, "faults injected into packets", kind)

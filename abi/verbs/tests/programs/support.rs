@@ -212,6 +212,18 @@ impl Running {
         text
     }
 
+    /// Stops the program, as a debugger does. It still exists, and its kernel acknowledges what arrives over TCP.
+    pub(crate) fn stop(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let stopped = rustix::process::kill_process(pid, rustix::process::Signal::STOP);
+        stopped.expect("it has not ended");
+    }
+
+    pub(crate) fn has_exited(&mut self) -> bool {
+        let status = self.child.try_wait();
+        status.expect("the child can be awaited").is_some()
+    }
+
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -221,12 +233,7 @@ impl Running {
     pub(crate) fn wait_until_it_listens(&mut self, port: u16) {
         let started = Instant::now();
         while !listens_on_tcp(self.child.id(), port) && started.elapsed() < PATIENCE {
-            if self
-                .child
-                .try_wait()
-                .expect("the child can be awaited")
-                .is_some()
-            {
+            if self.has_exited() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -52,12 +52,17 @@ pub(super) fn interface_of(ip: IpAddr) -> Option<(String, u32)> {
 /// The largest path MTU whose packets fit into IP packets of `bytes`, each with `overhead` more bytes; `None` if not even the
 /// smallest does.
 pub(super) fn fitting(bytes: u32, is_ipv4: bool, overhead: usize) -> Option<Mtu> {
-    const UDP: usize = 8;
     /// The headers of the longest packet with a full payload: an XRC write with immediate data.
     const LONGEST: usize = Bth::LEN + XrcEth::LEN + Reth::LEN + ImmDt::LEN;
-    let ip = if is_ipv4 { 20 } else { 40 };
-    let room = (bytes as usize).checked_sub(ip + UDP + LONGEST + icrc::LEN + overhead)?;
+    let others = headers(is_ipv4) + LONGEST + icrc::LEN + overhead;
+    let room = (bytes as usize).checked_sub(others)?;
     Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
+}
+
+/// The length of the headers of IP and UDP, in bytes.
+pub(super) const fn headers(is_ipv4: bool) -> usize {
+    const UDP: usize = 8;
+    UDP + if is_ipv4 { 20 } else { 40 }
 }
 
 /// The route to another host.
@@ -91,6 +96,13 @@ pub fn route(setting: &WireConfig, to: IpAddr) -> Option<WirePath> {
 /// The route to an address, as the routing table has it now; from `local` if given. Datagrams have `overhead` more bytes than their
 /// packets.
 pub(super) fn path(to: IpAddr, local: Option<IpAddr>, overhead: usize) -> Option<WirePath> {
+    let (local, bytes) = mtu_of_route(to, local)?;
+    let mtu = fitting(bytes, to.is_ipv4(), overhead)?;
+    Some(WirePath { local, mtu })
+}
+
+/// The source address of the route to an address, as the routing table has it now, and the route's MTU in bytes; from `local` if given.
+pub(super) fn mtu_of_route(to: IpAddr, local: Option<IpAddr>) -> Option<(IpAddr, u32)> {
     let family = match to {
         IpAddr::V4(_) => AddressFamily::INET,
         IpAddr::V6(_) => AddressFamily::INET6,
@@ -107,10 +119,7 @@ pub(super) fn path(to: IpAddr, local: Option<IpAddr>, overhead: usize) -> Option
         IpAddr::V4(_) => sockopt::ip_mtu(&socket),
         IpAddr::V6(_) => sockopt::ipv6_mtu(&socket),
     };
-    Some(WirePath {
-        local: local.ip().to_canonical(),
-        mtu: fitting(bytes.ok()?, to.is_ipv4(), overhead)?,
-    })
+    Some((local.ip().to_canonical(), bytes.ok()?))
 }
 
 #[cfg(test)]

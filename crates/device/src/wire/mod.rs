@@ -21,6 +21,7 @@
 //! | `options` | socket options without a safe wrapper |
 //! | `outgoing` | packets to send |
 //! | `receiver` | the thread |
+//! | `refusals` | packets that the kernel refuses to send |
 //! | `route` | the route from a device to an address |
 //! | `seal`, `replay` | encryption and authentication, and what has arrived before |
 //! | `socket` | the socket of an address |
@@ -39,6 +40,7 @@ mod lending;
 mod options;
 pub(crate) mod outgoing;
 mod receiver;
+mod refusals;
 mod replay;
 mod route;
 mod seal;
@@ -308,10 +310,10 @@ impl Wire {
         self.serves(path.local).then_some(path)
     }
 
-    /// The largest path MTU that fits the interface of one of the wire's addresses.
+    /// The largest path MTU that fits the interface of one of the wire's addresses now.
     #[must_use]
     pub fn mtu(&self, local: IpAddr) -> Option<Mtu> {
-        self.core.port(local).map(|port| port.mtu)
+        self.core.port(local).map(Port::mtu)
     }
 
     /// Describes the wire for display.
@@ -322,7 +324,7 @@ impl Wire {
             gid: Gid::from(port.address.ip()).0.into(),
             port: port.address.port(),
             interface: port.interface.clone(),
-            path_mtu: port.mtu.bytes(),
+            path_mtu: port.mtu().bytes(),
         };
         let core = &self.core;
         let (mut addresses, mut refused) = (Vec::new(), core.refused.clone());

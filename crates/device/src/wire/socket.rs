@@ -8,7 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::datagram::{Incoming, Outgoing};
+use super::refusals::{Cause, Refusals};
 use super::seal::{self, Kind, Seal};
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
@@ -33,25 +34,33 @@ const BATCH: usize = 8;
 /// The size of a buffer, in bytes: that of the longest datagram.
 const BUFFER: usize = 1 << 16;
 
-/// One descriptor of the socket. Receiving and sending use separate ones, so that neither waits for the other.
+/// One descriptor of the socket, and what its half keeps. Receiving and sending use separate ones, so that neither waits for the other.
 #[derive(Debug)]
-pub(super) struct Half(Option<OwnedFd>);
+struct Half<T> {
+    socket: Option<OwnedFd>,
+    state: UdpSocketState,
+    others: T,
+}
 
-impl CloseInChild for Half {
+impl<T: Send> CloseInChild for Half<T> {
     fn close_in_child(&mut self) {
-        self.0 = None;
+        self.socket = None;
     }
 }
+
+type Halves = (Arc<Mutex<Half<()>>>, Arc<Mutex<Half<Refusals>>>);
 
 /// The socket of an address.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) address: SocketAddr,
     pub(super) interface: String,
-    pub(super) mtu: Mtu,
-    state: UdpSocketState,
-    receiving: Arc<Mutex<Half>>,
-    sending: Arc<Mutex<Half>>,
+    /// The path MTU when the socket was bound.
+    first_mtu: Mtu,
+    receiving: Arc<Mutex<Half<()>>>,
+    sending: Arc<Mutex<Half<Refusals>>>,
+    /// How many datagrams one system call may send.
+    segments: AtomicUsize,
     seal: Option<Arc<Seal>>,
     /// Whether the wire's thread leaves the socket to the program's polls.
     pub(super) is_lent: AtomicBool,
@@ -90,16 +99,19 @@ impl Port {
         };
         let address = SocketAddr::new(ip, icrc::PORT);
         match Self::bind_socket(address) {
-            Ok((state, receiving, sending)) => Ok(Self {
-                address,
-                interface,
-                mtu,
-                state,
-                receiving,
-                sending,
-                seal: seal.cloned(),
-                is_lent: AtomicBool::new(false),
-            }),
+            Ok((receiving, sending)) => {
+                let segments = sending.lock().state.max_gso_segments().clamp(1, 64);
+                Ok(Self {
+                    address,
+                    interface,
+                    first_mtu: mtu,
+                    receiving,
+                    sending,
+                    segments: AtomicUsize::new(segments),
+                    seal: seal.cloned(),
+                    is_lent: AtomicBool::new(false),
+                })
+            }
             Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
                 Err(format!(
                     "UDP port {} is taken by a program of another user or by the kernel's own RoCE device (rdma_rxe)",
@@ -110,10 +122,7 @@ impl Port {
         }
     }
 
-    #[allow(clippy::type_complexity)]
-    fn bind_socket(
-        address: SocketAddr,
-    ) -> io::Result<(UdpSocketState, Arc<Mutex<Half>>, Arc<Mutex<Half>>)> {
+    fn bind_socket(address: SocketAddr) -> io::Result<Halves> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -127,33 +136,39 @@ impl Port {
         sockopt::set_socket_reuseport(&socket, true)?;
         let _ = sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        // Forbids fragmentation, lets the kernel segment and coalesce datagrams, and requests their congestion bits.
-        let state = UdpSocketState::new((&socket).into())?;
-        options::report_only_congestion(socket.as_fd(), address.is_ipv4())?;
         let sending = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
-        let halves = [socket, sending].map(|it| Arc::new(Mutex::new(Half(Some(it)))));
-        for half in &halves {
-            fork::watch_last(half);
-        }
-        let [receiving, sending] = halves;
+        let is_ipv4 = address.is_ipv4();
+        let receiving = half(socket, is_ipv4, ())?;
+        let sending = half(sending, is_ipv4, Refusals::default())?;
         // Last: from here on, other hosts can reach the socket.
-        if let Some(socket) = &receiving.lock().0 {
+        if let Some(socket) = &receiving.lock().socket {
             rustix::net::bind(socket, &address)?;
         }
-        Ok((state, receiving, sending))
+        Ok((receiving, sending))
+    }
+
+    /// The largest path MTU that fits the interface now. If the address has no interface at the moment, that of the last one.
+    pub(super) fn mtu(&self) -> Mtu {
+        let ip = self.address.ip();
+        let now = addresses::interface_of(ip);
+        let now =
+            now.and_then(|(_, bytes)| addresses::fitting(bytes, ip.is_ipv4(), self.overhead()));
+        now.unwrap_or(self.first_mtu)
     }
 
     /// Runs `with` on the receiving descriptor, unless it is closed.
     pub(super) fn with_socket<R>(&self, with: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
-        self.receiving.lock().0.as_ref().map(with)
+        self.receiving.lock().socket.as_ref().map(with)
     }
 
     /// Closes the socket: the kernel gives its share of the datagrams to the other processes that have the address.
     pub(super) fn close(&self, reactor: &Reactor) {
-        for half in [&self.receiving, &self.sending] {
-            if let Some(socket) = half.lock().0.take() {
-                reactor.remove(&socket);
-            }
+        let halves = [
+            self.receiving.lock().socket.take(),
+            self.sending.lock().socket.take(),
+        ];
+        for socket in halves.into_iter().flatten() {
+            reactor.remove(&socket);
         }
     }
 
@@ -164,12 +179,12 @@ impl Port {
             let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
             let mut slices: [IoSliceMut<'_>; BATCH] =
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-            let socket = self.receiving.lock();
-            let Some(socket) = &socket.0 else {
+            let half = self.receiving.lock();
+            let Some(socket) = &half.socket else {
                 return Vec::new();
             };
             // An error concerns one datagram (a signal, memory): the others are still queued.
-            self.state
+            half.state
                 .recv(socket.into(), &mut slices, &mut meta)
                 .unwrap_or(0)
         };
@@ -215,8 +230,13 @@ impl Port {
     }
 
     fn send_marked(&self, to: SocketAddr, datagrams: &[u8], each: usize, ecn: Ecn) -> DatagramSent {
-        let socket = self.sending.lock();
-        let Some(socket) = &socket.0 else {
+        let mut half = self.sending.lock();
+        let Half {
+            socket: Some(socket),
+            state,
+            others: refusals,
+        } = &mut *half
+        else {
             return DatagramSent::No;
         };
         let transmit = Transmit {
@@ -226,13 +246,61 @@ impl Port {
             segment_size: (each < datagrams.len()).then_some(each),
             src_ip: None,
         };
-        match self.state.try_send(socket.into(), &transmit) {
-            Ok(()) => DatagramSent::Yes,
+        let length = each.min(datagrams.len());
+        let (from, to_ip) = (self.address.ip(), to.ip());
+        match state.try_send((&*socket).into(), &transmit) {
+            Ok(()) => {
+                let refused = refusals.sent(to_ip, length);
+                drop(half);
+                if let Some(refused) = refused {
+                    tracing::info!(
+                        "packets from {from} to {to_ip} can be sent again; lost in the meantime: {refused}"
+                    );
+                }
+                DatagramSent::Yes
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => DatagramSent::Busy,
             Err(error) => {
-                tracing::debug!(%to, %error, "cannot send a datagram");
+                let count = datagrams.len().div_ceil(length.max(1)) as u64;
+                let now = crate::time::now();
+                let reports = refusals.refused(now, to_ip, (length, count), &error);
+                self.repair(socket, state, &error, (to, length));
+                drop(half);
+                if reports {
+                    let cause = Cause::of(error, from, to, length);
+                    tracing::warn!(
+                        "packets from {from} to {to_ip} cannot be sent: {cause}. Until then, they are lost, and \
+                         requests fail when their retries are used up"
+                    );
+                }
                 DatagramSent::No
             }
+        }
+    }
+
+    /// After some errors, `quinn-udp` neither marks datagrams as ECN-capable nor sends several at once, for ever. Reverses that, unless
+    /// the interface cannot send several at once.
+    fn repair(
+        &self,
+        socket: &OwnedFd,
+        state: &mut UdpSocketState,
+        error: &io::Error,
+        (to, length): (SocketAddr, usize),
+    ) {
+        let cannot_segment = match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::IO) => true,
+            Some(Errno::INVAL) => {
+                let cause = Cause::of(Errno::INVAL.into(), self.address.ip(), to, length);
+                matches!(cause, Cause::Other(_))
+            }
+            _ => return,
+        };
+        if cannot_segment {
+            self.segments.store(1, Ordering::Relaxed);
+        }
+        // Without new state, congestion goes unnoticed, but datagrams are sent.
+        if let Ok(new) = new_state(socket, self.address.is_ipv4()) {
+            *state = new;
         }
     }
 
@@ -243,7 +311,7 @@ impl Port {
 
     /// How many datagrams one call of [`Port::send`] may send.
     pub(super) fn max_datagrams(&self) -> usize {
-        self.state.max_gso_segments().clamp(1, 64)
+        self.segments.load(Ordering::Relaxed)
     }
 
     /// Waits briefly for room in the send buffer.
@@ -253,9 +321,84 @@ impl Port {
             tv_sec: 0,
             tv_nsec: 10_000_000,
         };
-        let socket = self.sending.lock();
-        if let Some(socket) = &socket.0 {
+        let half = self.sending.lock();
+        if let Some(socket) = &half.socket {
             let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&pause));
         }
+    }
+}
+
+fn half<T: Send + 'static>(
+    socket: OwnedFd,
+    is_ipv4: bool,
+    others: T,
+) -> io::Result<Arc<Mutex<Half<T>>>> {
+    let half = Half {
+        state: new_state(&socket, is_ipv4)?,
+        socket: Some(socket),
+        others,
+    };
+    let half = Arc::new(Mutex::new(half));
+    fork::watch_last(&half);
+    Ok(half)
+}
+
+/// Forbids fragmentation, lets the kernel segment and coalesce datagrams, and requests their congestion bits.
+fn new_state(socket: &OwnedFd, is_ipv4: bool) -> io::Result<UdpSocketState> {
+    let state = UdpSocketState::new(socket.into())?;
+    options::report_only_congestion(socket.as_fd(), is_ipv4)?;
+    Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::tests::{address, wait_until};
+
+    /// Sends a packet of a reliable connection from one port to the other. Returns the congestion bits with which it arrives.
+    fn passes(from: &Port, to: &Port) -> Ecn {
+        let packet = crate::wire::tests::packet(7, 1, b"data");
+        assert_eq!(
+            from.send(to.address, &packet, packet.len()),
+            DatagramSent::Yes
+        );
+        let (mut buffers, mut arrived) = (Buffers::new(), None);
+        wait_until(|| {
+            arrived = to.receive(&mut buffers).first().map(|it| it.ecn);
+            arrived.is_some()
+        });
+        arrived.unwrap()
+    }
+
+    #[test]
+    fn after_a_refused_packet_later_ones_are_marked_and_sent_together() {
+        let [from, to] = [(); 2].map(|()| Port::bind(address(), None).unwrap());
+        let marks = passes(&from, &to);
+        assert_ne!(
+            marks,
+            Ecn::default(),
+            "packets of a reliable connection are marked"
+        );
+        let most = from.max_datagrams();
+        // Longer than every datagram.
+        let too_long = vec![0; 70_000];
+        assert_eq!(from.send(to.address, &too_long, 70_000), DatagramSent::No);
+        assert_eq!((passes(&from, &to), from.max_datagrams()), (marks, most));
+        // For a reason that says nothing about the packets: there is no port 0.
+        let nowhere = SocketAddr::new(to.address.ip(), 0);
+        assert_eq!(from.send(nowhere, &[0; 300], 100), DatagramSent::No);
+        assert_eq!((passes(&from, &to), from.max_datagrams()), (marks, 1));
+    }
+
+    #[test]
+    fn the_path_mtu_is_that_of_the_interface_or_of_the_last_one() {
+        let ip = address();
+        let mut port = Port::bind(ip, None).unwrap();
+        let mtu = port.mtu();
+        assert!(mtu >= Mtu::Bytes1024);
+        port.first_mtu = Mtu::Bytes256;
+        assert_eq!(port.mtu(), mtu);
+        port.address.set_ip([192, 0, 2, 7].into());
+        assert_eq!(port.mtu(), Mtu::Bytes256);
     }
 }

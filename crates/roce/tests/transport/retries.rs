@@ -55,6 +55,37 @@ fn the_timeout_doubles_up_to_four_times_until_there_is_progress() {
     assert_eq!(deadline, Some(lone.now + timeout));
 }
 
+/// A process that was stopped has not received the answers that arrived in the meantime.
+#[test]
+fn a_timer_that_runs_late_is_forgiven_once_without_progress() {
+    let timeout = 67_108_864;
+    let mut lone = Lone::new(|config| config.retry_count = 0);
+    for id in 1..=3 {
+        lone.post(send(id, 1000), vec![0; 1000]);
+    }
+    assert_eq!(lone.psns(), [100, 101, 102]);
+    for acknowledged in [100, 101] {
+        lone.now += 2 * timeout;
+        lone.connection.advance(lone.now);
+        lone.acknowledge(acknowledged, ACK);
+    }
+    lone.sent();
+    assert_eq!(lone.completed(), [1, 2].map(|id| (id, Status::Success)));
+    lone.now += 2 * timeout;
+    lone.connection.advance(lone.now);
+    assert_eq!(lone.psns(), [102]);
+    lone.now += 2 * timeout;
+    lone.connection.advance(lone.now);
+    assert_eq!(lone.completed(), [(3, Status::RetryExceeded)]);
+    // One that runs in time is not.
+    let mut lone = Lone::new(|config| config.retry_count = 0);
+    lone.post(send(1, 1000), vec![0; 1000]);
+    lone.sent();
+    lone.now += timeout + timeout / 2;
+    lone.connection.advance(lone.now);
+    assert_eq!(lone.completed(), [(1, Status::RetryExceeded)]);
+}
+
 #[test]
 fn a_peer_without_a_receive_is_retried_after_its_delay() {
     let mut lone = Lone::new(|config| config.rnr_retry = 2);

@@ -32,6 +32,8 @@ pub(super) struct Retry {
     doublings: u8,
     /// When the awaited response is overdue.
     deadline: Option<u64>,
+    /// Whether a late timer has been forgiven since the last progress.
+    is_forgiven: bool,
     /// Do not send before this time, because the peer had no receive.
     not_before: Option<u64>,
     /// The position that a response last made the requester go back to. Responses already in transit then repeat the same report.
@@ -57,6 +59,7 @@ impl Retry {
             rnr_retries_left: config.rnr_retry,
             doublings: 0,
             deadline: None,
+            is_forgiven: false,
             not_before: None,
             last_rewind: None,
             window_max: window,
@@ -112,6 +115,7 @@ impl Retry {
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
         self.doublings = 0;
+        self.is_forgiven = false;
         self.not_before = None;
         if std::mem::take(&mut self.is_probing) && positions == 1 {
             // The peer had no later packet, so the probe has replaced a lost packet. (With later packets, the probe would
@@ -152,6 +156,15 @@ impl Retry {
         let left = self.retries_left.checked_sub(1);
         self.retries_left = left.unwrap_or(0);
         left.is_some()
+    }
+
+    /// Whether to send once more although no retry is left, because the timer runs late by more than half the timeout: this side
+    /// did not run in the meantime (its process was stopped, or the machine was suspended), so the response may have arrived, and waits to
+    /// be received. Only once without progress.
+    fn forgives(&mut self, now: u64) -> bool {
+        let late = self.deadline.map_or(0, |it| now.saturating_sub(it));
+        let is_late = self.timeout.is_some_and(|timeout| late > timeout / 2);
+        is_late && !std::mem::replace(&mut self.is_forgiven, true)
     }
 
     /// Pauses because the peer has no receive, if an RNR retry is left.
@@ -217,7 +230,7 @@ impl Requester {
             return;
         }
         out.counters.timeouts += 1;
-        if !self.retry.take() {
+        if !self.retry.take() && !self.retry.forgives(now) {
             self.fail(Status::RetryExceeded, out);
             return;
         }
