@@ -231,6 +231,22 @@ impl Hosts {
             .enter_unprivileged(self.keepers[at].id(), nsenter)
     }
 
+    /// A shell script that starts programs on either host, as `ssh` does: its first argument is a host's address, the others are the
+    /// command. It is for a launcher on the first host, whose address is `first`. The second host has a name of its own, by which
+    /// launchers tell the hosts apart.
+    #[must_use]
+    pub fn agent(&self, first: &str) -> String {
+        let enter = self.enter(1, Command::new("nsenter"));
+        // The launcher already is in the hosts' user namespace, if they have one.
+        let words = enter.get_args().filter_map(|word| word.to_str());
+        let words: Vec<&str> = words.take_while(|word| *word != "--user").collect();
+        let words = words.join(" ");
+        format!(
+            "#!/bin/sh\nhost=$1\nshift\n[ \"$host\" = {first} ] && exec sh -c \"$*\"\n\
+             exec nsenter {words} unshare --uts sh -c \"hostname second; $*\"\n"
+        )
+    }
+
     /// The user id of unprivileged programs on a host: root's, if the hosts have a user namespace of their own.
     #[must_use]
     pub fn user(&self) -> u32 {
