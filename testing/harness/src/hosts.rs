@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The interface of each host.
-const INTERFACES: [&str; 2] = ["va", "vb"];
+pub const INTERFACES: [&str; 2] = ["va", "vb"];
 
 /// What the network between two hosts does to packets.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,6 +3,7 @@
 use super::{ADDRESSES, GIDS, Hosts, PORT};
 use crate::support::{DEVICE, Stage};
 use crate::ucx::only;
+use rkey_harness::hosts::INTERFACES;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -93,8 +94,8 @@ fn open_mpi_runs_over_ucx_on_two_hosts() {
 #[test]
 fn mpich_runs_over_ucx_on_two_hosts() {
     four_ranks("hosts-mpich", "mpicc.mpich", |command, agent| {
-        let words = "mpirun.mpich -np 4 -iface va -launcher rsh -launcher-exec";
+        let words = "mpirun.mpich -np 4 -launcher rsh -launcher-exec";
         command.args(words.split_whitespace()).arg(agent);
-        command.args(["-hosts", &ranks()]);
+        command.args(["-iface", INTERFACES[0], "-hosts", &ranks()]);
     });
 }
