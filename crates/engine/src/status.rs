@@ -98,6 +98,10 @@ bitflags! {
         const GRH = 1 << 2;
         /// The sender requested a solicited event.
         const SOLICITED = 1 << 3;
+        /// The datagram came from another host over IPv4: the route header is an IPv4 header in the last 20 of the 40 bytes.
+        const IPV4 = 1 << 4;
+        /// The datagram came from another host over IPv6.
+        const IPV6 = 1 << 5;
     }
 }
 

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The interface of each host.
-const INTERFACES: [&str; 2] = ["va", "vb"];
+pub const INTERFACES: [&str; 2] = ["va", "vb"];
 
 /// What the network between two hosts does to packets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -287,6 +287,22 @@ impl Hosts {
     pub fn enter_unprivileged(&self, at: usize, nsenter: Command) -> Command {
         self.namespaces
             .enter_unprivileged(self.keepers[at].id(), nsenter)
+    }
+
+    /// A shell script that starts programs on either host, as `ssh` does: its first argument is a host's address, the others are the
+    /// command. It is for a launcher on the first host, whose address is `first`. The second host has a name of its own, by which
+    /// launchers tell the hosts apart.
+    #[must_use]
+    pub fn agent(&self, first: &str) -> String {
+        let enter = self.enter(1, Command::new("nsenter"));
+        // The launcher already is in the hosts' user namespace, if they have one.
+        let words = enter.get_args().filter_map(|word| word.to_str());
+        let words: Vec<&str> = words.take_while(|word| *word != "--user").collect();
+        let words = words.join(" ");
+        format!(
+            "#!/bin/sh\nhost=$1\nshift\n[ \"$host\" = {first} ] && exec sh -c \"$*\"\n\
+             exec nsenter {words} unshare --uts sh -c \"hostname second; $*\"\n"
+        )
     }
 
     /// The user id of unprivileged programs on a host: root's, if the hosts have a user namespace of their own.

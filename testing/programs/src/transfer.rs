@@ -1,10 +1,12 @@
 //! The Mooncake transfer engine, a program that moves the memory of language models, over our `libibverbs.so.1`: the
-//! build from the Python package index that needs no GPU, between two processes, as root and as an ordinary user.
+//! build from the Python package index that needs no GPU, between two processes, as root and as an ordinary user, and
+//! between two hosts.
 
 use crate::folder::once;
 use crate::folder::{copy, open_up, run_as, verbs_into};
 use crate::python::pip;
 use anyhow::Result;
+use rkey_harness::hosts::Hosts;
 use rkey_harness::{Report, Session, UID, in_target, process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 const PROGRAM: &str = "abi/verbs/tests/transfer/transfer.py";
 const PACKAGE: &str = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
+/// The addresses of two hosts.
+const ADDRESSES: [[&str; 2]; 2] = [["10.9.6.1", "fd09:6::1"], ["10.9.6.2", "fd09:6::2"]];
 /// How long a run may take. It takes seconds, but longer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -33,13 +37,12 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         skipped: false,
     };
     for user in users {
-        match run(&folder, user)? {
-            None => report.passed += 1,
-            Some(said) => {
-                let who = user.map_or("as this user".to_owned(), |uid| format!("as uid {uid}"));
-                report.failures.push(format!("transfer.py, {who}\n{said}"));
-            }
-        }
+        let who = user.map_or("as this user".to_owned(), |uid| format!("as uid {uid}"));
+        report.add(run(program(&folder, user)?, &who)?);
+    }
+    if let Some(hosts) = Hosts::new(1500, &ADDRESSES) {
+        let command = between(&hosts, program(&folder, None)?);
+        report.add(run(command, "between two hosts")?);
     }
     Ok(report)
 }
@@ -64,8 +67,8 @@ fn install(kept: &Path) -> Result<()> {
     once(kept, PACKAGE, || pip(kept, "venv", &words))
 }
 
-/// Runs the program; returns its output if it failed.
-fn run(folder: &Path, user: Option<u32>) -> Result<Option<String>> {
+/// The program, which starts both sides.
+fn program(folder: &Path, user: Option<u32>) -> Result<Command> {
     let library = folder.join("lib/libibverbs.so.1");
     let mut command = Command::new(folder.join("venv/bin/python3"));
     run_as(&mut command, user, folder)?;
@@ -73,7 +76,26 @@ fn run(folder: &Path, user: Option<u32>) -> Result<Option<String>> {
         .arg(folder.join("transfer.py"))
         .env("LD_LIBRARY_PATH", folder.join("lib"))
         .env("LD_PRELOAD", library);
+    Ok(command)
+}
+
+/// Makes the program start its sides on two hosts, as an ordinary user.
+fn between(hosts: &Hosts, mut command: Command) -> Command {
+    let enter = [0, 1].map(|at| {
+        let enter = hosts.enter_unprivileged(at, Command::new("nsenter"));
+        process::describe(&enter)
+    });
+    command
+        .env("TRANSFER_ADDRESSES", ADDRESSES.map(|it| it[0]).join(" "))
+        .env("TRANSFER_COMMANDS", enter.join("\n"))
+        .env("RKEY_WIRE", "auto");
+    command
+}
+
+/// Runs the program.
+fn run(command: Command, how: &str) -> Result<Result<(), String>> {
     let outcome = process::run(command, LIMIT)?;
     let good = outcome.ok && outcome.output.lines().any(|line| line == "done");
-    Ok((!good).then_some(outcome.output))
+    let said = format!("transfer.py, {how}\n{}", outcome.output);
+    Ok(if good { Ok(()) } else { Err(said) })
 }

@@ -94,8 +94,7 @@ fn fi_pingpong_runs_over_ofi_rxm_between_hosts() {
     );
 }
 
-/// Four ranks of Open MPI, two on each host. Open MPI starts programs on the other host with an agent such as ssh; ours enters the host
-/// and gives it a name, by which Open MPI distinguishes the hosts.
+/// Four ranks of Open MPI, two on each host. Open MPI starts programs on the other host with an agent such as ssh.
 #[test]
 fn open_mpi_runs_on_two_hosts() {
     let Some(hosts) = Hosts::new(4400, &ADDRESSES) else {
@@ -109,15 +108,7 @@ fn open_mpi_runs_on_two_hosts() {
     let compiled = compiler.arg("-O1").arg("-o").arg(&program).arg(&source);
     let compiled = compiled.status().expect("openmpi-bin is installed");
     assert!(compiled.success(), "libopenmpi-dev is installed");
-    // The agent already is in the hosts' user namespace, if they have one.
-    let enter = hosts.enter(1, Command::new("nsenter"));
-    let enter = enter.get_args().map(|it| it.to_str().unwrap());
-    let enter: Vec<_> = enter.take_while(|it| *it != "--user").collect();
-    let enter = enter.join(" ");
-    let script = format!(
-        "#!/bin/sh\nshift\nexec nsenter {enter} unshare --uts sh -c \"hostname second; $*\"\n"
-    );
-    std::fs::write(&agent, script).unwrap();
+    std::fs::write(&agent, hosts.agent(ADDRESSES[0][0])).unwrap();
     std::fs::set_permissions(&agent, Permissions::from_mode(0o755)).unwrap();
     let mut command = hosts.enter(0, Command::new("nsenter"));
     command.args(["timeout", "300", "mpirun.openmpi", "--allow-run-as-root"]);

@@ -8,13 +8,14 @@ use super::open::ensure_id;
 use super::socket::{Phase, Socket, State};
 use super::table::{self, Any};
 use crate::lookup::address::{is_any, is_ours};
+use crate::state::front::with;
 use rkey_kit::{Errno, c_call_or_minus_one};
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a non-blocking call waits for the peer's answer. Peers are on this host and answer at once, unless they are stopped.
+/// How long a non-blocking call waits for the peer's answer. Peers answer at once, unless they are stopped or on a slow network.
 /// librspreload falls back to an ordinary socket only if this call itself reports a refusal.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -30,9 +31,10 @@ fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<(), 
         Phase::Closed => return Err(Errno::BADF),
         Phase::Listening(_) => return Err(Errno::INVAL),
     }
-    if !is_any(to.ip()) && !is_ours(to.ip()) {
+    let is_here = is_any(to.ip()) || is_ours(to.ip());
+    if !is_here && with(|parts| Ok(parts.wire().is_none()))? {
         tracing::info!(
-            "rsockets reach only peers on this host; {} is not an address of this host",
+            "{} is not an address of this host; to reach other hosts, set RKEY_WIRE=auto",
             to.ip()
         );
         return Err(Errno::NETUNREACH);

@@ -1,16 +1,59 @@
 //! Larger programs that connect through librdmacm: a storage target and its initiator (iSER), the migration of a virtual machine, and
-//! a library for remote persistent memory.
+//! a library for remote persistent memory. The first two also run between two hosts.
 
+use crate::hosts::{Hosts, Ready, SERVER, open_folder};
 use crate::support::{Port, Running, Stage, listens, outside};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
 const TCP: u16 = 0x0106;
 
+/// Where programs run.
+enum Place {
+    /// Both on this host.
+    Here,
+    /// The server on the first host, and its client on the second.
+    Apart(Hosts),
+}
+
+impl Place {
+    /// Two hosts, if this machine permits network namespaces.
+    fn apart() -> Option<Self> {
+        Hosts::new(4400).map(Self::Apart)
+    }
+
+    /// The server's address.
+    const fn address(&self) -> &str {
+        match self {
+            Self::Here => "127.0.0.1",
+            Self::Apart(_) => SERVER,
+        }
+    }
+
+    fn command(&self, stage: &Stage, at: usize, program: &str) -> Command {
+        match self {
+            Self::Here => stage.command(program),
+            Self::Apart(hosts) => hosts.command(stage, at, &[program]),
+        }
+    }
+
+    /// Starts a server, and waits until it listens.
+    fn serve(&self, stage: &Stage, command: Command, port: u16) -> Running {
+        match self {
+            Self::Here => stage.server_when(command, || listens(TCP, port)),
+            Self::Apart(hosts) => {
+                hosts.wait_until(Ready::Cm(TCP, port), stage.start(command, "server"))
+            }
+        }
+    }
+}
+
 /// tgt's target, with one disk that one initiator may use.
 struct Target {
+    place: Place,
     stage: Stage,
     port: Port,
     server: Running,
@@ -22,27 +65,35 @@ impl Target {
     const INITIATOR: &str = "iqn.2001-04.com.example:initiator";
     const SIZE: u64 = 4 << 20;
 
-    fn new() -> Self {
+    fn new(place: Place) -> Self {
         // tgt cannot listen on larger ports.
         let (stage, port, tcp) = (Stage::new("tgt"), Port::small(), Port::new());
-        let disk = std::fs::File::create(stage.path("disk")).expect("a file can be created");
+        let folder = open_folder(&stage);
+        let disk = std::fs::File::create(folder.join("disk")).expect("a file can be created");
         disk.set_len(Self::SIZE).expect("a file can grow");
-        let mut command = stage.command("tgtd");
+        let all = PermissionsExt::from_mode(0o666);
+        disk.set_permissions(all).expect("the file is ours");
+        let mut command = place.command(&stage, 0, "tgtd");
         command
-            .env("TGT_IPC_SOCKET", stage.path("control"))
+            .env("TGT_IPC_SOCKET", folder.join("control"))
             .arg("-f")
-            .args(["--iscsi", &format!("portal=127.0.0.1:{}", tcp.number)])
+            .args([
+                "--iscsi",
+                &format!("portal={}:{}", place.address(), tcp.number),
+            ])
             .args(["--iser", &format!("port={},pool_sz_mb=16", port.number)]);
-        let server = stage.server_when(command, || {
-            listens(TCP, port.number) && stage.path("control.0").exists()
-        });
+        let mut server = place.serve(&stage, command, port.number);
+        while !folder.join("control.0").exists() && !server.has_ended() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         let target = Self {
+            place,
             stage,
             port,
             server,
             _tcp: tcp,
         };
-        let disk = target.stage.path("disk");
+        let disk = folder.join("disk");
         target.set("new", "target", &[Path::new("-T"), Path::new(Self::NAME)]);
         let unit = ["--lun", "1", "-b"].map(Path::new);
         target.set("new", "logicalunit", &[&unit[..], &[&disk]].concat());
@@ -53,9 +104,9 @@ impl Target {
     }
 
     fn set(&self, operation: &str, mode: &str, more: &[&Path]) {
-        let mut command = Command::new("tgtadm");
+        let mut command = self.place.command(&self.stage, 0, "tgtadm");
         command
-            .env("TGT_IPC_SOCKET", self.stage.path("control"))
+            .env("TGT_IPC_SOCKET", open_folder(&self.stage).join("control"))
             .args(["--lld", "iser", "--tid", "1"])
             .args(["--op", operation, "--mode", mode])
             .args(more);
@@ -77,9 +128,10 @@ impl Target {
         );
         const LATE: &str = "revents is not POLLIN";
         const TIMES: usize = 5;
-        let unit = format!("iser://127.0.0.1:{}/{}/1", self.port.number, Self::NAME);
+        let (address, port) = (self.place.address(), self.port.number);
+        let unit = format!("iser://{address}:{port}/{}/1", Self::NAME);
         for _ in 0..TIMES {
-            let mut command = self.stage.command(program);
+            let mut command = self.place.command(&self.stage, 1, program);
             command.args(["-i", Self::INITIATOR]).args(words).arg(&unit);
             command.env(ZEROS.0, ZEROS.1);
             let mut client = self.stage.start(command, "initiator");
@@ -100,7 +152,18 @@ impl Target {
 /// tgt as the target and libiscsi as the initiator. libiscsi's tests write and read the disk.
 #[test]
 fn a_disk_is_used_over_iser() {
-    let target = Target::new();
+    use_disk(Place::Here);
+}
+
+#[test]
+fn a_disk_of_another_host_is_used_over_iser() {
+    if let Some(place) = Place::apart() {
+        use_disk(place);
+    }
+}
+
+fn use_disk(place: Place) {
+    let target = Target::new(place);
     let said = target.initiator("iscsi-inq", &[]);
     assert!(said.contains("VIRTUAL-DISK"), "{said}");
     let said = target.initiator("iscsi-readcapacity16", &[]);
@@ -120,7 +183,8 @@ fn a_disk_is_used_over_iser() {
         assert!(passes && !said.contains("SKIPPED"), "{test}: {said}");
     }
     // The tests leave their pattern on the disk.
-    let disk = std::fs::read(target.stage.path("disk")).expect("the file exists");
+    let disk = open_folder(&target.stage).join("disk");
+    let disk = std::fs::read(disk).expect("the file exists");
     assert!(disk.iter().any(|byte| *byte != 0));
 }
 
@@ -134,9 +198,10 @@ impl Machine {
     /// The size of its memory, in MiB.
     const SIZE: &str = "24";
 
-    fn new(stage: &Stage, name: &str, words: &[&str]) -> Self {
-        let path = stage.path(&format!("{name}.control"));
-        let mut command = stage.command("qemu-system-x86_64");
+    fn new(place: &Place, stage: &Stage, at: usize, words: &[&str]) -> Self {
+        let name = ["target", "source"][at];
+        let path = open_folder(stage).join(format!("{name}.control"));
+        let mut command = place.command(stage, at, "qemu-system-x86_64");
         command
             .args(["-machine", "q35", "-accel", "tcg", "-m", Self::SIZE])
             .args(["-nodefaults", "-display", "none", "-S", "-qmp"])
@@ -194,18 +259,29 @@ impl Machine {
 /// The guest does not run; its memory has a pattern.
 #[test]
 fn qemu_migrates_a_virtual_machine() {
+    migrate(&Place::Here);
+}
+
+#[test]
+fn qemu_migrates_a_virtual_machine_to_another_host() {
+    if let Some(place) = Place::apart() {
+        migrate(&place);
+    }
+}
+
+fn migrate(place: &Place) {
     const PATTERN: usize = 5_000_000;
     for pins_all in [false, true] {
         let (stage, port) = (Stage::new("qemu"), Port::new());
         let pattern: Vec<u8> = (0..PATTERN as u32).map(|at| (at % 251) as u8).collect();
         std::fs::write(stage.path("pattern"), &pattern).expect("a file can be written");
-        let uri = format!("rdma:127.0.0.1:{}", port.number);
+        let uri = format!("rdma:{}:{}", place.address(), port.number);
         let loader = format!(
             "loader,file={},addr=0x200000,force-raw=on",
             stage.path("pattern").display()
         );
-        let mut target = Machine::new(&stage, "target", &["-incoming", "defer"]);
-        let mut source = Machine::new(&stage, "source", &["-device", &loader]);
+        let mut target = Machine::new(place, &stage, 0, &["-incoming", "defer"]);
+        let mut source = Machine::new(place, &stage, 1, &["-device", &loader]);
         if pins_all {
             target.pin_all();
             source.pin_all();
@@ -232,7 +308,7 @@ fn qemu_migrates_a_virtual_machine() {
         {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        let copy = stage.path("copy");
+        let copy = open_folder(&stage).join("copy");
         target.ask(&format!(
             r#"{{"execute":"pmemsave","arguments":{{"val":2097152,"size":{PATTERN},"filename":"{}"}}}}"#,
             copy.display()

@@ -2,7 +2,6 @@
 
 use crate::support::{Port, Running, Stage};
 use rkey_harness::ports::{is_bound_to_udp, listens_on_tcp};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -211,13 +210,16 @@ fn preload() -> PathBuf {
 /// A command that runs with librspreload, which moves its sockets onto RDMA.
 fn moved(stage: &Stage, program: impl AsRef<Path>) -> Command {
     let mut command = stage.command(program);
+    command.env("LD_PRELOAD", preload_after(stage));
+    command
+}
+
+/// The value of `LD_PRELOAD` with librspreload after the libraries of the stage.
+pub(crate) fn preload_after(stage: &Stage) -> String {
+    let command = stage.command("true");
     let own = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD");
     let own = own.and_then(|(_, value)| value).unwrap_or_default();
-    let mut both = OsString::from(own);
-    both.push(":");
-    both.push(preload());
-    command.env("LD_PRELOAD", both);
-    command
+    format!("{}:{}", own.display(), preload().display())
 }
 
 fn curl(stage: &Stage, port: u16, path: &str, name: &str) -> Running {

@@ -15,6 +15,7 @@ use crate::values::address::Visible;
 use crate::values::ep_state::Step;
 use crate::values::event::{connection, notifying};
 use crate::values::hello::MAX_PRIVATE_DATA;
+use crate::values::hello::Purpose;
 use parking_lot::MutexGuard;
 use rkey_device::QpAddress;
 use rkey_device::link::NodeId;
@@ -26,6 +27,8 @@ pub struct Control {
     /// Counts the starts and ends of attempts to connect.
     pub(crate) attempt: u64,
     pub(crate) peer: Option<Remote>,
+    /// Why the peer has ended the connection, while its acknowledgements may still be under way.
+    pub(crate) left: Option<Purpose>,
     /// The address and qualifier to which the EP is (or was) connected, or is trying to connect.
     pub(crate) remote: Option<(IpAddr, u64)>,
     /// The qualifier on this side: that of the PSP or RSP if this side accepted the connection.
@@ -63,6 +66,7 @@ impl Control {
         Self {
             attempt: 0,
             peer: None,
+            left: None,
             remote: None,
             local_port: 0,
             data: Vec::new(),
@@ -88,6 +92,7 @@ impl Control {
 
     pub(crate) fn begin(&mut self, remote: (IpAddr, u64), local_port: u64) -> u64 {
         self.attempt += 1;
+        self.left = None;
         self.remote = Some(remote);
         self.local_port = local_port;
         self.visible.set(remote.0, 0);

@@ -7,9 +7,13 @@ use crate::objects::job::Job;
 use crate::sys::consts::*;
 use crate::values::ep_state::{State, Step};
 use crate::values::hello::{Hello, Purpose};
-use rkey_device::Peer;
 use rkey_device::engine::{QpAttributes, QpState};
+use rkey_device::{Peer, time};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long to wait for the acknowledgements of a peer on another host that has ended the connection.
+const GRACE: Duration = Duration::from_millis(200);
 
 impl Ep {
     /// Disconnects, for the program.
@@ -50,8 +54,7 @@ impl Ep {
         if !self.is_attempt(attempt) || self.state() != State::DisconnectPending {
             return true;
         }
-        let info = self.qp().and_then(|qp| qp.query().ok());
-        let busy = info.is_some_and(|info| info.sends > 0 && info.state == QpState::Rts);
+        let busy = self.has_sends();
         if !busy {
             self.end(Step::Drain, Some(CONNECTION_EVENT_DISCONNECTED));
         }
@@ -74,29 +77,65 @@ impl Ep {
     /// Breaks the connection if its queue pair is out of service.
     pub fn check_service(self: &Arc<Self>) {
         if self.is_broken() {
-            self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN));
+            self.end_for_peer();
+        }
+    }
+
+    /// Ends the connection as the peer has ended it, or breaks it if the peer has not said why.
+    fn end_for_peer(self: &Arc<Self>) {
+        let left = self.control.lock().left;
+        match left {
+            Some(Purpose::Disconnect) => {
+                self.end(Step::PeerDisconnect, Some(CONNECTION_EVENT_DISCONNECTED));
+            }
+            _ => self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN)),
         }
     }
 
     /// Handles the peer's message that it has ended the connection.
     pub fn peer_left(self: &Arc<Self>, from: &Peer, hello: &Hello) {
-        {
-            let control = self.control.lock();
+        let attempt = {
+            let mut control = self.control.lock();
             let is_from = |peer: &Remote| (peer.node, peer.host) == (from.node, from.host);
             let same_peer = control.peer.as_ref().is_some_and(is_from);
             let same_qp = self.qp().is_some_and(|qp| qp.address().msn == hello.msn);
             if !same_peer || !same_qp {
                 return;
             }
+            control.left = Some(match hello.purpose {
+                Purpose::Break => Purpose::Break,
+                _ => Purpose::Disconnect,
+            });
+            control.attempt
+        };
+        // The acknowledgements of another host are packets, which the message can overtake.
+        let until = from.host.map(|_| time::now() + GRACE);
+        if !self.left(attempt, until) {
+            let ep = Arc::clone(self);
+            self.ia().worker().add(Job::Left { ep, attempt, until });
         }
-        // The peer acknowledged what it received before it sent the message, so those requests complete instead of being
-        // flushed.
+    }
+
+    /// Ends a connection that the peer has ended, once the requests that the peer has acknowledged are complete: they must not be
+    /// flushed. `until` is when to stop waiting for acknowledgements. Returns whether the wait is over.
+    pub fn left(self: &Arc<Self>, attempt: u64, until: Option<Instant>) -> bool {
+        if !self.is_attempt(attempt) {
+            return true;
+        }
         let parts = self.parts();
         self.ia().collect(parts.request.as_deref());
-        match hello.purpose {
-            Purpose::Break => self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN)),
-            _ => self.end(Step::PeerDisconnect, Some(CONNECTION_EVENT_DISCONNECTED)),
+        let may_wait = until.is_some_and(|until| time::now() < until);
+        if may_wait && self.has_sends() {
+            return false;
         }
+        self.end_for_peer();
+        true
+    }
+
+    /// Whether the queue pair is in service and has incomplete requests.
+    fn has_sends(&self) -> bool {
+        let info = self.qp().and_then(|qp| qp.query().ok());
+        info.is_some_and(|info| info.sends > 0 && info.state == QpState::Rts)
     }
 
     /// Ends the connection if `step` can be taken: flushes the posted requests, notifies the peer unless the peer has
@@ -107,6 +146,7 @@ impl Ep {
             return;
         }
         control.attempt += 1;
+        control.left = None;
         let peer = control.peer.take();
         drop(control);
         // The worker withdraws a pending connection request.

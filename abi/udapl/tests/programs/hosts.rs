@@ -62,9 +62,10 @@ fn start(stage: &Stage, hosts: &Hosts, at: usize, words: &[&str]) -> Running {
     let errors = file.try_clone().expect("a descriptor is free");
     let nsenter = stage.command(Path::new("nsenter"));
     let mut command: Command = hosts.enter_unprivileged(at, nsenter);
+    // Its output is line-buffered, so that it can be read while it runs.
     command
+        .args(["stdbuf", "-oL"])
         .args(words)
-        .args(["-P", IA])
         .env("DAT_OVERRIDE", registry)
         .env("RKEY_WIRE", "auto")
         .env("RKEY_LOG", "info")
@@ -75,43 +76,124 @@ fn start(stage: &Stage, hosts: &Hosts, at: usize, words: &[&str]) -> Running {
     Running { child, said }
 }
 
-/// Runs a program as server and client; both print `passed` if they have succeeded.
-fn run(program: &[&str], passed: &str) {
+/// When a server is ready.
+#[derive(Clone, Copy)]
+enum Ready<'a> {
+    /// It listens on [`PORT`].
+    Listens,
+    /// It has printed this.
+    Says(&'a str),
+}
+
+/// Starts a server on the first host, and waits until it is ready.
+fn serve(stage: &Stage, hosts: &Hosts, words: &[&str], ready: Ready<'_>) -> Running {
+    let server = start(stage, hosts, 0, words);
+    let begun = Instant::now();
+    let is_ready = || match ready {
+        Ready::Listens => hosts.listens(0, PORT),
+        Ready::Says(words) => server.text().contains(words),
+    };
+    while !is_ready() {
+        assert!(begun.elapsed() < PATIENCE, "{}", server.text());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server
+}
+
+/// Runs a program as server and client; both print all of `passed` if they have succeeded, and no error.
+fn run(program: &str, ready: Ready<'_>, passed: &[&str]) {
     let stage = Stage::new("hosts");
     let Some(hosts) = Hosts::new(4400, &ADDRESSES) else {
         return;
     };
-    let server = start(&stage, &hosts, 0, program);
-    let begun = Instant::now();
-    while !hosts.listens(0, PORT) {
-        assert!(begun.elapsed() < PATIENCE, "{}", server.text());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let words = [program, &["-h", ADDRESSES[0][0]]].concat();
+    let words: Vec<&str> = program.split_whitespace().chain(["-P", IA]).collect();
+    let server = serve(&stage, &hosts, &words, ready);
+    let words = [&words[..], &["-h", ADDRESSES[0][0]]].concat();
     let client = start(&stage, &hosts, 1, &words).wait();
-    assert!(
-        client.contains(passed),
-        "{client}\nserver:\n{}",
-        server.text()
-    );
     let server = server.wait();
-    assert!(server.contains(passed), "{server}");
+    for wanted in passed {
+        let both = client.contains(wanted) && server.contains(wanted);
+        assert!(both, "{program}: {client}\nserver:\n{server}");
+    }
 }
 
 /// Sends, RDMA reads and writes, and RMRs.
 #[test]
 fn dtest_runs_between_two_hosts() {
-    run(
-        &["dtest", "-b", "65536", "-B", "20"],
-        "DAPL Test Complete. PASSED",
-    );
+    let passed = ["DAPL Test Complete. PASSED"];
+    run("dtest -b 65536 -B 20", Ready::Listens, &passed);
 }
 
 /// Many connections and disconnections, whose messages also travel between the hosts.
 #[test]
 fn dtestcm_runs_between_two_hosts() {
-    run(
-        &["dtestcm", "-c", "50", "-w"],
-        "DAPL Connection Test Complete.",
-    );
+    let passed = ["DAPL Connection Test Complete."];
+    run("dtestcm -c 50 -w", Ready::Listens, &passed);
+}
+
+/// Writes with immediate data, and atomics.
+#[test]
+fn dtestx_runs_between_two_hosts() {
+    let passed = ["IB extension test - immed/atomic test PASSED"];
+    run("dtestx", Ready::Listens, &passed);
+}
+
+/// Receives that ten EPs share.
+#[test]
+fn dtestsrq_runs_between_two_hosts() {
+    let passed = ["SRQ Test Complete."];
+    let ready = Ready::Says("ready on port");
+    run("dtestsrq -c 10 -b 2048", ready, &passed);
+}
+
+/// Transactions (messages, RDMA reads and writes, with several threads and EPs, and verification), and performance tests.
+#[test]
+fn dapltest_runs_between_two_hosts() {
+    let stage = Stage::new("dapltest-hosts");
+    let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
+        return;
+    };
+    let words = ["dapltest", "-T", "S", "-D", IA];
+    let ready = Ready::Says("Service Point Ready");
+    let server = serve(&stage, &hosts, &words, ready);
+    let client = |line: &str| {
+        let at = ["-s", ADDRESSES[0][0], "-D", IA];
+        let (test, options) = line.split_once(' ').unwrap_or((line, ""));
+        let words = [&["dapltest", "-T", test][..], &at].concat();
+        let options = options.split_whitespace();
+        let words: Vec<&str> = words.into_iter().chain(options).collect();
+        start(&stage, &hosts, 1, &words).wait()
+    };
+    for line in [
+        "T -i 200 client SR 256 1 server SR 256 1",
+        "T -i 50 -t 2 -w 4 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4",
+        "P -i 1024 -m b RW 4096 2",
+        "P -i 1024 -m p RR 4096 2",
+    ] {
+        let said = client(line);
+        let is_good = said.contains("End of Work") && !said.contains("rror");
+        assert!(is_good, "{line}: {said}\nserver: {}", server.text());
+    }
+    client("Q");
+    let said = server.wait();
+    for finished in [
+        "Transaction Test Finished for this client",
+        "Finished performance test.  Exiting.",
+    ] {
+        assert_eq!(said.matches(finished).count(), 2, "{said}");
+    }
+}
+
+/// Datagram EPs reach this host only. The program is told so, and does not hang.
+#[test]
+fn dtestx_cannot_send_datagrams_to_another_host() {
+    let stage = Stage::new("dtestx-hosts");
+    let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
+        return;
+    };
+    let server = ["dtestx", "-P", IA, "-u", "-s", "-h", ADDRESSES[1][0]];
+    let _server = serve(&stage, &hosts, &server, Ready::Listens);
+    let client = ["dtestx", "-P", IA, "-u", "-c", "-h", ADDRESSES[0][0]];
+    let said = start(&stage, &hosts, 1, &client).wait();
+    assert!(said.contains("DAT_INVALID_ADDRESS_UNREACHABLE"), "{said}");
 }

@@ -62,6 +62,21 @@ pub fn wc_flags(flags: CompletionFlags) -> u32 {
     out
 }
 
+/// The service level. RoCE has none; for datagrams from other hosts, ConnectX devices report the kind of the packet here instead (bit
+/// 3: UDP; bits 0 to 2: 1 for IPv6, 2 for IPv4), and UCX relies on it to find the addresses in the route header.
+#[inline]
+#[must_use]
+pub fn wc_sl(flags: CompletionFlags) -> u8 {
+    const UDP: u8 = 1 << 3;
+    if flags.contains(CompletionFlags::IPV4) {
+        UDP | 2
+    } else if flags.contains(CompletionFlags::IPV6) {
+        UDP | 1
+    } else {
+        0
+    }
+}
+
 /// Immediate data in network byte order, or the invalidated key in host byte order.
 #[inline]
 #[must_use]
@@ -87,6 +102,7 @@ pub fn wc(completion: &Completion) -> Wc {
         qp_num: completion.qpn,
         src_qp: completion.src_qpn,
         wc_flags: wc_flags(completion.flags),
+        sl: wc_sl(completion.flags),
         ..Wc::default()
     }
 }
@@ -138,6 +154,21 @@ mod tests {
         ] {
             assert_eq!(wc_opcode(opcode) & WC_RECV != 0, recv);
         }
+    }
+
+    #[test]
+    fn the_service_level_tells_ipv4_from_ipv6() {
+        let sl = |flags| {
+            let flags = CompletionFlags::GRH | flags;
+            wc(&Completion {
+                flags,
+                ..Completion::default()
+            })
+            .sl
+        };
+        let of = [CompletionFlags::IPV4, CompletionFlags::IPV6];
+        assert_eq!(of.map(sl), [0b1010, 0b1001]);
+        assert_eq!(sl(CompletionFlags::empty()), 0);
     }
 
     #[test]

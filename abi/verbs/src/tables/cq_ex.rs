@@ -61,7 +61,7 @@ pub fn structure(head: Cq, wc_flags: u64) -> CqEx {
         read_src_qp: Some(read_src_qp),
         read_wc_flags: Some(read_wc_flags),
         read_slid: Some(read_slid),
-        read_sl: Some(read_byte_zero),
+        read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_byte_zero),
         read_completion_ts: Some(read_completion_ts),
         read_cvlan: Some(read_cvlan),
@@ -262,6 +262,7 @@ readers! {
     read_completion_ts -> u64 { |c| c.time }
     read_completion_wallclock_ns -> u64 { |c| c.wallclock }
     read_slid -> u32 { |_c| 0 }
+    read_sl -> u8 { |c| status::wc_sl(c.completion.flags) }
     read_byte_zero -> u8 { |_c| 0 }
     read_cvlan -> u16 { |_c| 0 }
 }

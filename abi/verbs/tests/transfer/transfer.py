@@ -1,24 +1,30 @@
 """The Mooncake transfer engine between two processes over the device: writes, reads, many in parallel.
 
 Without arguments it starts both sides, checks their output, and prints "done". An engine that cannot use the
-device silently takes TCP, so the log must name the transport.
+device silently takes TCP, so the log must name the transport. With two hosts, `TRANSFER_ADDRESSES` has their
+addresses, and `TRANSFER_COMMANDS`, a line for each, the command that starts a program there.
 """
 
 import ctypes
+import os
 import random
+import shlex
 import subprocess
 import sys
 import threading
 
 SIZE = 1 << 20
 PATIENCE_S = 240
+# Of the target and the initiator.
+ADDRESSES = os.environ.get("TRANSFER_ADDRESSES", "127.0.0.1 127.0.0.1").split()
+COMMANDS = os.environ.get("TRANSFER_COMMANDS", "\n").split("\n")
 
 
-def engine():
+def engine(address):
     from mooncake.engine import TransferEngine
 
     made = TransferEngine()
-    assert made.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "rkey0") == 0
+    assert made.initialize(address, "P2PHANDSHAKE", "rdma", "rkey0") == 0
     return made
 
 
@@ -30,7 +36,7 @@ def memory(made):
 
 
 def target():
-    made = engine()
+    made = engine(ADDRESSES[0])
     buffer, address = memory(made)
     print("offer", made.get_rpc_port(), address, flush=True)
     sys.stdin.readline()
@@ -38,9 +44,9 @@ def target():
 
 
 def initiator(port, remote):
-    made = engine()
+    made = engine(ADDRESSES[1])
     buffer, address = memory(made)
-    peer, remote = f"127.0.0.1:{port}", int(remote)
+    peer, remote = f"{ADDRESSES[0]}:{port}", int(remote)
     content = random.Random(7).randbytes(SIZE)
     ctypes.memmove(address, content, SIZE)
     assert made.transfer_sync_write(peer, address, remote, SIZE) == 0
@@ -62,7 +68,8 @@ def initiator(port, remote):
 
 def start(*words):
     pipe = subprocess.PIPE
-    command = [sys.executable, __file__, *words]
+    enter = shlex.split(COMMANDS[words[0] != "target"])
+    command = [*enter, sys.executable, os.path.abspath(__file__), *words]
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 

@@ -5,13 +5,15 @@
 //! before it returns; a thread receives the messages of other processes and runs the timers. `carrier` delivers them over the sockets. A forked
 //! child closes its copies of them (`fork`).
 //!
-//! With a wire ([`Settings::wire`]), messages to and from other hosts travel between queue pairs 1 (`remote`).
+//! With a wire ([`Settings::wire`]), messages to and from other hosts travel between queue pairs 1 (`remote`). A process that exits ends
+//! its connections to them (`exit`).
 //!
 //! Processes on one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
 //! peers see its sockets close and end each connection as if the process had sent a DREQ or REJ (which the kernel would send on a
 //! host with a kernel driver).
 
 mod carrier;
+mod exit;
 pub(crate) mod fork;
 mod inbox;
 pub(crate) mod inspect;

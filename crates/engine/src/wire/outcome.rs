@@ -140,6 +140,8 @@ fn on_received<M: Memory>(
             return;
         }
         flags |= CompletionFlags::GRH;
+        flags.set(CompletionFlags::IPV4, from.is_some_and(WirePeer::is_ipv4));
+        flags.set(CompletionFlags::IPV6, from.is_some_and(|it| !it.is_ipv4()));
     }
     qp.resp.recv.taken = false;
     flags.set(CompletionFlags::IMM, message.immediate.is_some());

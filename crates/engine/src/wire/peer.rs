@@ -30,6 +30,11 @@ impl WirePeer {
         }
     }
 
+    /// Whether packets from the peer come over IPv4, so that [`WirePeer::header_of_received`] is an IPv4 header.
+    pub(crate) const fn is_ipv4(&self) -> bool {
+        self.local.is_ipv4() && self.remote.is_ipv4()
+    }
+
     /// The route header of a datagram with `len` bytes of payload from the peer: an IPv6 header, or an IPv4 header in the last
     /// 20 of the 40 bytes (IBA annex A17, 4.5).
     pub(crate) fn header_of_received(&self, len: u32) -> [u8; GRH_LEN as usize] {

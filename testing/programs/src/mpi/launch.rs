@@ -5,7 +5,13 @@ use super::Workspace;
 use super::runs::{Mpi, RANKS};
 use crate::folder::run_as;
 use anyhow::Result;
+use rkey_harness::hosts::{Hosts, INTERFACES};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+
+/// The addresses of two hosts.
+pub(super) const ADDRESSES: [[&str; 2]; 2] = [["10.9.8.1", "fd09:8::1"], ["10.9.8.2", "fd09:8::2"]];
 
 /// How long a run may take. It takes seconds, or many minutes on a busy machine, because Open MPI yields its processors to
 /// spinning programs.
@@ -79,6 +85,28 @@ impl Workspace {
             }
         }
         command.args(["-n", RANKS]);
+        Ok(command)
+    }
+
+    /// Starts four ranks of MPICH, two on each host. The launcher starts those of the second host with an agent.
+    pub(super) fn launch_on(&self, hosts: &Hosts, provider: &str) -> Result<Command> {
+        let agent = self.folder.join("agent");
+        fs::write(&agent, hosts.agent(ADDRESSES[0][0]))?;
+        fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))?;
+        let here = self.launch(Mpi::Mpich, provider, None, false)?;
+        let mut command = hosts.enter(0, Command::new("nsenter"));
+        command.arg(here.get_program()).args(here.get_args());
+        for (name, value) in here.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        let ranks = ADDRESSES.map(|[v4, _]| format!("{v4}:2")).join(",");
+        command
+            .args(["-launcher", "rsh", "-launcher-exec"])
+            .arg(agent)
+            .args(["-iface", INTERFACES[0], "-hosts", &ranks])
+            .env("RKEY_WIRE", "auto");
         Ok(command)
     }
 }

@@ -14,10 +14,11 @@ use crate::folder::{copy, provider_into};
 use crate::python::RECORDER;
 use anyhow::{Context, Result, ensure};
 use found::Found;
-use launch::LIMIT_S;
+use launch::{ADDRESSES, LIMIT_S};
 pub(crate) use packages::kept;
+use rkey_harness::hosts::Hosts;
 use rkey_harness::{Report, Session, UID, process};
-use runs::{MONITORS, Monitor, Mpi, PLAIN, RANKS, RUNS, Run, monitor_line};
+use runs::{LAYERED, MONITORS, Monitor, Mpi, PLAIN, RANKS, RUNS, Run, monitor_line};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -50,6 +51,15 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
             continue;
         }
         match workspace.program(run) {
+            Ok(()) => passed += 1,
+            Err(error) => {
+                println!("error: {error:#}");
+                failures.push(format!("{error:#}"));
+            }
+        }
+    }
+    if let Some(hosts) = Hosts::new(4400, &ADDRESSES) {
+        match workspace.two_hosts(&hosts) {
             Ok(()) => passed += 1,
             Err(error) => {
                 println!("error: {error:#}");
@@ -139,18 +149,18 @@ impl Workspace {
             .arg(self.folder.join(run.mpi.compiled_by().name()))
             .args(run.parts)
             .envs(run.environment.iter().copied());
-        let described = process::describe(&command);
-        let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
-        ensure!(outcome.ok, "{described} failed");
-        let parts = run.parts.iter();
-        let lines = parts.map(|part| format!("{part}: {RANKS} ranks agree"));
-        for line in lines.chain(monitor_line(run.environment)) {
-            ensure!(
-                outcome.output.contains(&line),
-                "{described} did not print {line:?}"
-            );
-        }
-        proven(run.mpi, &outcome.output).context(described)
+        agree(command, run.mpi, run.parts, monitor_line(run.environment))
+    }
+
+    /// Runs the C program on two hosts, which our endpoints for reliable datagrams reach only through libfabric's layer.
+    fn two_hosts(&self, hosts: &Hosts) -> Result<()> {
+        let parts = ["messages", "collectives", "access"];
+        let mut command = self.launch_on(hosts, LAYERED)?;
+        command
+            .arg(self.folder.join(Mpi::Mpich.name()))
+            .args(parts)
+            .env("FI_OFI_RXM_SAR_LIMIT", "0");
+        agree(command, Mpi::Mpich, &parts, None)
     }
 
     /// Runs a Python program that starts children, under a monitor of the registration cache.
@@ -201,6 +211,22 @@ impl Workspace {
         found.output = outcome.output;
         complete.context(described).map(|()| found)
     }
+}
+
+/// Runs the C program, whose ranks must agree in each part, over the provider.
+fn agree(command: Command, mpi: Mpi, parts: &[&str], also: Option<String>) -> Result<()> {
+    let described = process::describe(&command);
+    let outcome = process::run(command, Duration::from_secs(LIMIT_S + 60))?;
+    ensure!(outcome.ok, "{described} failed");
+    let parts = parts.iter();
+    let lines = parts.map(|part| format!("{part}: {RANKS} ranks agree"));
+    for line in lines.chain(also) {
+        ensure!(
+            outcome.output.contains(&line),
+            "{described} did not print {line:?}"
+        );
+    }
+    proven(mpi, &outcome.output).context(described)
 }
 
 fn proven(mpi: Mpi, output: &str) -> Result<()> {

@@ -80,7 +80,7 @@ const fn run(mpi: Mpi, provider: &'static str, parts: &'static [&'static str]) -
 
 /// The provider alone, and with libfabric's own layer on top.
 pub(super) const PLAIN: &str = "rkey";
-const LAYERED: &str = "rkey;ofi_rxm";
+pub(super) const LAYERED: &str = "rkey;ofi_rxm";
 
 /// A monitor of the registration cache, in a mode in which the provider registers the buffers of a program that does not offer
 /// `FI_MR_LOCAL`.

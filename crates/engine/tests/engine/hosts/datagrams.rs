@@ -46,7 +46,8 @@ fn a_datagram_is_stored_after_its_route_header() {
     let got = b.poll();
     assert_eq!(statuses(&got), [(50, Status::Success)]);
     assert_eq!((got[0].bytes, got[0].imm, got[0].src_qpn), (1040, 5, a.qpn));
-    assert_eq!(got[0].flags, CompletionFlags::GRH | CompletionFlags::IMM);
+    let flags = CompletionFlags::GRH | CompletionFlags::IMM | CompletionFlags::IPV4;
+    assert_eq!(got[0].flags, flags);
     let here = hosts.nodes[1].bytes(0, 1040);
     assert!(here[40..] == hosts.nodes[0].bytes(9, 1000));
     assert_eq!((here[20], here[29]), (0x45, 17), "an IPv4 header with UDP");

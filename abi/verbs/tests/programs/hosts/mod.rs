@@ -1,5 +1,7 @@
 //! Programs on two hosts.
 
+mod ucx;
+
 use crate::captures::{self, Captured};
 use crate::support::{DEVICE, Running, Stage};
 use rkey_harness::hosts;
@@ -142,6 +144,9 @@ fn perftest_runs_between_two_hosts() {
         "ib_write_bw -F -n 200 -s 64 -I 64",
         "ib_send_bw -F -n 200 -e",
         "ib_send_bw -F -n 20 -c UD",
+        "ib_send_bw -F -n 50 --use-srq",
+        "ib_write_lat -F -n 20 -c UC",
+        "ib_atomic_lat -F -n 20",
         "ib_read_bw -F -n 200 -b",
         "ib_atomic_bw -F -n 200 -A FETCH_AND_ADD",
         "ib_atomic_bw -F -n 200 -A CMP_AND_SWAP",
@@ -386,6 +391,23 @@ fn output_without_a_path(test: &str, wire: Option<&str>, index: &str) -> Option<
     assert!(status.is_some_and(|status| !status.success()), "{text}");
     server.kill();
     Some(text)
+}
+
+/// Extended reliable connections stay on one host, and the log says so.
+#[test]
+fn extended_reliable_connections_to_other_hosts_are_refused() {
+    let stage = Stage::new("hosts-xrc");
+    stage.copy_libraries();
+    let Some(mut hosts) = Hosts::new(1500) else {
+        return;
+    };
+    hosts.logs = true;
+    let port = PORT.to_string();
+    let words = words_of("ibv_xsrq_pingpong", GIDS[0], &port);
+    let (succeeded, said) = hosts.run(&stage, &words, ADDRESSES[0][0]);
+    assert!(!succeeded, "{said:#?}");
+    let why = "cannot connect a XrcRecv queue pair to a peer on another host";
+    assert!(said.iter().any(|text| text.contains(why)), "{said:#?}");
 }
 
 /// Without `RKEY_WIRE`, other hosts are unreachable, and the log says what to set.

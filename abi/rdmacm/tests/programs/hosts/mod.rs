@@ -1,55 +1,130 @@
 //! Programs on two hosts.
+//!
+//! | file | programs |
+//! | --- | --- |
+//! | this | `rping`, `ucmatose`, `udaddy` |
+//! | `stock` | rdma-core's other examples, and perftest |
+//! | `rsockets` | programs that use rsockets |
+//! | `others` | qperf, fio, UCX, providers of libfabric and uDAPL, librpma |
+
+mod others;
+mod rsockets;
+mod stock;
 
 use crate::support::{PATIENCE, Running, Stage, listens_in};
 use rkey_harness::hosts;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.1.1", "fd09:1::1"], ["10.9.1.2", "fd09:1::2"]];
+/// The IPv4 address of the server's host.
+pub(crate) const SERVER: &str = ADDRESSES[0][0];
 /// Any fixed port will do: no other program runs in these namespaces.
 const PORT: u16 = 7174;
 
 /// Two hosts, and programs on them.
-struct Hosts(hosts::Hosts);
+pub(crate) struct Hosts(hosts::Hosts);
+
+/// When a server is ready.
+#[derive(Clone, Copy)]
+pub(crate) enum Ready<'a> {
+    /// It listens on a port of the connection manager, in this port space.
+    Cm(u16, u16),
+    /// It listens on a TCP port.
+    Tcp(u16),
+    /// It has printed this.
+    Says(&'a str),
+}
+
+/// It listens on the usual port.
+const LISTENS: Ready<'_> = Ready::Cm(TCP, PORT);
 
 impl Hosts {
     /// Returns `None` if this machine does not permit network namespaces.
-    fn new(mtu: u32) -> Option<Self> {
+    pub(crate) fn new(mtu: u32) -> Option<Self> {
         hosts::Hosts::new(mtu, &ADDRESSES).map(Self)
     }
 
-    /// Starts a program on a host, without privileges.
-    fn start(&self, stage: &Stage, at: usize, words: &[&str], wire: &str) -> Running {
+    /// A program on a host, without privileges, in a directory in which it may write.
+    pub(crate) fn command(&self, stage: &Stage, at: usize, words: &[&str]) -> Command {
         let mut command = self.0.enter_unprivileged(at, stage.command("nsenter"));
-        command.args(words).env("RKEY_WIRE", wire);
+        command.args(words).env("RKEY_WIRE", "auto");
+        command.current_dir(open_folder(stage));
+        command
+    }
+
+    fn start(&self, stage: &Stage, at: usize, words: &[&str], wire: &str) -> Running {
+        let mut command = self.command(stage, at, words);
+        command.env("RKEY_WIRE", wire);
         stage.start(command, ["server", "client"][at])
     }
 
-    /// Starts a server on the first host, and waits until it listens.
-    fn server(&self, stage: &Stage, words: &[&str], space: u16) -> Running {
-        let mut server = self.start(stage, 0, words, "auto");
+    /// Starts a server on the first host, and waits until it is ready.
+    fn server(&self, stage: &Stage, words: &[&str], ready: Ready<'_>) -> Running {
+        let server = self.start(stage, 0, words, "auto");
+        self.wait_until(ready, server)
+    }
+
+    /// Waits until a server on the first host is ready.
+    pub(crate) fn wait_until(&self, ready: Ready<'_>, mut server: Running) -> Running {
         let user = self.0.user();
+        let is_ready = |server: &Running| match ready {
+            Ready::Cm(space, port) => listens_in(server.id(), user, space, port),
+            Ready::Tcp(port) => self.0.listens(0, port),
+            Ready::Says(words) => server.text().contains(words),
+        };
         let begun = Instant::now();
-        while !listens_in(server.id(), user, space, PORT) && !server.has_ended() {
+        while !is_ready(&server) && !server.has_ended() {
             assert!(begun.elapsed() < PATIENCE, "{}", server.text());
             std::thread::sleep(Duration::from_millis(5));
         }
         server
     }
 
-    /// Runs a server on the first host and a client on the second. Panics unless both succeed; returns their output.
-    fn pair(&self, stage: &Stage, server: &[&str], client: &[&str], space: u16) -> [String; 2] {
-        let mut server = self.server(stage, server, space);
-        let mut client = self.start(stage, 1, client, "auto");
+    /// Runs a client of this server on the second host, and returns its output. Panics unless it succeeds.
+    fn client(&self, stage: &Stage, words: &[&str], server: &mut Running) -> String {
+        let mut client = self.start(stage, 1, words, "auto");
         let status = client.wait();
+        let said = client.text();
         if !status.is_some_and(|status| status.success()) {
             server.kill();
-            let (said, other) = (client.text(), server.text());
-            panic!("{status:?}\n{said}\nserver:\n{other}");
+            panic!("{words:?}: {status:?}\n{said}\nserver:\n{}", server.text());
         }
-        [server.succeed(), client.text()]
+        said
     }
+
+    /// Runs a server on the first host and a client on the second. Panics unless both succeed; returns their output.
+    fn pair(
+        &self,
+        stage: &Stage,
+        server: &[&str],
+        client: &[&str],
+        ready: Ready<'_>,
+    ) -> [String; 2] {
+        let mut server = self.server(stage, server, ready);
+        let said = self.client(stage, client, &mut server);
+        [server.succeed(), said]
+    }
+
+    /// Like [`Hosts::pair`], with the words of each program in a line.
+    fn lines(&self, stage: &Stage, server: &str, client: &str, ready: Ready<'_>) -> [String; 2] {
+        self.pair(stage, &words(server), &words(client), ready)
+    }
+}
+
+/// A directory of the stage in which every user may write.
+pub(crate) fn open_folder(stage: &Stage) -> PathBuf {
+    let folder = stage.path("open");
+    if !folder.exists() {
+        std::fs::create_dir(&folder).expect("a directory can be made");
+        let all = PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(&folder, all).expect("the directory is ours");
+    }
+    folder
 }
 
 fn words(line: &str) -> Vec<&str> {
@@ -65,7 +140,7 @@ fn rping_runs_between_two_hosts() {
         for server in ADDRESSES[0] {
             let options = format!("-a {server} -C 5 -v -V -S 20000 -p {PORT}");
             let [of_server, of_client] = ["-s", "-c"].map(|side| format!("rping {side} {options}"));
-            let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), TCP);
+            let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), LISTENS);
             let pings = said.map(|text| text.matches("ping data: rdma-ping").count());
             assert_eq!(pings, [5, 5], "{mtu} {server}");
         }
@@ -84,7 +159,7 @@ fn rping_runs_with_injected_faults() {
     let faults = "loss=1%,duplicate=2%,reorder=5%,corrupt=1%,delay=300us,seed=1";
     let of_server = format!("env RKEY_FAULT={faults} rping -s {options}");
     let of_client = format!("env RKEY_FAULT=duplicate=5%,seed=2 rping -c {options}");
-    let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), TCP);
+    let said = hosts.pair(&stage, &words(&of_server), &words(&of_client), LISTENS);
     for text in said {
         assert_eq!(text.matches("ping data: rdma-ping").count(), 40);
         assert!(text.contains("RKEY_FAULT is set"));
@@ -101,34 +176,14 @@ fn ucmatose_and_udaddy_run_between_two_hosts() {
     // `udaddy` always uses this port.
     for (program, space) in [
         (format!("ucmatose -c 3 -C 5 -S 3000 -p {port}"), TCP),
+        (format!("ucmatose -c 3 -m -t 8 -a 17 -p {port}"), TCP),
         ("udaddy -c 3 -C 5 -S 500".to_owned(), UDP),
     ] {
         let server = words(&program);
         let mut client = server.clone();
         client.extend(["-s", ADDRESSES[0][0]]);
-        let [_, said] = hosts.pair(&stage, &server, &client, space);
+        let [_, said] = hosts.pair(&stage, &server, &client, Ready::Cm(space, PORT));
         assert!(said.contains("return status 0"), "{program}: {said}");
-    }
-}
-
-#[test]
-fn perftest_runs_between_two_hosts() {
-    let stage = Stage::new("perftest-hosts");
-    let Some(hosts) = Hosts::new(4400) else {
-        return;
-    };
-    let port = PORT.to_string();
-    for program in [
-        "ib_write_bw -F -R -n 100",
-        "ib_send_bw -F -R -n 100 -s 3000",
-        "ib_read_lat -F -R -n 20",
-    ] {
-        let mut server = words(program);
-        server.extend(["-p", &port]);
-        let mut client = server.clone();
-        client.push(ADDRESSES[0][0]);
-        let [_, said] = hosts.pair(&stage, &server, &client, TCP);
-        assert!(said.contains("rkey"), "{program}: {said}");
     }
 }
 
@@ -140,7 +195,7 @@ fn a_request_to_a_port_without_a_listener_is_refused() {
         return;
     };
     let other = format!("rping -s -a {} -p {PORT}", ADDRESSES[0][0]);
-    let mut other = hosts.server(&stage, &words(&other), TCP);
+    let mut other = hosts.server(&stage, &words(&other), LISTENS);
     let line = format!("rping -c -a {} -C 1 -p {}", ADDRESSES[0][0], PORT + 1);
     let mut client = hosts.start(&stage, 1, &words(&line), "auto");
     let status = client.wait();
