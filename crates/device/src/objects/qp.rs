@@ -180,6 +180,10 @@ impl Qp {
             .driver
             .post(|engine| engine.modify_qp(self.0.id, attributes))?;
         let ends_rights = matches!(attributes.state, Some(QpState::Reset | QpState::Error));
+        if ends_rights {
+            // The peer's last acknowledgements must leave before the message with which the program then ends the connection.
+            shared.driver.drain_packets();
+        }
         if ends_rights || attributes.access.is_some() || attributes.peer.is_some() {
             let scope = WarrantScope::Qp(self.0.id);
             shared.reclaim.end_warrants(&shared.driver, scope);

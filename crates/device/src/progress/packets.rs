@@ -62,8 +62,8 @@ impl EngineDriver {
         }
     }
 
-    /// Returns once the packets for other hosts that have been taken are sent. Called when a queue pair is destroyed, because
-    /// the program may exit next, while its peer waits for the last acknowledgement.
+    /// Returns once the packets for other hosts that have been taken are sent. Called when a queue pair fails or is
+    /// destroyed, because the program may disconnect or exit next, while its peer waits for the last acknowledgement.
     pub(crate) fn drain_packets(&self) {
         if self.transmitter.as_ref().is_some_and(Transmitter::drain) {
             self.requests.send_packets();
