@@ -99,7 +99,7 @@ impl Ep {
             let is_from = |peer: &Remote| (peer.node, peer.host) == (from.node, from.host);
             let same_peer = control.peer.as_ref().is_some_and(is_from);
             let same_qp = self.qp().is_some_and(|qp| qp.address().msn == hello.msn);
-            if !same_peer || !same_qp {
+            if !same_peer || !same_qp || control.left.is_some() {
                 return;
             }
             control.left = Some(match hello.purpose {

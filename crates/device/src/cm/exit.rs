@@ -3,36 +3,77 @@
 //! Processes of this host see that the sockets of a process close. Other hosts see nothing, so they would repeat their messages for a
 //! minute before they gave up. A kernel driver ends the connections of a process that exits; here, the process does so itself.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rkey_cm::ConnectionId;
+use rkey_cm::time::Nanos;
+use rkey_cm::{ConnectionId, State};
 
-use super::{Handler, Service};
+use super::{Handler, Inner, Service, Shared};
 
-/// How long to wait for another thread that is inside a call. Calls take microseconds, but the thread may be stopped, or be the exiting
-/// thread itself, interrupted by a signal.
+/// How long an exiting process waits for the thread to send its last messages, which takes microseconds. The thread may have to wait for
+/// a lock that the exiting thread holds, if a signal handler calls `exit`.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl<H: Handler> Service<H> {
     /// Ends all connections to other hosts because the process exits: the peers learn it from a DREQ, REJ or DREP. Each is sent once, so
     /// the network may lose it. The program gets no more events of these connections. Does nothing in a forked child, whose parent
     /// still uses the connections.
+    ///
+    /// The connection manager's thread does it: the exiting thread may hold any lock, and has no thread-local storage any more, which
+    /// logging needs.
     pub fn leave_other_hosts(&self) {
         if self.is_forked() || self.has_failed() {
             return;
         }
-        let Some(mut inner) = self.shared.inner.try_lock_for(PATIENCE) else {
+        // Most programs have closed their connections. They must not wait: rping's thread calls `exit` with an error as soon as
+        // it gets to run.
+        let inner = self.shared.inner.try_lock();
+        if inner.is_some_and(|mut inner| inner.of_other_hosts(self.shared.now()).is_empty()) {
             return;
-        };
-        let now = self.shared.now();
-        let all = inner.manager.connections().map(|(id, _, peer)| (id, peer));
-        let all: Vec<(ConnectionId, _)> = all.collect();
-        for (id, peer) in all {
-            if !inner.carrier.inbox.is_of_this_host(now, peer) {
-                // An error means that it has just ended.
-                let _ = inner.manager.close(now, id);
-            }
         }
-        inner.pump(now);
+        self.shared.leaves.store(true, Ordering::Release);
+        self.shared.ring();
+        let until = crate::time::now() + PATIENCE;
+        while self.shared.leaves.load(Ordering::Acquire) && crate::time::now() < until {
+            crate::time::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl<H: Handler> Shared<H> {
+    /// Ends all connections to other hosts if the process exits.
+    pub(super) fn leave_if_exiting(&self) {
+        if self.leaves.load(Ordering::Acquire) {
+            self.inner.lock().leave_other_hosts(self.now());
+            self.leaves.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Whether the end of a connection in this state needs a message.
+fn is_open(state: State) -> bool {
+    !matches!(
+        state,
+        State::Idle | State::DreqSent | State::TimeWait | State::Refused | State::Closed
+    )
+}
+
+impl<H: Handler> Inner<H> {
+    /// The connections whose peers are on other hosts and have not been told that they end.
+    fn of_other_hosts(&mut self, now: Nanos) -> Vec<ConnectionId> {
+        let inbox = &mut self.carrier.inbox;
+        let all = self.manager.connections();
+        all.filter(|(_, state, peer)| is_open(*state) && !inbox.is_of_this_host(now, *peer))
+            .map(|(id, _, _)| id)
+            .collect()
+    }
+
+    fn leave_other_hosts(&mut self, now: Nanos) {
+        for id in self.of_other_hosts(now) {
+            // An error means that it has just ended.
+            let _ = self.manager.close(now, id);
+        }
+        self.pump(now);
     }
 }

@@ -190,6 +190,8 @@ struct Shared<H> {
     doorbell: Arc<OwnedFd>,
     _kept: fork::KeptFromChild,
     stops: AtomicBool,
+    /// Whether the process exits, and the thread has not yet ended the connections to other hosts.
+    leaves: AtomicBool,
     has_failed: AtomicBool,
     started: Instant,
     process: u32,
@@ -251,6 +253,7 @@ impl<H: Handler> Service<H> {
             reactor,
             doorbell,
             stops: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             started: crate::time::now(),
             process: std::process::id(),
@@ -398,6 +401,7 @@ impl<H: Handler> Shared<H> {
     fn serve(&self) {
         let mut ready = Vec::new();
         while !self.stops.load(Ordering::Acquire) {
+            self.leave_if_exiting();
             let mut inner = self.inner.lock();
             inner.round(self.now(), &ready);
             let timeout = inner.timeout(self.now());

@@ -264,7 +264,7 @@ impl Port {
                 let count = datagrams.len().div_ceil(length.max(1)) as u64;
                 let now = crate::time::now();
                 let reports = refusals.refused(now, to_ip, (length, count), &error);
-                self.repair(socket, state, &error, (to, length));
+                self.repair(socket, state, &error, (to, length), count > 1);
                 drop(half);
                 if reports {
                     let cause = Cause::of(error, from, to, length);
@@ -286,9 +286,12 @@ impl Port {
         state: &mut UdpSocketState,
         error: &io::Error,
         (to, length): (SocketAddr, usize),
+        is_segmented: bool,
     ) {
         let cannot_segment = match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::IO) => true,
+            // A single datagram is not refused because the interface cannot send several at once.
+            Some(Errno::INVAL) if !is_segmented => false,
             Some(Errno::INVAL) => {
                 let cause = Cause::of(Errno::INVAL.into(), self.address.ip(), to, length);
                 matches!(cause, Cause::Other(_))
