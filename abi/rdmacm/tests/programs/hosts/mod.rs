@@ -135,8 +135,9 @@ fn words(line: &str) -> Vec<&str> {
 #[test]
 fn rping_runs_between_two_hosts() {
     for mtu in [1500, 4400] {
-        let stage = Stage::new("rping-hosts");
-        let Some(hosts) = Hosts::new(mtu) else { return };
+        let Some((stage, hosts)) = place("rping-hosts", mtu) else {
+            return;
+        };
         for server in ADDRESSES[0] {
             let options = format!("-a {server} -C 5 -v -V -S 20000 -p {PORT}");
             let [of_server, of_client] = ["-s", "-c"].map(|side| format!("rping {side} {options}"));
@@ -147,12 +148,17 @@ fn rping_runs_between_two_hosts() {
     }
 }
 
+/// A stage and two hosts; `None` if this machine does not permit network namespaces.
+fn place(test: &str, mtu: u32) -> Option<(Stage, Hosts)> {
+    let stage = Stage::new(test);
+    Hosts::new(mtu).map(|hosts| (stage, hosts))
+}
+
 /// `rping` compares what it reads with what it sent. The client exits without waiting until its last packets have arrived, so these may
 /// be repeated but not lost.
 #[test]
 fn rping_runs_with_injected_faults() {
-    let stage = Stage::new("rping-faults");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("rping-faults", 1500) else {
         return;
     };
     let options = format!("-a {} -C 40 -v -V -S 30000 -p {PORT}", ADDRESSES[0][1]);
@@ -168,8 +174,7 @@ fn rping_runs_with_injected_faults() {
 
 #[test]
 fn ucmatose_and_udaddy_run_between_two_hosts() {
-    let stage = Stage::new("stock-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("stock-hosts", 1500) else {
         return;
     };
     let port = PORT.to_string();
@@ -190,8 +195,7 @@ fn ucmatose_and_udaddy_run_between_two_hosts() {
 /// Another process of the first host, which listens on another port, rejects the request at once.
 #[test]
 fn a_request_to_a_port_without_a_listener_is_refused() {
-    let stage = Stage::new("refused-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("refused-hosts", 1500) else {
         return;
     };
     let other = format!("rping -s -a {} -p {PORT}", ADDRESSES[0][0]);
@@ -208,8 +212,7 @@ fn a_request_to_a_port_without_a_listener_is_refused() {
 /// Without `RKEY_WIRE`, addresses of other hosts do not resolve, and the log says what to set.
 #[test]
 fn without_the_wire_addresses_of_other_hosts_do_not_resolve() {
-    let stage = Stage::new("off-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("off-hosts", 1500) else {
         return;
     };
     let line = format!("rping -c -a {} -C 1 -p {PORT}", ADDRESSES[0][0]);

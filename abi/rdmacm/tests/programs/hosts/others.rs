@@ -1,18 +1,12 @@
 //! qperf, fio, UCX, providers of libfabric and uDAPL, and librpma.
 
-use super::{ADDRESSES, Hosts, LISTENS, PORT, Ready, SERVER, words};
+use super::{ADDRESSES, LISTENS, PORT, Ready, SERVER, place, words};
 use crate::support::Stage;
-
-/// A stage and two hosts, if this machine permits network namespaces.
-fn place(test: &str) -> Option<(Stage, Hosts)> {
-    let stage = Stage::new(test);
-    Hosts::new(1500).map(|hosts| (stage, hosts))
-}
 
 /// The server starts a process for each test, which exits without closing its connection.
 #[test]
 fn qperf_runs_between_two_hosts() {
-    let Some((stage, hosts)) = place("qperf-hosts") else {
+    let Some((stage, hosts)) = place("qperf-hosts", 1500) else {
         return;
     };
     let line = format!("qperf -lp {PORT}");
@@ -36,7 +30,7 @@ fn qperf_runs_between_two_hosts() {
 /// A client that sends messages gives its server half a second to post receives, so `verb=send` needs an idle machine.
 #[test]
 fn fio_writes_and_reads_memory_of_another_host() {
-    let Some((stage, hosts)) = place("fio-hosts") else {
+    let Some((stage, hosts)) = place("fio-hosts", 1500) else {
         return;
     };
     // Threads instead of processes, so that killing a side leaves no process behind.
@@ -58,7 +52,7 @@ fn fio_writes_and_reads_memory_of_another_host() {
 /// Programs of ours on UCX and librpma, as on one host.
 #[test]
 fn programs_on_ucx_and_librpma_run_between_two_hosts() {
-    let Some((stage, hosts)) = place("ucx-hosts") else {
+    let Some((stage, hosts)) = place("ucx-hosts", 1500) else {
         return;
     };
     let ucp = stage.compile("ucp", include_str!("../ucp.c"), &["-lucp", "-lucs"]);
@@ -77,7 +71,7 @@ fn programs_on_ucx_and_librpma_run_between_two_hosts() {
 /// Connected endpoints, and reliable datagrams over them.
 #[test]
 fn fi_pingpong_runs_over_libfabrics_verbs_provider_between_two_hosts() {
-    let Some((stage, hosts)) = place("libfabric-hosts") else {
+    let Some((stage, hosts)) = place("libfabric-hosts", 1500) else {
         return;
     };
     for (provider, endpoint) in [("verbs", "msg"), ("verbs;ofi_rxm", "rdm")] {
@@ -110,7 +104,7 @@ fn daplofa(stage: &Stage, at: usize) -> String {
 fn udapls_librdmacm_provider_runs_between_two_hosts() {
     /// The fixed port of `dtest`.
     const DTEST: u16 = 15_828;
-    let Some((stage, hosts)) = place("daplofa-hosts") else {
+    let Some((stage, hosts)) = place("daplofa-hosts", 1500) else {
         return;
     };
     let sides = [0, 1].map(|at| daplofa(&stage, at));

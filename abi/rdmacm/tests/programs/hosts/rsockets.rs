@@ -1,14 +1,12 @@
 //! Programs that use rsockets, with and without librspreload.
 
-use super::{ADDRESSES, Hosts, LISTENS, PORT, SERVER, open_folder, words};
+use super::{ADDRESSES, LISTENS, PORT, SERVER, open_folder, place, words};
 use crate::rsockets::preload_after;
-use crate::support::Stage;
 
 /// The programs compare the data (`-T v`).
 #[test]
 fn streams_run_between_two_hosts() {
-    let stage = Stage::new("rstream-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("rstream-hosts", 1500) else {
         return;
     };
     for (program, at) in [
@@ -32,8 +30,7 @@ fn streams_run_between_two_hosts() {
 /// The server never ends.
 #[test]
 fn rcopy_copies_a_file_to_another_host() {
-    let stage = Stage::new("rcopy-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("rcopy-hosts", 1500) else {
         return;
     };
     let folder = open_folder(&stage);
@@ -53,8 +50,7 @@ fn rcopy_copies_a_file_to_another_host() {
 /// On an ordinary socket, the client would find no server.
 #[test]
 fn librspreload_moves_iperf3_onto_rdma_between_two_hosts() {
-    let stage = Stage::new("iperf3-hosts");
-    let Some(hosts) = Hosts::new(4400) else {
+    let Some((stage, hosts)) = place("iperf3-hosts", 4400) else {
         return;
     };
     let moved = format!("env LD_PRELOAD={} iperf3 -p {PORT}", preload_after(&stage));

@@ -1,12 +1,10 @@
 //! rdma-core's examples and perftest.
 
-use super::{ADDRESSES, Hosts, LISTENS, PORT, SERVER, words};
-use crate::support::Stage;
+use super::{ADDRESSES, LISTENS, PORT, SERVER, place, words};
 
 #[test]
 fn rdma_cores_examples_run_between_two_hosts() {
-    let stage = Stage::new("examples-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("examples-hosts", 1500) else {
         return;
     };
     let options = format!("-s {SERVER} -p {PORT}");
@@ -36,8 +34,7 @@ fn rdma_cores_examples_run_between_two_hosts() {
 /// The server never exits.
 #[test]
 fn cmtime_connects_between_two_hosts() {
-    let stage = Stage::new("cmtime-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("cmtime-hosts", 1500) else {
         return;
     };
     for server in ADDRESSES[0] {
@@ -58,8 +55,7 @@ fn cmtime_connects_between_two_hosts() {
 
 #[test]
 fn perftest_runs_between_two_hosts() {
-    let stage = Stage::new("perftest-hosts");
-    let Some(hosts) = Hosts::new(4400) else {
+    let Some((stage, hosts)) = place("perftest-hosts", 4400) else {
         return;
     };
     for program in [
@@ -82,8 +78,7 @@ fn perftest_runs_between_two_hosts() {
 /// Each side exits without a call as soon as it is connected. The other side would wait forever if nothing told it.
 #[test]
 fn a_program_that_exits_ends_its_connections_to_other_hosts() {
-    let stage = Stage::new("leaves-hosts");
-    let Some(hosts) = Hosts::new(1500) else {
+    let Some((stage, hosts)) = place("leaves-hosts", 1500) else {
         return;
     };
     let program = stage.compile("leaves", include_str!("../leaves.c"), &[]);
