@@ -141,6 +141,8 @@ impl Core {
     pub(super) fn sort<'a>(&self, datagrams: &[Incoming<'a>], mut bundle: Option<&mut Bundle>) {
         let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
+        // Delivered after the packets: a request to disconnect must not overtake the last acknowledgement.
+        let mut messages = Vec::new();
         let opened = self.open(datagrams);
         for (index, incoming) in datagrams.iter().enumerate() {
             let &Incoming { from, to, .. } = incoming;
@@ -172,7 +174,7 @@ impl Core {
             let (remote, local) = (from.ip().to_canonical(), to.ip().to_canonical());
             match content {
                 Content::Management(mad) => {
-                    self.take_message(remote, local, &mad, self.protection(number));
+                    messages.push((remote, local, mad, self.protection(number)));
                 }
                 Content::Packet(packet) => {
                     let block = names::block_of(packet.headers.destination);
@@ -201,6 +203,9 @@ impl Core {
             if !packets.is_empty() {
                 receiver.receive(&packets);
             }
+        }
+        for (remote, local, mad, protection) in messages {
+            self.take_message(remote, local, &mad, protection);
         }
     }
 
