@@ -177,10 +177,14 @@ impl Receiver for Shared {
         self.qp_numbers.owns(block)
     }
 
-    fn receive(&self, packets: &[Arrived<'_>]) {
+    fn receive(&self, packets: &[Arrived<'_>], in_poll: bool) {
         if self.lifecycle().is_usable() {
-            self.driver.receive_packets(packets);
+            self.driver.receive_packets(packets, in_poll);
         }
+    }
+
+    fn send_held(&self) {
+        self.driver.send_all_held_packets();
     }
 
     fn failed(&self, why: &str) {

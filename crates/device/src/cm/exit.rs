@@ -10,6 +10,7 @@ use rkey_cm::time::Nanos;
 use rkey_cm::{ConnectionId, State};
 
 use super::{Handler, Inner, Service, Shared};
+use crate::wire;
 
 /// How long an exiting process waits for the thread to send its last messages, which takes microseconds. The thread may have to wait for
 /// a lock that the exiting thread holds, if a signal handler calls `exit`.
@@ -26,6 +27,8 @@ impl<H: Handler> Service<H> {
         if self.is_forked() || self.has_failed() {
             return;
         }
+        // Before the peers learn that their connections end.
+        wire::exit::send_held();
         // Most programs have closed their connections. They must not wait: rping's thread calls `exit` with an error as soon as
         // it gets to run.
         let inner = self.shared.inner.try_lock();

@@ -218,7 +218,7 @@ fn acknowledge(driver: &EngineDriver, stream: &Stream, qpn: u32, psn: u32) {
     let response = Response::Acknowledge(Aeth { syndrome, msn: 0 });
     let body = Body::Response(Reliable::Rc, response);
     let peer = stream.path().peer;
-    driver.receive_packets(&[Arrived {
+    let arrived = Arrived {
         local: peer.local,
         remote: peer.remote,
         is_marked: false,
@@ -226,5 +226,6 @@ fn acknowledge(driver: &EngineDriver, stream: &Stream, qpn: u32, psn: u32) {
             headers: Headers::new(qpn, Psn::new(psn), body),
             payload: &[],
         },
-    }]);
+    };
+    driver.receive_packets(&[arrived], false);
 }

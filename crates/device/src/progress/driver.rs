@@ -131,15 +131,28 @@ impl EngineDriver {
         inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>,
     ) -> bool {
         let alarm = PanicAlarm(self);
+        let (did, sends) = self.drive_locked(&mut engine, now, only, inbox);
+        std::mem::forget(alarm);
+        self.unlock(engine, sends);
+        did
+    }
+
+    /// Drives once. Returns whether there was work, and whether there are packets to send. The caller has a [`PanicAlarm`].
+    #[inline]
+    pub(super) fn drive_locked(
+        &self,
+        engine: &mut DeviceEngine,
+        now: u64,
+        only: Option<LinkId>,
+        inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>,
+    ) -> (bool, bool) {
         // Work that no ring shows is recorded under the engine's lock.
         let only = only.filter(|_| !self.pending.exists());
         let progress = engine.drive_round(now, BUDGET, only, inbox);
         self.schedule.set_deadline(progress.next_deadline);
         self.pending.after_drive(&progress);
-        let sends = self.take_packets(&mut engine, now);
-        std::mem::forget(alarm);
-        self.unlock(engine, sends);
-        progress.did || progress.more
+        let sends = self.take_packets(engine, now);
+        (progress.did || progress.more, sends)
     }
 
     /// Drives once, with the real time. Returns whether there was work.
@@ -160,7 +173,7 @@ impl EngineDriver {
 
     /// Unlocks the engine, acts on its events, and sends packets if there are any.
     #[inline]
-    fn unlock(&self, engine: Guard<'_, DeviceEngine>, sends: bool) {
+    pub(super) fn unlock(&self, engine: Guard<'_, DeviceEngine>, sends: bool) {
         if engine.has_events() {
             self.route_events(engine);
         } else {

@@ -51,6 +51,7 @@ impl EngineDriver {
     /// engine thread.
     pub(crate) fn hand_over(&self) {
         if let Some(transmitter) = &self.transmitter {
+            self.send_held_packets();
             transmitter.stop_polling();
         }
         let engine = self.engine.lock();

@@ -30,10 +30,12 @@
 //! | `engine_thread` | waits for sockets, doorbell and timer; drives while the program does not |
 //! | `thread_requests` | work that other threads delegate to the engine thread |
 //! | `transmitter` | packets for other hosts |
+//! | `answers` | whether acknowledgements wait for the program's answer |
 //! | `poll_set` | the rings that pollers check without a lock |
 //! | `idle` | how long pollers have found nothing |
 //! | `reactor`, `timer`, `backoff` | epoll, a timer, growing pauses |
 
+mod answers;
 mod backoff;
 mod driver;
 mod engine;

@@ -3,6 +3,7 @@
 //! Each call that runs the engine takes its packets under the lock, and sends them after it has released the lock.
 
 use rkey_engine::WirePeer;
+use rkey_roce::packet::Body;
 
 use super::driver::PanicAlarm;
 use super::{DeviceEngine, EngineDriver, Mode, Transmitter};
@@ -29,7 +30,11 @@ impl EngineDriver {
     /// Takes the packets of a post or a command. Their timers start now.
     #[cold]
     pub(super) fn take_posted(&self, engine: &mut DeviceEngine) -> bool {
-        self.take_packets(engine, self.schedule.refresh_clock())
+        let now = self.schedule.refresh_clock();
+        if let Some(transmitter) = &self.transmitter {
+            transmitter.posted(now);
+        }
+        self.take_packets(engine, now)
     }
 
     /// Sends the packets that have been taken, and those that the engine has by then. The caller must not hold the engine's lock.
@@ -62,6 +67,21 @@ impl EngineDriver {
         }
     }
 
+    /// Sends acknowledgements that wait for the program's answer.
+    #[inline]
+    pub(super) fn send_held_packets(&self) {
+        if (self.transmitter.as_ref()).is_some_and(Transmitter::send_held) {
+            self.requests.send_packets();
+        }
+    }
+
+    /// Like [`EngineDriver::send_held_packets`], for the wire's thread.
+    pub(crate) fn send_all_held_packets(&self) {
+        if (self.transmitter.as_ref()).is_some_and(Transmitter::send_all_held) {
+            self.requests.send_packets();
+        }
+    }
+
     /// Returns once the packets for other hosts that have been taken are sent. Called when a queue pair fails or is
     /// destroyed, because the program may disconnect or exit next, while its peer waits for the last acknowledgement.
     pub(crate) fn drain_packets(&self) {
@@ -70,24 +90,35 @@ impl EngineDriver {
         }
     }
 
-    /// Delivers packets from other hosts to the engine, and sends its responses.
-    pub(crate) fn receive_packets(&self, packets: &[Arrived<'_>]) {
+    /// Delivers packets from other hosts to the engine, and sends its responses. If `in_poll`, the program's poll has received them:
+    /// acknowledgements may wait for its answer.
+    pub(crate) fn receive_packets(&self, packets: &[Arrived<'_>], in_poll: bool) {
         let now = self.schedule.refresh_clock();
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
-        for it in packets {
+        // Acknowledgements first: they may follow an answer in the same batch, but programs expect that a request has ended when its
+        // answer arrives.
+        let is_response = |it: &Arrived<'_>| matches!(it.packet.headers.body, Body::Response(..));
+        let responses = packets.iter().filter(|it| is_response(it));
+        let others = packets.iter().filter(|it| !is_response(it));
+        for it in responses.chain(others) {
             let from = WirePeer {
                 local: it.local,
                 remote: it.remote,
             };
             engine.wire_receive(now, from, &it.packet, it.is_marked);
         }
-        std::mem::forget(alarm);
         // Driving also sets the deadline.
-        self.drive(engine, now);
-        let engine = self.engine.lock();
+        let (_, sends) = self.drive_locked(&mut engine, now, None, None);
+        std::mem::forget(alarm);
+        let holds = |it: &Transmitter| it.hold(now);
+        let holds = sends && in_poll && self.transmitter.as_ref().is_some_and(holds);
+        self.unlock(engine, sends && !holds);
         if self.schedule.mode() == Mode::Asleep {
-            self.schedule.fire_by_deadline(&engine);
+            let engine = self.engine.lock();
+            if self.schedule.mode() == Mode::Asleep {
+                self.schedule.fire_by_deadline(&engine);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) const POLLS_PER_CLOCK: u32 = 64;
 /// A poller publishes delayed acknowledgements once in this many empty polls.
 const POLLS_PER_ACK: u32 = 64;
 /// A poller receives datagrams from other hosts once in this many empty polls.
-const POLLS_PER_DATAGRAM: u32 = 8;
+const POLLS_PER_DATAGRAM: u32 = 4;
 /// After this many nanoseconds without work, a poller yields the processor each time it reads the clock: if there are more
 /// pollers than processors, the peer that it waits for may need this processor.
 const YIELD_AFTER: u64 = 5_000;
@@ -86,6 +86,7 @@ impl EngineDriver {
         if polls.is_multiple_of(POLLS_PER_DATAGRAM)
             && let Some(transmitter) = &self.transmitter
         {
+            self.send_held_packets();
             transmitter.poll(self.schedule.coarse_now());
         }
         if polls.is_multiple_of(POLLS_PER_CLOCK) && self.poll_slowly() {

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::receiver::TURN;
+use super::receiver::Turn;
 use super::socket::Port;
 use super::{Core, Wire};
 use crate::progress::now_ns;
@@ -72,14 +72,18 @@ impl Wire {
         };
         let outcome = threads::catch_panic("a poll of the wire", || {
             for port in &core.ports {
-                if port.is_lent.load(Ordering::Relaxed) && core.take(port, &mut scratch, 1) {
+                if port.is_lent.load(Ordering::Relaxed) && core.take(port, &mut scratch, Turn::Poll)
+                {
                     core.lending.has_received.store(true, Ordering::Relaxed);
                 }
             }
         });
         drop(scratch);
-        if let Err(why) = outcome {
-            core.fail(why);
+        match outcome {
+            // The thread has taken the sockets back, and may sleep before it sees what is held back since then.
+            Ok(()) if !core.lending.is_any_lent(&core.ports) => core.send_held(),
+            Ok(()) => {}
+            Err(why) => core.fail(why),
         }
     }
 
@@ -97,7 +101,7 @@ impl Core {
     /// Receives from a socket that is readable, and watches it again or lends it.
     pub(super) fn take_or_lend(&self, index: usize) {
         let port = &self.ports[index];
-        self.take(port, &mut self.scratch.lock(), TURN);
+        self.take(port, &mut self.scratch.lock(), Turn::Thread);
         match self.lending.may_lend() {
             true => port.is_lent.store(true, Ordering::Relaxed),
             false => self.watch_again(index),
@@ -178,6 +182,17 @@ mod tests {
             wire.poll(now_ns());
             !wire.core.lending.is_any_lent(&wire.core.ports)
         });
+    }
+
+    /// A poll may hold back acknowledgements, and be the last one.
+    #[test]
+    fn the_thread_sends_what_a_poll_has_held_back() {
+        let ip = address();
+        let (wire, recorder) = process(ip);
+        wait_until(|| receives(&wire, &recorder, ip, true) == current().id());
+        let asked = || recorder.asked.load(Ordering::Relaxed);
+        let before = asked();
+        wait_until(|| asked() > before);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | `bundle` | datagrams that one process forwards to another in one message |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
+//! | `exit` | acknowledgements that the process owes when it exits |
 //! | `faults` | faults that are injected on purpose |
 //! | `forward` | forwarding between processes |
 //! | `lending` | receiving in the threads of a program that polls |
@@ -34,6 +35,7 @@ mod addresses;
 mod bundle;
 mod counters;
 pub(crate) mod datagram;
+pub(crate) mod exit;
 mod faults;
 mod forward;
 mod lending;
@@ -113,8 +115,12 @@ pub(crate) trait Receiver: Send + Sync {
     /// Whether the device owns this block of queue pair numbers.
     fn owns(&self, block: u16) -> bool;
 
-    /// Handles packets for the device's queue pairs.
-    fn receive(&self, packets: &[Arrived<'_>]);
+    /// Handles packets for the device's queue pairs. If `in_poll`, the caller is a thread of the program, which polls: acknowledgements
+    /// may wait until [`Receiver::send_held`] is called, a millisecond later at most.
+    fn receive(&self, packets: &[Arrived<'_>], in_poll: bool);
+
+    /// Sends acknowledgements that wait.
+    fn send_held(&self);
 
     /// Called when the wire's thread has failed because of a bug: no more packets will arrive.
     fn failed(&self, why: &str);
@@ -150,7 +156,7 @@ struct Core {
     stops: AtomicBool,
     /// Why the thread has ended, if a bug ended it.
     failure: OnceLock<String>,
-    process: u32,
+    incarnation: u64,
 }
 
 /// A description of a wire for display.
@@ -275,7 +281,7 @@ impl Wire {
             doorbell,
             stops: AtomicBool::new(false),
             failure: OnceLock::new(),
-            process: std::process::id(),
+            incarnation: rkey_base::process::incarnation(),
         });
         let of_thread = Arc::clone(&core);
         let thread = crate::threads::spawn("rkey-wire", move || of_thread.main())?;
@@ -394,6 +400,11 @@ impl Wire {
         admitted.is_ok()
     }
 
+    /// Whether this process has a thread that receives packets.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.core.is_usable()
+    }
+
     /// Sends packets and empties `outgoing`.
     pub(crate) fn send(&self, outgoing: &mut OutgoingPackets) {
         if let Some(injector) = &self.core.faults {
@@ -407,7 +418,7 @@ impl Wire {
 
 impl Core {
     fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.incarnation != rkey_base::process::incarnation()
     }
 
     /// Whether this process has a thread that receives packets.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rkey_roce::icrc::{self, Flow};
+use rkey_roce::packet::only_acknowledges;
 
 use super::socket::{DatagramSent, Port};
 use crate::capture::Capture;
@@ -41,6 +42,18 @@ impl OutgoingPackets {
             length: packet.len() + icrc::LEN,
             ecn: Ecn::of_packet(packet),
         });
+    }
+
+    /// Moves the packets of `others` behind these.
+    pub(crate) fn append(&mut self, others: &mut Self) {
+        self.bytes.append(&mut others.bytes);
+        self.packets.append(&mut others.packets);
+    }
+
+    /// Whether all packets [only acknowledge](only_acknowledges).
+    pub(crate) fn only_acknowledge(&self) -> bool {
+        self.packets()
+            .all(|(_, _, packet)| only_acknowledges(packet))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -84,7 +97,7 @@ impl OutgoingPackets {
     }
 
     /// The packets in order, without their checksums: source, destination, bytes.
-    pub(super) fn packets(&self) -> impl Iterator<Item = (IpAddr, IpAddr, &[u8])> {
+    pub(crate) fn packets(&self) -> impl Iterator<Item = (IpAddr, IpAddr, &[u8])> {
         let mut rest = &self.bytes[..];
         self.packets.iter().map(move |it| {
             let (bytes, more) = rest.split_at(it.length);

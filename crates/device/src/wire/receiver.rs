@@ -21,9 +21,18 @@ use crate::progress::reactor::Token;
 use crate::threads;
 
 /// How many batches to receive from one socket before turning to the next.
-pub(super) const TURN: usize = 4;
+const TURN: usize = 4;
 /// How many messages from other processes to receive before turning to the next socket.
 const FORWARDED: usize = 64;
+
+/// Who receives from a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The wire's thread: at most [`TURN`] batches before it turns to the next socket.
+    Thread,
+    /// A poll of the program: one batch.
+    Poll,
+}
 
 /// Receive buffers, and the bundle that their datagrams go into.
 pub(super) struct Scratch {
@@ -92,6 +101,7 @@ impl Core {
                 }
             }
             self.take_back();
+            self.send_held();
             self.retry_requests();
             self.forwarding.resume(&self.reactor);
             if let Some(injector) = &self.faults {
@@ -103,14 +113,25 @@ impl Core {
         }
     }
 
+    /// Sends acknowledgements that wait for the program's answer.
+    pub(super) fn send_held(&self) {
+        for receiver in self.receivers() {
+            receiver.send_held();
+        }
+    }
+
     /// Receives datagrams from a socket, at most this many batches. Returns whether any came.
-    pub(super) fn take(&self, port: &Port, scratch: &mut Scratch, batches: usize) -> bool {
+    pub(super) fn take(&self, port: &Port, scratch: &mut Scratch, turn: Turn) -> bool {
+        let (batches, in_poll) = match turn {
+            Turn::Thread => (TURN, false),
+            Turn::Poll => (1, true),
+        };
         for batch in 0..batches {
             let datagrams = port.receive(&mut scratch.buffers);
             if datagrams.is_empty() {
                 return batch > 0;
             }
-            self.sort(&datagrams, Some(&mut scratch.bundle));
+            self.sort(&datagrams, Some(&mut scratch.bundle), in_poll);
         }
         true
     }
@@ -133,12 +154,17 @@ impl Core {
                 continue;
             };
             // Do not forward again: processes could forward in a loop.
-            self.sort(&all, None);
+            self.sort(&all, None, false);
         }
     }
 
     /// Dispatches each datagram. Datagrams for other processes' queue pairs go into the bundle, or are dropped.
-    pub(super) fn sort<'a>(&self, datagrams: &[Incoming<'a>], mut bundle: Option<&mut Bundle>) {
+    pub(super) fn sort<'a>(
+        &self,
+        datagrams: &[Incoming<'a>],
+        mut bundle: Option<&mut Bundle>,
+        in_poll: bool,
+    ) {
         let receivers = self.receivers();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
         // Delivered after the packets: a request to disconnect must not overtake the last acknowledgement.
@@ -201,7 +227,7 @@ impl Core {
         }
         for (receiver, packets) in receivers.iter().zip(packets) {
             if !packets.is_empty() {
-                receiver.receive(&packets);
+                receiver.receive(&packets, in_poll);
             }
         }
         for (remote, local, mad, protection) in messages {

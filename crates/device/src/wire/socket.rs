@@ -67,11 +67,18 @@ pub(super) struct Port {
 }
 
 /// Buffers for received datagrams.
-pub(super) struct Buffers(Vec<u8>);
+pub(super) struct Buffers {
+    bytes: Vec<u8>,
+    /// How many buffers the next call offers to the kernel: each costs time. All of them if the last call has filled all that it offered.
+    offered: usize,
+}
 
 impl Buffers {
     pub(super) fn new() -> Self {
-        Self(vec![0; BATCH * BUFFER])
+        Self {
+            bytes: vec![0; BATCH * BUFFER],
+            offered: BATCH,
+        }
     }
 }
 
@@ -176,7 +183,7 @@ impl Port {
     pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<Incoming<'b>> {
         let mut meta = [RecvMeta::default(); BATCH];
         let received = {
-            let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
+            let mut chunks = buffers.bytes.chunks_exact_mut(BUFFER);
             let mut slices: [IoSliceMut<'_>; BATCH] =
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
             let half = self.receiving.lock();
@@ -184,12 +191,19 @@ impl Port {
                 return Vec::new();
             };
             // An error concerns one datagram (a signal, memory): the others are still queued.
-            half.state
-                .recv(socket.into(), &mut slices, &mut meta)
-                .unwrap_or(0)
+            let (slices, meta) = (&mut slices[..buffers.offered], &mut meta[..buffers.offered]);
+            half.state.recv(socket.into(), slices, meta).unwrap_or(0)
+        };
+        buffers.offered = if received == buffers.offered {
+            BATCH
+        } else {
+            1
         };
         let mut datagrams = Vec::new();
-        for (it, buffer) in meta[..received].iter().zip(buffers.0.chunks_exact(BUFFER)) {
+        for (it, buffer) in meta[..received]
+            .iter()
+            .zip(buffers.bytes.chunks_exact(BUFFER))
+        {
             let all = &buffer[..it.len.min(BUFFER)];
             // The kernel coalesces only datagrams with the same bits.
             let incoming = |bytes| Incoming {

@@ -17,6 +17,8 @@ pub(super) struct Recorder {
     pub(super) packets: Mutex<Vec<Received>>,
     /// The thread that has received the last packets.
     pub(super) thread: Mutex<Option<std::thread::ThreadId>>,
+    /// How often the wire has asked for acknowledgements that wait.
+    pub(super) asked: AtomicU32,
     failure: Mutex<Option<String>>,
 }
 
@@ -25,7 +27,7 @@ impl Receiver for Recorder {
         self.numbers.owns(block)
     }
 
-    fn receive(&self, packets: &[Arrived<'_>]) {
+    fn receive(&self, packets: &[Arrived<'_>], _: bool) {
         let kept = packets.iter().map(|it| {
             let psn = it.packet.headers.psn.get();
             let payload = it.packet.payload.to_vec();
@@ -33,6 +35,10 @@ impl Receiver for Recorder {
         });
         *self.thread.lock() = Some(std::thread::current().id());
         self.packets.lock().extend(kept);
+    }
+
+    fn send_held(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
     fn failed(&self, why: &str) {
@@ -49,6 +55,7 @@ impl Recorder {
             numbers,
             packets: Mutex::default(),
             thread: Mutex::default(),
+            asked: AtomicU32::new(0),
             failure: Mutex::default(),
         })
     }
@@ -76,9 +83,11 @@ impl Receiver for Panicking {
         self.0.owns(block)
     }
 
-    fn receive(&self, _: &[Arrived<'_>]) {
+    fn receive(&self, _: &[Arrived<'_>], _: bool) {
         panic!("a test: in the wire's thread");
     }
+
+    fn send_held(&self) {}
 
     fn failed(&self, _: &str) {}
 }

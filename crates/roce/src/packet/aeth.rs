@@ -1,6 +1,7 @@
 //! The acknowledge extended transport header (AETH): the responder's verdict on a request.
 
 use super::bytes::{put, u24, u24_at};
+use super::{Bth, Opcode};
 
 /// The acknowledge extended transport header (IBA volume 1, 9.3.5), 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,24 @@ impl Syndrome {
             _ => Self::Reserved(ReservedSyndrome(byte)),
         }
     }
+}
+
+/// Whether a packet only acknowledges: it refuses nothing and has no data. `packet` begins with its base transport header.
+///
+/// ```
+/// use rkey_roce::packet::only_acknowledges;
+///
+/// let mut packet = [0; 16];
+/// packet[0] = 0x11; // RC ACKNOWLEDGE
+/// assert!(only_acknowledges(&packet));
+/// packet[12] = 0x60; // NAK: a packet is missing
+/// assert!(!only_acknowledges(&packet));
+/// ```
+#[must_use]
+pub fn only_acknowledges(packet: &[u8]) -> bool {
+    let opcode = packet.first().copied().and_then(Opcode::from_byte);
+    let syndrome = packet.get(Bth::LEN).copied().map(Syndrome::from_byte);
+    opcode.is_some_and(Opcode::is_acknowledge) && matches!(syndrome, Some(Syndrome::Ack(_)))
 }
 
 impl Credits {

@@ -36,7 +36,7 @@ mod psn;
 mod reth;
 mod xrc_eth;
 
-pub use aeth::{Aeth, Credits, NakCode, ReservedSyndrome, RnrTimer, Syndrome};
+pub use aeth::{Aeth, Credits, NakCode, ReservedSyndrome, RnrTimer, Syndrome, only_acknowledges};
 pub use atomic_ack_eth::AtomicAckEth;
 pub use atomic_eth::AtomicEth;
 pub use body::{Body, Reliable, Request, Response, Service, Tail, WrongLength};

@@ -89,6 +89,12 @@ impl Opcode {
         READ_RESPONSE_FIRST <= code && code <= ATOMIC_ACKNOWLEDGE
     }
 
+    /// Whether this is an acknowledgement without data, which may be a NAK.
+    #[must_use]
+    pub const fn is_acknowledge(self) -> bool {
+        self.code() == ACKNOWLEDGE && !matches!(self.class(), Class::Cnp)
+    }
+
     /// The name in the specification.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -68,6 +68,21 @@ fn programs_on_ucx_and_librpma_run_between_two_hosts() {
     }
 }
 
+/// The acknowledgement of a message that a program receives while it polls may wait for the program's answer, but not for ever: a program
+/// that exits sends it.
+#[test]
+fn the_last_send_to_a_program_that_exits_after_answering_succeeds() {
+    let Some((stage, hosts)) = place("answers-hosts", 1500) else {
+        return;
+    };
+    let program = stage.compile("answers", include_str!("../answers.c"), &[]);
+    let [server, client] =
+        ["server", "client"].map(|side| format!("{} {side} {SERVER} {PORT}", program.display()));
+    for said in hosts.lines(&stage, &server, &client, LISTENS) {
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
 /// Connected endpoints, and reliable datagrams over them.
 #[test]
 fn fi_pingpong_runs_over_libfabrics_verbs_provider_between_two_hosts() {
