@@ -28,7 +28,7 @@ impl<H: Handler> Service<H> {
             return;
         }
         // Before the peers learn that their connections end.
-        wire::exit::send_held();
+        wire::send_held();
         // Most programs have closed their connections. They must not wait: rping's thread calls `exit` with an error as soon as
         // it gets to run.
         let inner = self.shared.inner.try_lock();

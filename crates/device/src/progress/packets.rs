@@ -3,7 +3,7 @@
 //! Each call that runs the engine takes its packets under the lock, and sends them after it has released the lock.
 
 use rkey_engine::WirePeer;
-use rkey_roce::packet::Body;
+use rkey_roce::packet::{Body, Response, Syndrome};
 
 use super::driver::PanicAlarm;
 use super::{DeviceEngine, EngineDriver, Mode, Transmitter};
@@ -70,15 +70,15 @@ impl EngineDriver {
     /// Sends acknowledgements that wait for the program's answer.
     #[inline]
     pub(super) fn send_held_packets(&self) {
-        if (self.transmitter.as_ref()).is_some_and(Transmitter::send_held) {
-            self.requests.send_packets();
+        if (self.transmitter.as_ref()).is_some_and(Transmitter::holds) {
+            self.send_packets();
         }
     }
 
     /// Like [`EngineDriver::send_held_packets`], for the wire's thread.
     pub(crate) fn send_all_held_packets(&self) {
-        if (self.transmitter.as_ref()).is_some_and(Transmitter::send_all_held) {
-            self.requests.send_packets();
+        if (self.transmitter.as_ref()).is_some_and(Transmitter::holds_now) {
+            self.send_packets();
         }
     }
 
@@ -97,11 +97,11 @@ impl EngineDriver {
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
         // Acknowledgements first: they may follow an answer in the same batch, but programs expect that a request has ended when its
-        // answer arrives.
-        let is_response = |it: &Arrived<'_>| matches!(it.packet.headers.body, Body::Response(..));
-        let responses = packets.iter().filter(|it| is_response(it));
-        let others = packets.iter().filter(|it| !is_response(it));
-        for it in responses.chain(others) {
+        // answer arrives. Refusals keep their place: they fail the queue pair.
+        let acknowledges = |it: &Arrived<'_>| matches!(it.packet.headers.body, Body::Response(_, Response::Acknowledge(aeth)) if matches!(aeth.syndrome, Syndrome::Ack(_)));
+        let first = packets.iter().filter(|it| acknowledges(it));
+        let others = packets.iter().filter(|it| !acknowledges(it));
+        for it in first.chain(others) {
             let from = WirePeer {
                 local: it.local,
                 remote: it.remote,

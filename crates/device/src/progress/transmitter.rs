@@ -5,8 +5,8 @@
 //! in the meantime, but not for ever: it leaves the rest to the engine thread.
 //!
 //! Acknowledgements of what a poll has received wait for the answer of a program that [answers](super::answers), and leave behind it in
-//! the same system call. They leave without it as soon as the program polls again, waits, fails or destroys a queue pair, or exits; and
-//! after a millisecond if it does nothing (the wire's thread calls [`Transmitter::send_held`]).
+//! the same system call. They leave without it when the program polls an empty completion queue again, waits, destroys a queue pair or
+//! exits; and after a millisecond if it does nothing of that (the wire's thread looks).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ use rkey_roce::packet::{Headers, MAX_PAYLOAD};
 use rkey_roce::transport::PacketBuffer;
 
 use super::answers::AnswerForecast;
+use crate::wire::Wire;
 use crate::wire::outgoing::OutgoingPackets;
-use crate::wire::{Wire, exit};
 
 /// How many times a thread sends what has been taken before it leaves the rest to the engine thread.
 const ROUNDS: u32 = 16;
@@ -37,23 +37,27 @@ pub(crate) struct Transmitter {
     holds: AtomicBool,
 }
 
+#[derive(Default)]
 struct Taken {
     packets: OutgoingPackets,
     /// Acknowledgements that wait for the program's answer.
     held: OutgoingPackets,
-    buffer: Box<PacketBuffer>,
+    buffer: Buffer,
+}
+
+struct Buffer(Box<PacketBuffer>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(Box::new([0; Headers::MAX + MAX_PAYLOAD + icrc::LEN]))
+    }
 }
 
 impl Transmitter {
     pub(crate) fn new(wire: Arc<Wire>) -> Self {
-        let taken = Taken {
-            packets: OutgoingPackets::default(),
-            held: OutgoingPackets::default(),
-            buffer: Box::new([0; Headers::MAX + MAX_PAYLOAD + icrc::LEN]),
-        };
         Self {
             wire,
-            taken: Mutex::new(taken),
+            taken: Mutex::default(),
             sending: Mutex::default(),
             forecast: AnswerForecast::default(),
             holds: AtomicBool::new(false),
@@ -67,9 +71,10 @@ impl Transmitter {
             packets, buffer, ..
         } = &mut *taken;
         while !packets.is_full()
-            && let Some((WirePeer { local, remote }, length)) = engine.wire_transmit(now, buffer)
+            && let Some((WirePeer { local, remote }, length)) =
+                engine.wire_transmit(now, &mut buffer.0)
         {
-            packets.push(local, remote, &buffer[..length]);
+            packets.push(local, remote, &buffer.0[..length]);
         }
     }
 
@@ -88,9 +93,13 @@ impl Transmitter {
         if packets.is_empty() || !packets.only_acknowledge() || !self.forecast.arrived(now) {
             return false;
         }
+        let together = |(local, ..): (_, _, &_)| self.wire.sends_together(local);
+        if !packets.packets().all(together) {
+            return false;
+        }
         held.append(packets);
         if !self.holds.swap(true, Ordering::Relaxed) {
-            exit::count_holding(true);
+            self.wire.count_holding(true);
         }
         true
     }
@@ -100,20 +109,19 @@ impl Transmitter {
         self.forecast.posted(now);
     }
 
-    /// Sends what is held back. Returns whether packets may be left, which the engine thread must send.
-    #[must_use]
-    pub(crate) fn send_held(&self) -> bool {
-        self.holds.load(Ordering::Relaxed) && self.send(|| ())
+    /// Whether acknowledgements are held back.
+    #[inline]
+    pub(super) fn holds(&self) -> bool {
+        self.holds.load(Ordering::Relaxed)
     }
 
-    /// Like [`Transmitter::send_held`], for the wire's thread: sees what a poll held back before the thread took the sockets back.
-    #[must_use]
-    pub(super) fn send_all_held(&self) -> bool {
+    /// Like [`Transmitter::holds`], for the wire's thread: sees what a poll held back before the thread took the sockets back.
+    pub(super) fn holds_now(&self) -> bool {
         drop(self.taken.lock());
-        self.send_held()
+        self.holds()
     }
 
-    /// Receives packets in a thread of the program, which polls. What is held back must have been [sent](Self::send_held).
+    /// Receives packets in a thread of the program, which polls. What is held back must have been sent.
     #[inline]
     pub(super) fn poll(&self, now: u64) {
         self.forecast.polled();
@@ -139,11 +147,14 @@ impl Transmitter {
         let mut rounds = 0;
         while let Some(mut sending) = lock() {
             loop {
-                self.taken.lock().give(&mut sending, &self.holds);
+                let held = self.taken.lock().give(&mut sending, &self.holds);
                 if sending.is_empty() {
                     break;
                 }
                 self.wire.send(&mut sending);
+                if held {
+                    self.wire.count_holding(false);
+                }
                 rounds += 1;
                 if rounds == ROUNDS {
                     return true;
@@ -180,14 +191,21 @@ impl Taken {
         self.packets.is_empty() && self.held.is_empty()
     }
 
-    /// Moves all packets to `sending`, which is empty: acknowledgements that are held back are the last.
-    fn give(&mut self, sending: &mut OutgoingPackets, holds: &AtomicBool) {
-        std::mem::swap(sending, &mut self.packets);
-        if holds.load(Ordering::Relaxed) {
-            sending.append(&mut self.held);
-            holds.store(false, Ordering::Relaxed);
-            exit::count_holding(false);
+    /// Moves all packets to `sending`, which is empty. An acknowledgement that is held back is the last if it leaves in the same
+    /// system call as the others, and arrives with them; if not, it is the first, so that the peer's request ends before the answer arrives.
+    /// Returns whether any were held back.
+    fn give(&mut self, sending: &mut OutgoingPackets, holds: &AtomicBool) -> bool {
+        if !holds.swap(false, Ordering::Relaxed) {
+            std::mem::swap(sending, &mut self.packets);
+            return false;
         }
+        let (first, last) = match self.packets.share_a_call_with(&self.held) {
+            true => (&mut self.packets, &mut self.held),
+            false => (&mut self.held, &mut self.packets),
+        };
+        std::mem::swap(sending, first);
+        sending.append(last);
+        true
     }
 }
 
@@ -196,6 +214,7 @@ mod tests {
     use super::*;
     use crate::config::WireSetting;
     use crate::wire::tests::address;
+    use std::net::IpAddr;
 
     /// A packet that acknowledges.
     const ACKNOWLEDGEMENT: [u8; 16] = {
@@ -219,16 +238,44 @@ mod tests {
         assert_eq!(sent(), 1);
         acknowledge();
         assert!(transmitter.hold(3));
-        assert!(!transmitter.send_held());
-        assert_eq!(sent(), 2);
+        assert!(!transmitter.send(|| ()));
+        assert_eq!(sent(), 2, "it leaves without an answer");
         acknowledge();
         assert!(transmitter.hold(4));
         transmitter.take_one(ip);
-        let (mut sending, holds) = (OutgoingPackets::default(), &transmitter.holds);
-        transmitter.taken.lock().give(&mut sending, holds);
-        let opcodes: Vec<u8> = sending.packets().map(|(_, _, packet)| packet[0]).collect();
-        assert_eq!(opcodes, [0, 0x11]);
-        assert!(!transmitter.send_held(), "nothing is held");
+        assert!(transmitter.holds());
+        assert!(!transmitter.send(|| ()));
+        assert!(!transmitter.holds());
+        assert_eq!(sent(), 4);
+    }
+
+    #[test]
+    fn acknowledgements_leave_before_an_answer_that_needs_a_call_of_its_own() {
+        let (here, there) = (address(), address());
+        let order = |held: &[IpAddr], packets: &[(IpAddr, usize)]| -> Vec<u8> {
+            let mut taken = Taken::default();
+            held.iter()
+                .for_each(|to| taken.held.push(here, *to, &ACKNOWLEDGEMENT));
+            packets
+                .iter()
+                .for_each(|(to, length)| taken.packets.push(here, *to, &vec![4; *length]));
+            let mut sending = OutgoingPackets::default();
+            assert!(taken.give(&mut sending, &AtomicBool::new(true)));
+            sending.packets().map(|(_, _, packet)| packet[0]).collect()
+        };
+        let alone = [there];
+        assert_eq!(order(&alone, &[(there, 100)]), [4, 0x11]);
+        assert_eq!(order(&alone, &[(there, 100); 3]), [4, 4, 4, 0x11]);
+        assert_eq!(order(&alone, &[]), [0x11]);
+        assert_eq!(order(&alone, &[(here, 100)]), [0x11, 4], "another host");
+        assert_eq!(order(&alone, &[(there, 12)]), [0x11, 4], "a shorter answer");
+        let longer = [(there, 100), (there, 60)];
+        assert_eq!(
+            order(&alone, &longer),
+            [0x11, 4, 4],
+            "the answer ends the call"
+        );
+        assert_eq!(order(&[there; 2], &[(there, 100)]), [0x11, 0x11, 4]);
     }
 
     #[test]

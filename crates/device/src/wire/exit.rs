@@ -3,43 +3,45 @@
 #![allow(unsafe_code)]
 // UNSAFETY: a function that the loader calls when the process exits.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::WIRES;
+use super::{WIRES, Wire};
 
 /// How long an exiting process waits for the wire's threads, which takes microseconds.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How many devices of the process hold acknowledgements back.
-static HOLDING: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a device that holds acknowledgements back, or no longer does.
-pub(crate) fn count_holding(holds: bool) {
-    match holds {
-        true => HOLDING.fetch_add(1, Ordering::AcqRel),
-        false => HOLDING.fetch_sub(1, Ordering::AcqRel),
-    };
+impl Wire {
+    /// Counts a device that holds acknowledgements back, or no longer does because they are sent.
+    pub(crate) fn count_holding(&self, holds: bool) {
+        match holds {
+            true => self.core.holding.fetch_add(1, Ordering::AcqRel),
+            false => self.core.holding.fetch_sub(1, Ordering::AcqRel),
+        };
+    }
 }
 
 /// Makes the wires' threads send what is held back. The exiting thread does not do it: it may hold any lock, if a signal handler calls
 /// `exit`, and logging needs thread-local storage, which it has no longer.
 pub(crate) fn send_held() {
-    if HOLDING.load(Ordering::Acquire) == 0 {
-        return;
-    }
     let Some(wires) = WIRES.try_lock() else {
         return;
     };
-    let cores = wires.iter().filter_map(|(_, wire)| wire.upgrade());
-    let cores: Vec<_> = cores.filter(|it| it.core.is_usable()).collect();
+    let all = wires.iter().filter_map(|(_, wire)| wire.upgrade());
+    let all: Vec<_> = all.collect();
     drop(wires);
-    cores.iter().for_each(|it| it.core.ring());
+    // A forked child has the counts of its parent, but nothing to send.
+    let holds = |it: &Arc<Wire>| it.is_usable() && it.core.holding.load(Ordering::Acquire) > 0;
+    all.iter()
+        .filter(|it| holds(it))
+        .for_each(|it| it.core.ring());
     let until = crate::time::now() + PATIENCE;
-    while !cores.is_empty() && HOLDING.load(Ordering::Acquire) > 0 && crate::time::now() < until {
+    while all.iter().any(holds) && crate::time::now() < until {
         crate::time::sleep(Duration::from_micros(20));
     }
     // Dropping the last handle of a wire would join its thread.
-    cores.into_iter().for_each(std::mem::forget);
+    all.into_iter().for_each(std::mem::forget);
 }
 
 extern "C" fn leave() {

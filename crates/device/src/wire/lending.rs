@@ -77,13 +77,14 @@ impl Wire {
                     core.lending.has_received.store(true, Ordering::Relaxed);
                 }
             }
+            if !core.lending.is_any_lent(&core.ports) {
+                // The thread has taken the sockets back, and may sleep before it sees what is held back since then.
+                core.send_held();
+            }
         });
         drop(scratch);
-        match outcome {
-            // The thread has taken the sockets back, and may sleep before it sees what is held back since then.
-            Ok(()) if !core.lending.is_any_lent(&core.ports) => core.send_held(),
-            Ok(()) => {}
-            Err(why) => core.fail(why),
+        if let Err(why) = outcome {
+            core.fail(why);
         }
     }
 

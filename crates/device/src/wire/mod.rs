@@ -35,7 +35,7 @@ mod addresses;
 mod bundle;
 mod counters;
 pub(crate) mod datagram;
-pub(crate) mod exit;
+mod exit;
 mod faults;
 mod forward;
 mod lending;
@@ -58,7 +58,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,6 +82,7 @@ pub use addresses::{WirePath, chosen, route};
 use counters::WireCounters;
 pub use counters::{Counts, Dropped};
 use datagram::Outgoing;
+pub(crate) use exit::send_held;
 use faults::Injector;
 pub use faults::{FaultCounts, FaultDescription};
 use forward::Forwarding;
@@ -146,6 +147,8 @@ struct Core {
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
     scratch: Mutex<Scratch>,
     lending: Lending,
+    /// How many devices hold acknowledgements back.
+    holding: AtomicUsize,
     stateless: Mutex<StatelessReplies>,
     waiting: Mutex<WaitingRequests>,
     /// Counts the messages sent from queue pair 1.
@@ -273,6 +276,7 @@ impl Wire {
             receivers: Mutex::default(),
             scratch: Mutex::new(Scratch::new()),
             lending: Lending::default(),
+            holding: AtomicUsize::new(0),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
@@ -403,6 +407,15 @@ impl Wire {
     /// Whether this process has a thread that receives packets.
     pub(crate) fn is_usable(&self) -> bool {
         self.core.is_usable()
+    }
+
+    /// Whether packets of one length, and a shorter one, from this address to one host leave in one system call.
+    pub(crate) fn sends_together(&self, local: IpAddr) -> bool {
+        self.core.faults.is_none()
+            && self
+                .core
+                .port(local)
+                .is_some_and(|it| it.max_datagrams() > 1)
     }
 
     /// Sends packets and empties `outgoing`.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rkey_roce::icrc::{self, Flow};
 use rkey_roce::packet::only_acknowledges;
 
-use super::socket::{DatagramSent, Port};
+use super::seal as sealing;
+use super::socket::{DatagramSent, MAX_SEGMENTS, Port};
 use crate::capture::Capture;
 use crate::ecn::Ecn;
 
@@ -22,13 +23,21 @@ pub(crate) struct OutgoingPackets {
     packets: Vec<OnePacket>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OnePacket {
     local: IpAddr,
     remote: IpAddr,
     /// The length of the packet with its checksum, in bytes.
     length: usize,
     ecn: Ecn,
+}
+
+impl OnePacket {
+    /// Whether the packet can follow `first` in one system call.
+    fn joins(&self, first: &Self) -> bool {
+        (self.local, self.remote, self.ecn) == (first.local, first.remote, first.ecn)
+            && self.length <= first.length
+    }
 }
 
 impl OutgoingPackets {
@@ -54,6 +63,17 @@ impl OutgoingPackets {
     pub(crate) fn only_acknowledge(&self) -> bool {
         self.packets()
             .all(|(_, _, packet)| only_acknowledges(packet))
+    }
+
+    /// Whether all these packets, followed by `last`, can leave in one system call.
+    pub(crate) fn share_a_call_with(&self, last: &Self) -> bool {
+        let ([first, others @ ..], [last]) = (&self.packets[..], &last.packets[..]) else {
+            return self.is_empty();
+        };
+        let length = self.bytes.len() + last.length;
+        (others.iter().all(|it| it == first) && last.joins(first))
+            && length + (others.len() + 2) * sealing::overhead(true) <= MAX_BYTES
+            && others.len() + 2 <= MAX_SEGMENTS
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -123,9 +143,7 @@ fn leading(packets: &[OnePacket], most: usize, overhead: usize) -> usize {
     let mut bytes = first.length + overhead;
     for packet in &packets[1..] {
         bytes += packet.length + overhead;
-        let is_alike =
-            (packet.local, packet.remote, packet.ecn) == (first.local, first.remote, first.ecn);
-        if !is_alike || packet.length > first.length || count >= most || bytes > MAX_BYTES {
+        if !packet.joins(first) || count >= most || bytes > MAX_BYTES {
             break;
         }
         count += 1;

@@ -29,6 +29,8 @@ use crate::progress::reactor::Reactor;
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// The requested size of the send buffer, in bytes.
 const SEND_BUFFER: usize = 4 << 20;
+/// How many datagrams one call may send, at most.
+pub(super) const MAX_SEGMENTS: usize = 64;
 /// How many buffers one call fills. Each holds as many datagrams as the kernel has coalesced.
 const BATCH: usize = 8;
 /// The size of a buffer, in bytes: that of the longest datagram.
@@ -48,7 +50,7 @@ impl<T: Send> CloseInChild for Half<T> {
     }
 }
 
-type Halves = (Arc<Mutex<Half<()>>>, Arc<Mutex<Half<Refusals>>>);
+type Halves = (Arc<Mutex<Half<Offer>>>, Arc<Mutex<Half<Refusals>>>);
 
 /// The socket of an address.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ pub(super) struct Port {
     pub(super) interface: String,
     /// The path MTU when the socket was bound.
     first_mtu: Mtu,
-    receiving: Arc<Mutex<Half<()>>>,
+    receiving: Arc<Mutex<Half<Offer>>>,
     sending: Arc<Mutex<Half<Refusals>>>,
     /// How many datagrams one system call may send.
     segments: AtomicUsize,
@@ -67,17 +69,24 @@ pub(super) struct Port {
 }
 
 /// Buffers for received datagrams.
-pub(super) struct Buffers {
-    bytes: Vec<u8>,
-    /// How many buffers the next call offers to the kernel: each costs time. All of them if the last call has filled all that it offered.
-    offered: usize,
-}
+pub(super) struct Buffers(Vec<u8>);
 
 impl Buffers {
     pub(super) fn new() -> Self {
-        Self {
-            bytes: vec![0; BATCH * BUFFER],
-            offered: BATCH,
+        Self(vec![0; BATCH * BUFFER])
+    }
+}
+
+/// How many buffers the next call offers to the kernel: each costs time, even if nothing has arrived.
+#[derive(Debug)]
+struct Offer(usize);
+
+impl Offer {
+    fn received(&mut self, count: usize) {
+        if count == self.0 {
+            self.0 = BATCH;
+        } else if count == 0 {
+            self.0 = 1;
         }
     }
 }
@@ -107,7 +116,11 @@ impl Port {
         let address = SocketAddr::new(ip, icrc::PORT);
         match Self::bind_socket(address) {
             Ok((receiving, sending)) => {
-                let segments = sending.lock().state.max_gso_segments().clamp(1, 64);
+                let segments = sending
+                    .lock()
+                    .state
+                    .max_gso_segments()
+                    .clamp(1, MAX_SEGMENTS);
                 Ok(Self {
                     address,
                     interface,
@@ -145,7 +158,7 @@ impl Port {
         let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
         let sending = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
         let is_ipv4 = address.is_ipv4();
-        let receiving = half(socket, is_ipv4, ())?;
+        let receiving = half(socket, is_ipv4, Offer(BATCH))?;
         let sending = half(sending, is_ipv4, Refusals::default())?;
         // Last: from here on, other hosts can reach the socket.
         if let Some(socket) = &receiving.lock().socket {
@@ -183,27 +196,26 @@ impl Port {
     pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<Incoming<'b>> {
         let mut meta = [RecvMeta::default(); BATCH];
         let received = {
-            let mut chunks = buffers.bytes.chunks_exact_mut(BUFFER);
+            let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
             let mut slices: [IoSliceMut<'_>; BATCH] =
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-            let half = self.receiving.lock();
-            let Some(socket) = &half.socket else {
+            let mut half = self.receiving.lock();
+            let Half {
+                socket: Some(socket),
+                state,
+                others: offer,
+            } = &mut *half
+            else {
                 return Vec::new();
             };
+            let (slices, meta) = (&mut slices[..offer.0], &mut meta[..offer.0]);
             // An error concerns one datagram (a signal, memory): the others are still queued.
-            let (slices, meta) = (&mut slices[..buffers.offered], &mut meta[..buffers.offered]);
-            half.state.recv(socket.into(), slices, meta).unwrap_or(0)
-        };
-        buffers.offered = if received == buffers.offered {
-            BATCH
-        } else {
-            1
+            let received = state.recv((&*socket).into(), slices, meta).unwrap_or(0);
+            offer.received(received);
+            received
         };
         let mut datagrams = Vec::new();
-        for (it, buffer) in meta[..received]
-            .iter()
-            .zip(buffers.bytes.chunks_exact(BUFFER))
-        {
+        for (it, buffer) in meta[..received].iter().zip(buffers.0.chunks_exact(BUFFER)) {
             let all = &buffer[..it.len.min(BUFFER)];
             // The kernel coalesces only datagrams with the same bits.
             let incoming = |bytes| Incoming {
