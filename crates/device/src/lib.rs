@@ -90,7 +90,7 @@ pub mod base {
     pub use rkey_base::limit::Limit;
     pub use rkey_base::lock::SpinLock;
     pub use rkey_base::memory::Memory;
-    pub use rkey_base::process::page_size;
+    pub use rkey_base::process::{page_size, resident};
     pub use rkey_base::range::VaRange;
 
     /// Copies and atomics that return a fault.
