@@ -237,6 +237,7 @@ impl<H: Handler> Service<H> {
         let scope = Scope::of(settings.share);
         let mut carrier = Carrier::new(scope, Arc::clone(&reactor), wait, limits)?;
         carrier.use_wire(Wire::of_process(&settings.wire));
+        let has_wire = carrier.wire().is_some();
         let mut config = Config::new(Guid(guid), u128::from_ne_bytes(secret));
         config.ids = IdSpace::block(carrier.block());
         config.timing = settings.timing;
@@ -259,6 +260,9 @@ impl<H: Handler> Service<H> {
             process: std::process::id(),
         });
         fork::watch(&shared.inner);
+        if has_wire {
+            exit::watch(&shared);
+        }
         let of_thread = Arc::clone(&shared);
         let thread = crate::threads::spawn("rkey-cm", move || of_thread.main())?;
         Ok(Self {
