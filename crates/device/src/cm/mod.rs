@@ -393,12 +393,13 @@ impl<H: Handler> Shared<H> {
     /// The thread's main loop.
     fn main(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
-            tracing::error!(
-                "bug: the connection manager's thread panicked; all calls to the connection manager will now fail"
-            );
             self.has_failed.store(true, Ordering::Release);
             self.inner.lock().handler.failed();
             self.changed.notify_all();
+            // Last: the log may block.
+            tracing::error!(
+                "bug: the connection manager's thread panicked; all calls to the connection manager will now fail"
+            );
         }
     }
 
