@@ -65,7 +65,7 @@ pub(super) const PINGS: &[Case] = &[
     verbs("ibv_srq_pingpong", "DEVICE -g GID -m 1024 -n 100"),
 ];
 
-/// Our program with windows, refused accesses and sends that cannot be received. Over both address families, in both directions.
+/// Our program with windows, refused accesses, immediate data, and sends that cannot be received. Over both address families, in both directions.
 pub(super) const OPERATIONS: &[Case] = &[verbs("operations", "DEVICE -g GID")];
 
 /// In both directions. The timeout of four seconds (`-u 20`) is for a slow guest: if Soft-RoCE's timer expires while
@@ -127,15 +127,47 @@ pub(super) const PERFTEST: &[Case] = &[
         "ib_write_bw",
         "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -q 16",
     ),
+];
+
+/// In both directions, over IPv6.
+pub(super) const PERFTEST_IPV6: &[Case] = &[
+    verbs(
+        "ib_write_bw",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_write_lat",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
+    ),
+    verbs(
+        "ib_read_bw",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -c RC",
+    ),
+    verbs(
+        "ib_send_bw",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+    ),
+    verbs(
+        "ib_send_lat",
+        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
+    ),
+    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -n 100 -s 1024 -c UD"),
+    verbs("ib_send_lat", "DEVICE -F -u 20 -x GID -n 100 -s 1024 -c UD"),
+    verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 100"),
+];
+
+/// In both directions: messages of every size, up to 8 MiB.
+pub(super) const SIZES: &[Case] = &[
     verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 20 -a"),
-    verbs(
-        "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 20 -s 65536",
-    ),
-    verbs(
-        "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 5 -s 8388608",
-    ),
+    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 5 -a"),
+    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 5 -a"),
+];
+
+/// [`SIZES`] with a path MTU of 4096.
+pub(super) const JUMBO_SIZES: &[Case] = &[
+    verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
+    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
+    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
 ];
 
 /// Over both address families, in both directions.
@@ -193,7 +225,17 @@ pub(super) const LOSSY: &[Case] = &[
 
 /// This machine's programs that the guest needs.
 pub(super) fn programs() -> Vec<&'static str> {
-    let all = [PINGS, PERFTEST, MANAGED, MANAGED_PERFTEST, JUMBO, LOSSY];
+    let all = [
+        PINGS,
+        PERFTEST,
+        PERFTEST_IPV6,
+        SIZES,
+        MANAGED,
+        MANAGED_PERFTEST,
+        JUMBO,
+        JUMBO_SIZES,
+        LOSSY,
+    ];
     let mut names: Vec<_> = all
         .iter()
         .copied()

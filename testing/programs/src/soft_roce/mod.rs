@@ -10,7 +10,10 @@ mod pair;
 
 use crate::folder::{open_up, verbs_into};
 use anyhow::Result;
-use cases::{Case, JUMBO, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST, PINGS};
+use cases::{
+    Case, JUMBO, JUMBO_SIZES, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST,
+    PERFTEST_IPV6, PINGS, SIZES,
+};
 use guest::Guest;
 use pair::{Family, Pair, Serves};
 use rkey_harness::{Report, Session};
@@ -58,6 +61,8 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         play(&pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }
     play(&pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
+    play(&pair, PERFTEST_IPV6, &BOTH, &[Family::V6], &mut report)?;
+    play(&pair, SIZES, &BOTH, &[Family::V4], &mut report)?;
     let host = [Serves::Host];
     play(&pair, MANAGED_PERFTEST, &host, &[Family::V4], &mut report)?;
     pair.guest.lose(LOSS)?;
@@ -73,7 +78,10 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     play(&pair, LOSSY, &BOTH, &[Family::V4], &mut report)?;
     report.add(pair.guest.saw_faults()?);
     drop(pair);
-    play(&boot(LARGE)?, JUMBO, &BOTH, &[Family::V4], &mut report)?;
+    let pair = boot(LARGE)?;
+    for cases in [JUMBO, JUMBO_SIZES] {
+        play(&pair, cases, &BOTH, &[Family::V4], &mut report)?;
+    }
     report.note = format!(
         "{} runs with the kernel's Soft-RoCE as the peer",
         report.passed
