@@ -1,4 +1,4 @@
-//! Log lines of the data path. Writing to the log may block, for example if standard error is a pipe that nobody reads. A thread that sends
+//! Log lines of the data path. Writing to the log may block, for example if standard error is a full pipe. A thread that sends
 //! packets holds locks that others need, so it does not write itself: another thread does, which exists only while there are lines.
 
 use std::collections::VecDeque;
@@ -105,7 +105,7 @@ pub(crate) mod tests {
     /// Longer than anything takes.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A log that nobody reads: each line waits until the test lets it pass, and is then passed on to the test.
+    /// A log that blocks: each line waits until the test lets it pass, and is then passed on to the test.
     pub(crate) struct BlockedLog {
         pass: Mutex<Receiver<()>>,
         written: Sender<(ThreadId, String)>,
@@ -113,7 +113,6 @@ pub(crate) mod tests {
 
     impl BlockedLog {
         /// A log, what lets a line pass, and the lines with the threads that write them.
-        #[expect(clippy::type_complexity, reason = "two ends of channels")]
         pub(crate) fn new() -> (Self, Sender<()>, Receiver<(ThreadId, String)>) {
             let ((passes, pass), (written, lines)) = (channel(), channel());
             let pass = Mutex::new(pass);

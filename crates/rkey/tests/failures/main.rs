@@ -454,7 +454,7 @@ fn fill(pipe: &PipeWriter) {
 
 /// While the kernel refuses packets, the log has something to say. The traffic does not wait until it is said.
 #[test]
-fn a_log_that_nobody_reads_does_not_hold_up_the_traffic() {
+fn a_full_log_does_not_hold_up_the_traffic() {
     for way in WAYS {
         let (log, writer) = pipe().unwrap();
         let traffic = Traffic::start_with_log(way, USUAL, Retries::LONG, Some(&writer));
