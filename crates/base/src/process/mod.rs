@@ -8,7 +8,7 @@
 //! * [`no_thread_copies`]: whether no thread of a process is in such a copy now; [`CallWatch`]: whether it is still in one that
 //!   began before some moment.
 //! * [`stat_field`]: one field of `/proc/*/stat` of a process or a thread.
-//! * [`resident`]: how much memory this process uses.
+//! * [`resident()`]: how much memory this process uses.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod canary;
