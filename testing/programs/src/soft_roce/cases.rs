@@ -68,7 +68,7 @@ pub(super) const PINGS: &[Case] = &[
 /// Our program with windows, refused accesses, immediate data, and sends that cannot be received. Over both address families, in both directions.
 pub(super) const OPERATIONS: &[Case] = &[verbs("operations", "DEVICE -g GID")];
 
-/// In both directions. The timeout of four seconds (`-u 20`) is for a slow guest: if Soft-RoCE's timer expires while
+/// Over both address families, in both directions. The timeout of four seconds (`-u 20`) is for a slow guest: if Soft-RoCE's timer expires while
 /// acknowledgements are under way, Linux 6.1 can continue with an empty write, which the responder must refuse.
 pub(super) const PERFTEST: &[Case] = &[
     verbs(
@@ -127,33 +127,6 @@ pub(super) const PERFTEST: &[Case] = &[
         "ib_write_bw",
         "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -q 16",
     ),
-];
-
-/// In both directions, over IPv6.
-pub(super) const PERFTEST_IPV6: &[Case] = &[
-    verbs(
-        "ib_write_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
-    ),
-    verbs(
-        "ib_write_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
-    ),
-    verbs(
-        "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -c RC",
-    ),
-    verbs(
-        "ib_send_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
-    ),
-    verbs(
-        "ib_send_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
-    ),
-    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -n 100 -s 1024 -c UD"),
-    verbs("ib_send_lat", "DEVICE -F -u 20 -x GID -n 100 -s 1024 -c UD"),
-    verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 100"),
 ];
 
 /// In both directions: messages of every size, up to 8 MiB.
@@ -228,7 +201,6 @@ pub(super) fn programs() -> Vec<&'static str> {
     let all = [
         PINGS,
         PERFTEST,
-        PERFTEST_IPV6,
         SIZES,
         MANAGED,
         MANAGED_PERFTEST,

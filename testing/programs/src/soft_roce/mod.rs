@@ -11,8 +11,7 @@ mod pair;
 use crate::folder::{open_up, verbs_into};
 use anyhow::Result;
 use cases::{
-    Case, JUMBO, JUMBO_SIZES, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST,
-    PERFTEST_IPV6, PINGS, SIZES,
+    Case, JUMBO, JUMBO_SIZES, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST, PINGS, SIZES,
 };
 use guest::Guest;
 use pair::{Family, Pair, Serves};
@@ -57,11 +56,9 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     };
     let pair = boot(ETHERNET)?;
     report.add(oracle::compare(session, &pair.guest)?);
-    for cases in [PINGS, MANAGED, OPERATIONS] {
+    for cases in [PINGS, MANAGED, OPERATIONS, PERFTEST] {
         play(&pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }
-    play(&pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
-    play(&pair, PERFTEST_IPV6, &BOTH, &[Family::V6], &mut report)?;
     play(&pair, SIZES, &BOTH, &[Family::V4], &mut report)?;
     let host = [Serves::Host];
     play(&pair, MANAGED_PERFTEST, &host, &[Family::V4], &mut report)?;
