@@ -3,7 +3,7 @@
 
 use super::measure::each;
 use anyhow::{Context, Result};
-use rkey_device::base::VaRange;
+use rkey_device::base::{VaRange, resident};
 use rkey_device::core::{
     Access, Accessor, DomainId, Limits, Operation, Protection, RKey, Region, RegionSpec, Secrets,
 };
@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 const PAGE: u64 = 4096;
+const NO_FIGURE: &str = "/proc does not say how much memory this process uses";
 /// The address of the fictitious regions, whose memory is never touched.
 const BASE: u64 = 1 << 32;
 
@@ -30,11 +31,11 @@ impl Table {
         let domain = protection.create_domain()?;
         let mut regions = Vec::with_capacity(live as usize);
         regions.resize(live as usize, register(&protection, domain, 0)?);
-        let before = resident_bytes();
+        let before = resident().context(NO_FIGURE)?;
         for (index, region) in regions.iter_mut().enumerate().skip(1) {
             *region = register(&protection, domain, index as u64)?;
         }
-        let grown = resident_bytes().saturating_sub(before);
+        let grown = resident().context(NO_FIGURE)?.saturating_sub(before);
         let bytes_each = grown as f64 / live.max(1) as f64;
         Ok(Self {
             protection,
@@ -93,16 +94,6 @@ pub(super) fn pair(table: &Table, count: u64) -> Result<f64> {
         );
     }
     Ok(each(start.elapsed(), count))
-}
-
-/// Resident memory of this process.
-fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    text.split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok())
-        .unwrap_or(0)
-        * PAGE
 }
 
 #[cfg(test)]

@@ -9,18 +9,8 @@ use rkey_cache::{Cache, Kind, Options, Registrar};
 
 const BUFFERS: u64 = 40_000;
 
-/// The resident memory of this process, in bytes. For `smaps_rollup`, the kernel counts the pages. The figure in `status` omits what
-/// each processor has not yet added to the sum: megabytes on large machines.
 fn resident() -> u64 {
-    let files = ["smaps_rollup", "status"].map(|file| format!("/proc/self/{file}"));
-    let text = files
-        .iter()
-        .find_map(|file| std::fs::read_to_string(file).ok());
-    let text = text.unwrap();
-    let starts = |line: &&str| line.starts_with("Rss:") || line.starts_with("VmRSS:");
-    let line = text.lines().find(starts).unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib * 1024
+    rkey_base::process::resident().unwrap()
 }
 
 /// Maps, caches and unmaps buffers, `at_once` at a time.

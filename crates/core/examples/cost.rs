@@ -22,12 +22,7 @@ fn measure(mut run: impl FnMut(u64)) -> f64 {
 }
 
 fn memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    text.split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok())
-        .unwrap_or(0)
-        * 4096
+    rkey_base::process::resident().unwrap_or_default()
 }
 
 fn main() {

@@ -21,6 +21,7 @@
 //! | `progress` | how the engine is driven: by polls, posts, or the engine thread |
 //! | [`inspect`] | descriptions of a device for display; [`denials`] (refused accesses in the log) and [`describe`] |
 //! | [`threads`], [`time`] | threads and the clock, also for front ends |
+//! | `log_later` | log lines of threads that must not wait for the log |
 //! | [`fork`] | what a forked child can do with its parent's device |
 //!
 //! # Who drives the engine
@@ -47,6 +48,7 @@ pub mod fork;
 pub mod fuzzing;
 pub mod inspect;
 mod lifecycle;
+mod log_later;
 pub mod objects;
 pub mod peers;
 mod process_device;
@@ -90,7 +92,7 @@ pub mod base {
     pub use rkey_base::limit::Limit;
     pub use rkey_base::lock::SpinLock;
     pub use rkey_base::memory::Memory;
-    pub use rkey_base::process::page_size;
+    pub use rkey_base::process::{page_size, resident};
     pub use rkey_base::range::VaRange;
 
     /// Copies and atomics that return a fault.

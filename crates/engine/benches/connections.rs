@@ -207,13 +207,7 @@ fn best(messages: usize, mut round: impl FnMut()) -> f64 {
 
 /// The memory of this process, in bytes.
 fn resident() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");
-    let pages: usize = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse().ok())
-        .expect("the second word");
-    pages * 4096
+    rkey_base::process::resident().expect("proc is mounted") as usize
 }
 
 fn measure(connections: usize, peers: usize) {

@@ -144,6 +144,44 @@ fn programs_on_two_hosts_connect_through_the_connection_manager() {
     }
 }
 
+/// This is not a separate test but the server of [`a_program_that_exits_ends_its_managed_connections`].
+#[test]
+fn cm_server_that_waits() {
+    let Some(address) = address() else { return };
+    let device = device();
+    let listener = device.listen_cm(address.as_str()).unwrap();
+    println!("{LISTENS}");
+    let peer = listener.next_request().unwrap().accept(b"").unwrap();
+    assert_eq!(peer.receive().unwrap().bytes, b"exits");
+    // Nothing is outstanding, so only the connection manager can tell that the client has gone.
+    let error = peer.receive_timeout(LONG).unwrap_err();
+    assert!(error.is_peer_gone(), "{error}");
+}
+
+/// This is not a separate test but the client of [`a_program_that_exits_ends_its_managed_connections`].
+#[test]
+fn cm_client_that_exits() {
+    let Some(address) = address() else { return };
+    let device = device();
+    let peer = device.connect_cm(address.as_str(), b"").unwrap();
+    peer.send(b"exits").unwrap();
+    // Nothing is dropped.
+    std::process::exit(0);
+}
+
+/// As a kernel driver does it for other devices.
+#[test]
+fn a_program_that_exits_ends_its_managed_connections() {
+    if let Some(hosts) = Hosts::new(1500, &ADDRESSES) {
+        run_with(
+            &hosts,
+            "cm_server_that_waits",
+            "cm_client_that_exits",
+            [&[]; 2],
+        );
+    }
+}
+
 /// This is not a separate test but the server of [`programs_on_two_hosts_connect`].
 #[test]
 fn server_on_one_host() {

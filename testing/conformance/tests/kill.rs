@@ -13,6 +13,7 @@ use common::process::{Holdings, Peer, alone, command, litter, name_is_taken, ope
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, Traffic};
 use common::{LONG, Random, setting, until};
+use rkey_base::process::resident;
 use rkey_device::names::{Scope, block_name, block_of, listen_name};
 use rkey_device::{Cq, Listener, Qp, Share};
 use rkey_engine::{QpState, RecvRequest, SendRequest, Status, Work};
@@ -276,10 +277,10 @@ fn a_peer_killed_during_traffic_leaks_nothing_at_the_survivor() {
         });
         holdings.wait_for(&when);
         if number == WARM_UP {
-            memory = common::process::resident();
+            memory = resident().unwrap();
         }
     }
-    let grown = common::process::resident().saturating_sub(memory);
+    let grown = resident().unwrap().saturating_sub(memory);
     if kills > WARM_UP {
         assert!(grown < GROWTH, "{grown} B more than after {WARM_UP} rounds");
     }

@@ -1,10 +1,11 @@
 //! Helpers for the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
 //! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`], its
-//! [`ports`] and its [`temporary_folder`].
+//! [`ports`], its reader of capture files ([`pcap`]) and its [`temporary_folder`].
 
 pub mod hosts;
 pub mod key;
 pub mod namespace;
+pub mod pcap;
 pub mod ports;
 pub mod process;
 pub mod testbin;
@@ -94,6 +95,16 @@ pub fn temporary_folder(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("cannot create a temporary directory");
     folder
+}
+
+/// Replaces a link with a copy of the file to which it leads, for users who cannot access cargo's directory.
+///
+/// # Panics
+/// If there is no link, or no room for a copy.
+pub fn replace_link_with_copy(link: &Path) {
+    let file = std::fs::canonicalize(link).expect("the link leads to a file");
+    std::fs::remove_file(link).expect("the directory is ours");
+    std::fs::copy(file, link).expect("there is room for a copy");
 }
 
 /// A subdirectory of the target directory, for builds with other flags and for downloads.

@@ -26,10 +26,7 @@ impl Folder {
         reason = "only the benchmark runs as another user in every directory"
     )]
     pub(crate) fn copy_libraries(&self) {
-        let name = self.0.join(FABRIC.file);
-        let library = std::fs::canonicalize(&name).expect("the link leads to the library");
-        std::fs::remove_file(&name).expect("the directory is ours");
-        std::fs::copy(library, &name).expect("there is room for a copy");
+        rkey_harness::replace_link_with_copy(&self.0.join(FABRIC.file));
     }
 }
 

@@ -32,11 +32,6 @@ pub fn service() -> Result<&'static Service<Hub>, Errno> {
     Ok(service)
 }
 
-/// The connection manager, if it has been started.
-pub(super) fn started() -> Option<&'static Service<Hub>> {
-    SERVICE.get()
-}
-
 #[cold]
 fn start() -> Result<&'static Service<Hub>, Errno> {
     let _one = STARTING.lock();

@@ -7,12 +7,10 @@
 //! | [`member`] | memberships in multicast groups |
 //! | `handler`, [`view`] | what the connection manager's thread does with them, and shows of them to `rkey ls` |
 //! | [`front`] | access to the connection manager of this process |
-//! | `exit` | the end of the process |
 //! | [`ports`] | the ports of identifiers |
 //! | [`event_fd`] | the descriptor of an event channel |
 
 pub mod event_fd;
-mod exit;
 pub mod front;
 mod handler;
 pub mod hub;

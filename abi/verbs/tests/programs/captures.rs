@@ -1,6 +1,7 @@
 //! Capture files: what programs send to other hosts, and what passes between programs of one host, as packets.
 
 use crate::support::Stage;
+use rkey_harness::pcap;
 use rkey_roce::icrc::{Flow, PORT};
 use rkey_roce::packet::{Body, Packet, Request};
 use std::net::{IpAddr, SocketAddr};
@@ -31,40 +32,20 @@ impl Captured {
 
 /// The packets in a capture file. Panics unless all are packets of RoCEv2 and have a correct checksum.
 pub(crate) fn read(file: &Path) -> Vec<Captured> {
-    let file = std::fs::read(file).unwrap();
-    assert_eq!(file[..4], 0xa1b2_3c4d_u32.to_ne_bytes(), "pcap");
-    let (mut rest, mut all) = (&file[24..], Vec::new());
-    while !rest.is_empty() {
-        let length = u32::from_ne_bytes(rest[8..12].try_into().unwrap());
-        let (bytes, more) = rest[16..].split_at(length as usize);
-        rest = more;
-        let (from, to, udp) = match bytes[0] >> 4 {
-            4 => (address::<4>(bytes, 12), address::<4>(bytes, 16), 20),
-            _ => (address::<16>(bytes, 8), address::<16>(bytes, 24), 40),
-        };
-        let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        let from = SocketAddr::new(from, port(udp));
-        let to = SocketAddr::new(to, port(udp + 2));
+    let mut all = Vec::new();
+    for record in pcap::read(&std::fs::read(file).unwrap()) {
+        let (from, to) = record.flow;
         assert_eq!(to.port(), PORT);
-        let opened = Flow::new(from, to).unwrap().open(&bytes[udp + 8..]);
+        let opened = Flow::new(from, to).unwrap().open(&record.datagram);
         let opened = opened.unwrap();
         if from.is_ipv4() {
-            let identification = u16::from_be_bytes([bytes[4], bytes[5]]);
-            assert_eq!(opened.identification, Some(identification));
+            assert_eq!(opened.identification, Some(record.identification));
         }
         let bytes = opened.packet.to_vec();
         Packet::decode(&bytes).unwrap();
         all.push(Captured { from, to, bytes });
     }
     all
-}
-
-fn address<const LEN: usize>(bytes: &[u8], at: usize) -> IpAddr
-where
-    IpAddr: From<[u8; LEN]>,
-{
-    let octets: [u8; LEN] = bytes[at..at + LEN].try_into().unwrap();
-    IpAddr::from(octets)
 }
 
 /// Runs a server and a client that capture their links, and returns what each of them captured.

@@ -37,10 +37,7 @@ impl Stage {
 
     /// Replaces the link with a copy of the library, for users who cannot access cargo's directory.
     pub(crate) fn copy_libraries(&self) {
-        let name = self.file(VERBS.file);
-        let library = std::fs::canonicalize(&name).expect("the link leads to the library");
-        std::fs::remove_file(&name).expect("the directory is ours");
-        std::fs::copy(library, &name).expect("there is room for a copy");
+        rkey_harness::replace_link_with_copy(&self.file(VERBS.file));
     }
 
     /// A file in the directory.

@@ -8,6 +8,7 @@
 //! * [`no_thread_copies`]: whether no thread of a process is in such a copy now; [`CallWatch`]: whether it is still in one that
 //!   began before some moment.
 //! * [`stat_field`]: one field of `/proc/*/stat` of a process or a thread.
+//! * [`resident()`]: how much memory this process uses.
 //! * [`ForkMark`]: whether this is still the process that made the mark, or a forked child of it.
 
 mod canary;
@@ -15,6 +16,7 @@ mod cma;
 mod cma_in_order;
 mod fork;
 mod pidfd;
+mod resident;
 mod threads;
 mod watch;
 
@@ -23,6 +25,7 @@ pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
 pub use cma_in_order::{cma_write_in_order, cma_writes_words};
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
+pub use resident::resident;
 pub use threads::{no_thread_copies, stat_field};
 pub use watch::{CallWatch, LONGEST_CALL};
 

@@ -21,10 +21,8 @@ use parking_lot::{Condvar, Mutex};
 use rkey_roce::icrc::Flow;
 
 use crate::ecn::Ecn;
-use crate::threads;
+use crate::{log_later, threads};
 pub(crate) use links::LinkCapture;
-#[cfg(test)]
-pub(crate) use pcap::read;
 
 /// The maximum number of bytes that wait to be written.
 const MAX_BYTES: usize = 8 << 20;
@@ -160,13 +158,13 @@ impl Capture {
                 || queue.state == CaptureState::Idle && !queue.bytes.is_empty()
         };
         self.written.wait_while_for(&mut queue, waits, PATIENCE);
-        if queue.left_out > 0 {
+        let left_out = std::mem::take(&mut queue.left_out);
+        drop(queue);
+        if left_out > 0 {
             tracing::warn!(
-                "the capture {} lacks {} packets: the disk was too slow",
-                self.path.display(),
-                queue.left_out
+                "the capture {} lacks {left_out} packets: the disk was too slow",
+                self.path.display()
             );
-            queue.left_out = 0;
         }
     }
 
@@ -176,18 +174,24 @@ impl Capture {
         queue.bytes = pcap::header();
         let of_thread = Arc::clone(self);
         if let Err(error) = threads::spawn("rkey-capture", move || of_thread.main()) {
-            self.end(queue, &format!("cannot start a thread: {error}"));
+            self.end(queue);
+            // The thread that sends holds the lock of the queue.
+            let capture = Arc::clone(self);
+            log_later::log(move || capture.log_end(&format!("cannot start a thread: {error}")));
         }
     }
 
-    fn main(&self) {
-        let file = match open(&self.path) {
-            Ok(file) => file,
-            Err(why) => return self.end(&mut self.queue.lock(), &why),
-        };
-        tracing::info!("capturing packets to {}", self.path.display());
-        if let Err(why) = self.write_to(file) {
-            self.end(&mut self.queue.lock(), &why);
+    fn main(self: &Arc<Self>) {
+        let written = open(&self.path).and_then(|file| {
+            let capture = Arc::clone(self);
+            log_later::log(move || {
+                tracing::info!("capturing packets to {}", capture.path.display());
+            });
+            self.write_to(file)
+        });
+        if let Err(why) = written {
+            self.end(&mut self.queue.lock());
+            self.log_end(&why);
         }
     }
 
@@ -211,14 +215,18 @@ impl Capture {
     }
 
     /// Ends the capture, because of an error.
-    fn end(&self, queue: &mut Queue, why: &str) {
+    fn end(&self, queue: &mut Queue) {
+        queue.state = CaptureState::Ended;
+        queue.bytes = Vec::new();
+        self.written.notify_all();
+    }
+
+    /// Logs why the capture has ended. The caller must not hold the lock of the queue.
+    fn log_end(&self, why: &str) {
         tracing::error!(
             "the capture to {} has ended: {why}; packets are still sent and received",
             self.path.display()
         );
-        queue.state = CaptureState::Ended;
-        queue.bytes = Vec::new();
-        self.written.notify_all();
     }
 }
 
@@ -253,6 +261,8 @@ fn open(path: &Path) -> Result<File, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_later::tests::BlockedLog;
+    use rkey_harness::pcap::read;
 
     fn flow() -> (SocketAddr, SocketAddr) {
         let pair = ["10.0.0.1:4791", "10.0.0.2:4791"].map(|it| it.parse().unwrap());
@@ -315,11 +325,33 @@ mod tests {
         capture.queue.lock().state = CaptureState::Idle;
         capture.queue.lock().bytes = vec![7; 100];
         // Has room for ten bytes.
-        let error = capture.write_to(&mut [0; 10][..]).unwrap_err();
-        capture.end(&mut capture.queue.lock(), &error);
+        capture.write_to(&mut [0; 10][..]).unwrap_err();
+        capture.end(&mut capture.queue.lock());
         capture.add(flow(), [(0, &b"data"[..])]);
         capture.flush();
         assert!(is_over(&capture) && capture.queue.lock().bytes.is_empty());
+    }
+
+    #[test]
+    fn the_traffic_does_not_wait_for_the_log_when_a_capture_ends() {
+        let capture = Capture::of_process(Path::new("/nowhere/at/all")).unwrap();
+        let (log, pass, lines) = BlockedLog::new();
+        let of_thread = Arc::clone(&capture);
+        let thread = threads::spawn("rkey-test", move || {
+            tracing::subscriber::with_default(log, || of_thread.main());
+        });
+        crate::wire::tests::wait_until(|| is_over(&capture));
+        capture.add(flow(), [(0, &b"data"[..])]);
+        assert!(lines.try_recv().is_err());
+        pass.send(()).unwrap();
+        thread.unwrap().join().unwrap();
+        assert!(
+            lines
+                .recv()
+                .unwrap()
+                .1
+                .contains("/nowhere/at/all has ended")
+        );
     }
 
     #[test]

@@ -138,66 +138,10 @@ fn checksum<const N: usize>(parts: [&[u8]; N]) -> u16 {
     !(sum as u16)
 }
 
-/// A packet of a capture file: its time, IP version, addresses, IPv4 identification, congestion bits and UDP payload.
-#[cfg(test)]
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) at: Duration,
-    pub(crate) flow: (SocketAddr, SocketAddr),
-    pub(crate) identification: u16,
-    pub(crate) ecn: u8,
-    pub(crate) datagram: Vec<u8>,
-}
-
-/// Reads a file, and checks all its headers.
-#[cfg(test)]
-pub(crate) fn read(file: &[u8]) -> Vec<Record> {
-    let (first, mut rest) = file.split_at(24);
-    assert_eq!(first, header());
-    let word = |at: usize, bytes: &[u8]| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-    let short = |at: usize, bytes: &[u8]| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let mut records = Vec::new();
-    while !rest.is_empty() {
-        let at = Duration::new(word(0, rest).into(), word(4, rest));
-        let length = word(8, rest) as usize;
-        assert_eq!(word(12, rest) as usize, length);
-        let (packet, more) = rest[16..].split_at(length);
-        rest = more;
-        let (is_v4, ip) = match packet[0] >> 4 {
-            4 => (true, &packet[..20]),
-            _ => (false, &packet[..40]),
-        };
-        let udp = &packet[ip.len()..];
-        assert_eq!(usize::from(short(4, udp)), udp.len());
-        let (addresses, identification, ecn) = if is_v4 {
-            assert_eq!((usize::from(short(2, ip)), ip[9]), (length, PROTOCOL));
-            assert_eq!(checksum([ip]), 0);
-            (&ip[12..20], short(4, ip), ip[1])
-        } else {
-            assert_eq!((usize::from(short(4, ip)), ip[6]), (udp.len(), PROTOCOL));
-            (&ip[8..40], 0, ip[1] >> 4)
-        };
-        let pseudo = [0, PROTOCOL, udp[4], udp[5]];
-        assert_eq!(checksum([addresses, &pseudo, udp]), 0);
-        let address = |bytes: &[u8], port| match <[u8; 4]>::try_from(bytes) {
-            Ok(octets) => SocketAddr::new(octets.into(), port),
-            Err(_) => SocketAddr::new(<[u8; 16]>::try_from(bytes).unwrap().into(), port),
-        };
-        let (from, to) = addresses.split_at(addresses.len() / 2);
-        records.push(Record {
-            at,
-            flow: (address(from, short(0, udp)), address(to, short(2, udp))),
-            identification,
-            ecn,
-            datagram: udp[UDP..].to_vec(),
-        });
-    }
-    records
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rkey_harness::pcap::{Record, read};
 
     #[test]
     fn datagrams_get_the_headers_that_the_kernel_would_write() {

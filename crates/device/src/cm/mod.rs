@@ -237,6 +237,7 @@ impl<H: Handler> Service<H> {
         let scope = Scope::of(settings.share);
         let mut carrier = Carrier::new(scope, Arc::clone(&reactor), wait, limits)?;
         carrier.use_wire(Wire::of_process(&settings.wire));
+        let has_wire = carrier.wire().is_some();
         let mut config = Config::new(Guid(guid), u128::from_ne_bytes(secret));
         config.ids = IdSpace::block(carrier.block());
         config.timing = settings.timing;
@@ -259,6 +260,9 @@ impl<H: Handler> Service<H> {
             process: std::process::id(),
         });
         fork::watch(&shared.inner);
+        if has_wire {
+            exit::watch(&shared);
+        }
         let of_thread = Arc::clone(&shared);
         let thread = crate::threads::spawn("rkey-cm", move || of_thread.main())?;
         Ok(Self {
@@ -389,12 +393,13 @@ impl<H: Handler> Shared<H> {
     /// The thread's main loop.
     fn main(&self) {
         if catch_unwind(AssertUnwindSafe(|| self.serve())).is_err() {
-            tracing::error!(
-                "bug: the connection manager's thread panicked; all calls to the connection manager will now fail"
-            );
             self.has_failed.store(true, Ordering::Release);
             self.inner.lock().handler.failed();
             self.changed.notify_all();
+            // Last: the log may block.
+            tracing::error!(
+                "bug: the connection manager's thread panicked; all calls to the connection manager will now fail"
+            );
         }
     }
 

@@ -11,6 +11,7 @@ use super::refusals::Why;
 use super::view::{self, CmView, IDS, IdView, OtherSide};
 use super::{Handler, Inner, inspect};
 use crate::denials;
+use crate::log_later;
 use crate::peers::process;
 
 /// Text for the log. Writing it may block, so the caller must hold no lock.
@@ -98,7 +99,10 @@ impl<H: Handler> Inner<H> {
                 }
             };
             if let Err(error) = answered {
-                tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "cannot answer a request to inspect the connection manager");
+                // This thread holds the service's lock.
+                log_later::log(move || {
+                    tracing::debug!(pid = ?who.pid, uid = who.uid, %error, "cannot answer a request to inspect the connection manager");
+                });
             }
         }
     }

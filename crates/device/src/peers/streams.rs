@@ -140,7 +140,6 @@ impl Streams {
             return;
         };
         let host = watched.stream.path().peer.remote;
-        tracing::info!("the peer on host {host} has closed the connection");
         for &(qp, qpn) in &watched.qps {
             // A queue pair that was connected again belongs to a later connection.
             if table.by_qp.get(&qp) == Some(&token) {
@@ -148,7 +147,10 @@ impl Streams {
                 table.ending.push((now + GRACE, qp, qpn));
             }
         }
+        drop(table);
         watched.close(reactor);
+        // Last: the log may block.
+        tracing::info!("the peer on host {host} has closed the connection");
     }
 
     /// Fails the queue pairs whose connection has ended, once nothing that they have sent is unacknowledged or [`GRACE`] has passed.

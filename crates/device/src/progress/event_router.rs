@@ -108,14 +108,17 @@ impl EventRouter {
         let mut cqs = vec![info.config.send_cq, info.config.recv_cq];
         cqs.dedup();
         let notified: Vec<_> = cqs.iter().filter_map(|&cq| self.cqs.find(cq)).collect();
-        driver.command(|engine| {
-            if let Err(error) = engine.modify_qp(qp, &QpAttributes::to(QpState::Error)) {
-                tracing::debug!(?qp, %error, "cannot move a queue pair to the error state after its peer ended");
-            }
+        let moved = driver.command(|engine| {
+            let moved = engine.modify_qp(qp, &QpAttributes::to(QpState::Error));
             for notify in &notified {
                 notify.count_ended_peer(engine);
             }
+            moved
         });
+        // Without the engine's lock: the log may block.
+        if let Err(error) = moved {
+            tracing::debug!(?qp, %error, "cannot move a queue pair to the error state after its peer ended");
+        }
         for cq in cqs {
             self.cqs.ready(cq);
             self.cqs.seen(cq);

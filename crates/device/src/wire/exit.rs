@@ -1,8 +1,5 @@
 //! The end of the process: acknowledgements that wait for the program's answer leave without it.
 
-#![allow(unsafe_code)]
-// UNSAFETY: a function that the loader calls when the process exits.
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -43,14 +40,3 @@ pub(crate) fn send_held() {
     // Dropping the last handle of a wire would join its thread.
     all.into_iter().for_each(std::mem::forget);
 }
-
-extern "C" fn leave() {
-    // It must not unwind into the loader.
-    let _ = std::panic::catch_unwind(send_held);
-}
-
-// SAFETY: the loader calls the functions of this section once, after the handlers of `atexit` that the program has registered;
-// `leave` ignores their arguments.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = leave;

@@ -19,6 +19,7 @@ use super::bundle::Bundle;
 use super::counters::Dropped;
 use crate::cm::fork::{self, CloseInChild};
 use crate::cm::socket::{self, Reached};
+use crate::log_later;
 use crate::peers::link_limits::LinkFiles;
 use crate::peers::names::{self, Scope};
 use crate::progress::reactor::{Reactor, Token};
@@ -206,7 +207,9 @@ impl Sockets {
                 Ok(Some(_)) => return Err(Dropped::Forwarding),
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    tracing::debug!(block, %error, "cannot receive packets that other processes forward");
+                    log_later::log(move || {
+                        tracing::debug!(block, %error, "cannot receive packets that other processes forward");
+                    });
                     self.pause(reactor);
                     return Ok(());
                 }
@@ -265,7 +268,9 @@ impl Sockets {
             Ok(Reached::NoOwner | Reached::OtherUser(_)) => return Err(Dropped::NoReceiver),
             Ok(Reached::Busy) => return Err(Dropped::Busy),
             Err(error) => {
-                tracing::debug!(block, %error, "cannot forward packets to the process that owns the block");
+                log_later::log(move || {
+                    tracing::debug!(block, %error, "cannot forward packets to the process that owns the block");
+                });
                 // If no descriptor is left, closing a link leaves one for the next attempt.
                 self.outgoing.drain(..self.outgoing.len().min(1));
                 return Err(Dropped::Busy);

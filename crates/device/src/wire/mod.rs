@@ -210,21 +210,34 @@ impl Wire {
             return Some(wire);
         }
         let chosen = chosen(&setting.addresses);
+        let opened = Self::open(&chosen, setting).map(Arc::new);
+        if let Ok(wire) = &opened {
+            wires.push((setting.clone(), Arc::downgrade(wire)));
+        }
+        // The log may block; other threads must be able to open wires.
+        drop(wires);
         if chosen.is_empty() {
             tracing::warn!(
                 "RKEY_WIRE=auto: this host has only loopback and link-local addresses, so it cannot reach other hosts"
             );
         }
-        match Self::open(&chosen, setting) {
-            Ok(wire) => {
-                let wire = Arc::new(wire);
-                wires.push((setting.clone(), Arc::downgrade(&wire)));
-                Some(wire)
-            }
-            Err(error) => {
-                tracing::warn!("cannot reach other hosts: {error}");
-                None
-            }
+        match &opened {
+            Ok(wire) => wire.log_problems(),
+            Err(error) => tracing::warn!("cannot reach other hosts: {error}"),
+        }
+        opened.ok()
+    }
+
+    /// Logs which addresses cannot be used, and that faults are injected.
+    fn log_problems(&self) {
+        for (ip, why) in &self.core.refused {
+            tracing::warn!("other hosts cannot reach this program at {ip}: {why}");
+        }
+        if let Some(injector) = &self.core.faults {
+            let faults = injector.describe().faults;
+            tracing::warn!(
+                "RKEY_FAULT is set: faults are injected into packets to other hosts ({faults})"
+            );
         }
     }
 
@@ -237,10 +250,7 @@ impl Wire {
         for ip in chosen {
             match Port::bind(*ip, seal.as_ref()) {
                 Ok(port) => ports.push(port),
-                Err(why) => {
-                    tracing::warn!("other hosts cannot reach this program at {ip}: {why}");
-                    refused.push((*ip, why));
-                }
+                Err(why) => refused.push((*ip, why)),
             }
         }
         let reactor = Reactor::new().map_err(io::Error::other)?;

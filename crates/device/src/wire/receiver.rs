@@ -61,7 +61,6 @@ impl Core {
 
     /// Releases all addresses and blocks, so that other processes receive their packets, and fails the devices.
     pub(super) fn fail(&self, why: String) {
-        tracing::error!(%why, "other hosts can no longer reach this program");
         let why = self.failure.get_or_init(|| why);
         for port in &self.ports {
             port.close(&self.reactor);
@@ -70,6 +69,8 @@ impl Core {
         for receiver in self.receivers() {
             receiver.failed(why);
         }
+        // Last: the log may block.
+        tracing::error!(%why, "other hosts can no longer reach this program");
     }
 
     fn receivers(&self) -> Vec<Arc<dyn Receiver>> {

@@ -9,15 +9,22 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::addresses;
+use crate::log_later;
 
 /// How many peers are remembered. Others are not reported: the reason is usually the same.
 const PEERS: usize = 8;
 /// The least time between two reports about one peer. A peer whose packets are refused and sent in turn does not flood the log.
 const INTERVAL: Duration = Duration::from_secs(60);
 
+/// The least time between two looks at the interfaces and routes, which take system calls while other threads wait to send.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The peers to which the kernel refuses to send packets of one address.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Vec<Refusal>);
+pub(super) struct Refusals {
+    peers: Vec<Refusal>,
+    looked_at: Option<Instant>,
+}
 
 #[derive(Debug)]
 struct Refusal {
@@ -85,30 +92,62 @@ impl Refusals {
 
     /// The entry of a peer; `None` if there is no room for one.
     fn of(&mut self, now: Instant, to: IpAddr) -> Option<&mut Refusal> {
-        let known = self.0.iter().position(|it| it.to == to);
+        let peers = &mut self.peers;
+        let known = peers.iter().position(|it| it.to == to);
         let at = known.or_else(|| {
-            if self.0.len() < PEERS {
-                self.0.push(Refusal::new(to));
-                return Some(self.0.len() - 1);
+            if peers.len() < PEERS {
+                peers.push(Refusal::new(to));
+                return Some(peers.len() - 1);
             }
-            let old = self.0.iter().position(|it| it.may_report(now))?;
-            self.0[old] = Refusal::new(to);
+            let old = peers.iter().position(|it| it.may_report(now))?;
+            peers[old] = Refusal::new(to);
             Some(old)
         })?;
-        self.0.get_mut(at)
+        peers.get_mut(at)
+    }
+
+    /// Whether to look for the cause of a refusal now.
+    pub(super) fn may_look(&mut self, now: Instant) -> bool {
+        let since = |time| now.saturating_duration_since(time);
+        let may = self.looked_at.is_none_or(|it| since(it) >= LOOK);
+        if may {
+            self.looked_at = Some(now);
+        }
+        may
     }
 
     /// Records that packets of `length` bytes were sent. If that ends a reported refusal, returns how many packets were refused.
     #[inline]
     pub(super) fn sent(&mut self, to: IpAddr, length: usize) -> Option<u64> {
         // Nearly always empty.
-        let refusal = self.0.iter_mut().find(|it| it.to == to && !it.is_over)?;
+        let mut all = self.peers.iter_mut();
+        let refusal = all.find(|it| it.to == to && !it.is_over)?;
         if length < refusal.shortest {
             return None;
         }
         refusal.is_over = true;
         std::mem::take(&mut refusal.is_reported).then_some(refusal.packets)
     }
+}
+
+/// Logs why a datagram of `length` bytes cannot be sent. The caller may hold locks: another thread looks for the cause.
+pub(super) fn log(error: io::Error, from: IpAddr, to: SocketAddr, length: usize) {
+    log_later::log(move || {
+        let (to_ip, cause) = (to.ip(), Cause::of(error, from, to, length));
+        tracing::warn!(
+            "packets from {from} to {to_ip} cannot be sent: {cause}. Until then, they are lost, and requests fail when their \
+             retries are used up"
+        );
+    });
+}
+
+/// Logs that packets can be sent again, after this many were refused. The caller may hold locks.
+pub(super) fn log_end(from: IpAddr, to: IpAddr, refused: u64) {
+    log_later::log(move || {
+        tracing::info!(
+            "packets from {from} to {to} can be sent again; lost in the meantime: {refused}"
+        );
+    });
 }
 
 /// Why the kernel refuses to send a packet.
@@ -233,6 +272,16 @@ mod tests {
         assert_eq!(reports(now), PEERS);
         assert_eq!(reports(now + INTERVAL / 2), 0);
         assert_eq!(reports(now + INTERVAL), PEERS);
+    }
+
+    #[test]
+    fn looks_for_causes_are_limited() {
+        let (mut all, now) = (Refusals::default(), crate::time::now());
+        let mut looks = |after| all.may_look(now + after);
+        assert!(looks(Duration::ZERO));
+        assert!(!looks(LOOK / 2));
+        assert!(looks(LOOK));
+        assert!(!looks(LOOK * 3 / 2));
     }
 
     #[test]

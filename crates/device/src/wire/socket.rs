@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::datagram::{Incoming, Outgoing};
-use super::refusals::{Cause, Refusals};
+use super::refusals::{self, Cause, Refusals};
 use super::seal::{self, Kind, Seal};
 use super::{addresses, options};
 use crate::cm::fork::{self, CloseInChild};
@@ -277,11 +278,8 @@ impl Port {
         match state.try_send((&*socket).into(), &transmit) {
             Ok(()) => {
                 let refused = refusals.sent(to_ip, length);
-                drop(half);
                 if let Some(refused) = refused {
-                    tracing::info!(
-                        "packets from {from} to {to_ip} can be sent again; lost in the meantime: {refused}"
-                    );
+                    refusals::log_end(from, to_ip, refused);
                 }
                 DatagramSent::Yes
             }
@@ -290,14 +288,9 @@ impl Port {
                 let count = datagrams.len().div_ceil(length.max(1)) as u64;
                 let now = crate::time::now();
                 let reports = refusals.refused(now, to_ip, (length, count), &error);
-                self.repair(socket, state, &error, (to, length), count > 1);
-                drop(half);
+                self.repair(&mut half, &error, now, (to, length), count > 1);
                 if reports {
-                    let cause = Cause::of(error, from, to, length);
-                    tracing::warn!(
-                        "packets from {from} to {to_ip} cannot be sent: {cause}. Until then, they are lost, and \
-                         requests fail when their retries are used up"
-                    );
+                    refusals::log(error, from, to, length);
                 }
                 DatagramSent::No
             }
@@ -308,9 +301,9 @@ impl Port {
     /// the interface cannot send several at once.
     fn repair(
         &self,
-        socket: &OwnedFd,
-        state: &mut UdpSocketState,
+        half: &mut Half<Refusals>,
         error: &io::Error,
+        now: Instant,
         (to, length): (SocketAddr, usize),
         is_segmented: bool,
     ) {
@@ -318,9 +311,12 @@ impl Port {
             Some(Errno::IO) => true,
             // A single datagram is not refused because the interface cannot send several at once.
             Some(Errno::INVAL) if !is_segmented => false,
+            // Other threads wait in the meantime. Packets that are lost before the next look are sent again after it.
             Some(Errno::INVAL) => {
-                let cause = Cause::of(Errno::INVAL.into(), self.address.ip(), to, length);
-                matches!(cause, Cause::Other(_))
+                half.others.may_look(now) && {
+                    let cause = Cause::of(Errno::INVAL.into(), self.address.ip(), to, length);
+                    matches!(cause, Cause::Other(_))
+                }
             }
             _ => return,
         };
@@ -328,8 +324,10 @@ impl Port {
             self.segments.store(1, Ordering::Relaxed);
         }
         // Without new state, congestion goes unnoticed, but datagrams are sent.
-        if let Ok(new) = new_state(socket, self.address.is_ipv4()) {
-            *state = new;
+        if let Some(socket) = &half.socket
+            && let Ok(new) = new_state(socket, self.address.is_ipv4())
+        {
+            half.state = new;
         }
     }
 
@@ -382,7 +380,8 @@ fn new_state(socket: &OwnedFd, is_ipv4: bool) -> io::Result<UdpSocketState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::tests::{address, wait_until};
+    use crate::log_later::tests::BlockedLog;
+    use crate::wire::tests::{PATIENCE, address, wait_until};
 
     /// Sends a packet of a reliable connection from one port to the other. Returns the congestion bits with which it arrives.
     fn passes(from: &Port, to: &Port) -> Ecn {
@@ -417,6 +416,33 @@ mod tests {
         let nowhere = SocketAddr::new(to.address.ip(), 0);
         assert_eq!(from.send(nowhere, &[0; 300], 100), DatagramSent::No);
         assert_eq!((passes(&from, &to), from.max_datagrams()), (marks, 1));
+    }
+
+    /// Threads that send hold locks, and others wait for them.
+    #[test]
+    fn a_log_that_blocks_does_not_hold_up_packets() {
+        let [from, to] = [(); 2].map(|()| Port::bind(address(), None).unwrap());
+        let (log, pass, lines) = BlockedLog::new();
+        tracing::subscriber::with_default(log, || {
+            for words in ["cannot be sent", "can be sent again"] {
+                // There is no port 0.
+                let nowhere = SocketAddr::new(to.address.ip(), 0);
+                match words {
+                    "cannot be sent" => {
+                        assert_eq!(from.send(nowhere, &[0; 100], 100), DatagramSent::No);
+                    }
+                    _ => assert_eq!(from.send(to.address, &[0; 100], 100), DatagramSent::Yes),
+                }
+                assert!(
+                    lines.try_recv().is_err(),
+                    "this thread has written: {words}"
+                );
+                pass.send(()).unwrap();
+                let (thread, line) = lines.recv_timeout(PATIENCE).unwrap();
+                assert!(line.contains(words), "{line}");
+                assert_ne!(thread, std::thread::current().id());
+            }
+        });
     }
 
     #[test]

@@ -496,7 +496,7 @@ pub(super) fn capture_on_both_sides(setting: &WireConfig) {
     drop((sender, receiver));
     let [sent, received] = files
         .each_ref()
-        .map(|it| crate::capture::read(&std::fs::read(it).unwrap()));
+        .map(|it| rkey_harness::pcap::read(&std::fs::read(it).unwrap()));
     assert_eq!((sent.len(), received.len()), (96, 48));
     for (number, (one, other)) in sent.iter().zip(&received).enumerate() {
         assert_eq!(one.flow, other.flow);

@@ -14,8 +14,12 @@ use programs::{
     STOPPED,
 };
 use rkey_harness::hosts::Hosts;
+use rkey_harness::key::KeyFile;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -71,8 +75,13 @@ struct Program {
 }
 
 impl Program {
-    /// Starts a test of `programs` as an ordinary user.
-    fn start(hosts: &Hosts, at: usize, settings: &[(&str, String)]) -> Self {
+    /// Starts a test of `programs` as an ordinary user, with this pipe as its log; without one, the log is part of what it says.
+    fn start(
+        hosts: &Hosts,
+        at: usize,
+        settings: &[(&str, String)],
+        log: Option<&PipeWriter>,
+    ) -> Self {
         let name = ["programs::owner", "programs::visitor"][at];
         let mut command = hosts.enter_unprivileged(at, Command::new("nsenter"));
         command
@@ -82,11 +91,13 @@ impl Program {
             .envs(settings.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(log.map_or_else(Stdio::piped, |it| it.try_clone().unwrap().into()));
         let mut child = command.spawn().unwrap();
         let (sender, lines) = channel();
         pass_lines(child.stdout.take().unwrap(), sender.clone());
-        pass_lines(child.stderr.take().unwrap(), sender);
+        if let Some(log) = child.stderr.take() {
+            pass_lines(log, sender);
+        }
         Self {
             child,
             lines,
@@ -167,6 +178,7 @@ struct Traffic {
     owner: Program,
     visitor: Program,
     retries: Retries,
+    _key: Option<KeyFile>,
 }
 
 /// How the programs connect, and over which version of IP.
@@ -174,16 +186,25 @@ struct Traffic {
 struct Way {
     is_managed: bool,
     is_ipv6: bool,
+    /// Whether packets are encrypted and authenticated.
+    has_key: bool,
 }
 
-const WAYS: [Way; 2] = [
+const WAYS: [Way; 3] = [
     Way {
         is_managed: true,
         is_ipv6: false,
+        has_key: false,
     },
     Way {
         is_managed: false,
         is_ipv6: true,
+        has_key: false,
+    },
+    Way {
+        is_managed: true,
+        is_ipv6: true,
+        has_key: true,
     },
 ];
 
@@ -195,6 +216,16 @@ fn ways_and_hosts() -> impl Iterator<Item = (Way, usize)> {
 impl Traffic {
     /// `None` if this machine does not permit network namespaces.
     fn start(way: Way, mtu: u32, retries: Retries) -> Option<Self> {
+        Self::start_with_log(way, mtu, retries, None)
+    }
+
+    /// [`Traffic::start`] with this pipe as the visitor's log.
+    fn start_with_log(
+        way: Way,
+        mtu: u32,
+        retries: Retries,
+        log: Option<&PipeWriter>,
+    ) -> Option<Self> {
         let hosts = Hosts::new(mtu, &ADDRESSES)?;
         let ip = ADDRESSES[OWNER][usize::from(way.is_ipv6)];
         let address = if way.is_ipv6 {
@@ -210,14 +241,19 @@ impl Traffic {
         if way.is_managed {
             settings.push((MANAGER, "1".to_owned()));
         }
-        let mut owner = Program::start(&hosts, OWNER, &settings);
+        let key = way.has_key.then(|| KeyFile::new(&hosts, 7));
+        if let Some(key) = &key {
+            settings.push(("RKEY_WIRE_KEY", key.path().display().to_string()));
+        }
+        let mut owner = Program::start(&hosts, OWNER, &settings, None);
         owner.wait_for(LISTENS);
-        let visitor = Program::start(&hosts, VISITOR, &settings);
+        let visitor = Program::start(&hosts, VISITOR, &settings, log);
         let mut traffic = Self {
             hosts,
             owner,
             visitor,
             retries,
+            _key: key,
         };
         // The first connection allocates what the devices keep.
         traffic.visitor.wait_for(READY);
@@ -405,6 +441,41 @@ fn a_cable_that_is_pulled_for_long_causes_an_error() {
     fails(NO_ADDRESS, Hosts::unplug, Hosts::plug);
 }
 
+/// Writes to a pipe until it is full.
+fn fill(pipe: &PipeWriter) {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let mut options = OpenOptions::new();
+    let options = options
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let mut file = options.open(path).unwrap();
+    while file.write(&[b'x'; 4096]).is_ok() {}
+}
+
+/// While the kernel refuses packets, the log has something to say. The traffic does not wait until it is said.
+#[test]
+fn a_full_log_does_not_hold_up_the_traffic() {
+    for way in WAYS {
+        let (log, writer) = pipe().unwrap();
+        let traffic = Traffic::start_with_log(way, USUAL, Retries::LONG, Some(&writer));
+        let Some(mut traffic) = traffic else {
+            return;
+        };
+        fill(&writer);
+        drop(writer);
+        traffic.hosts.unplug(VISITOR);
+        traffic.is_idle(&BOTH);
+        traffic.hosts.plug(VISITOR);
+        traffic.visitor.wait_until_data_moves();
+        let (sender, lines) = channel();
+        pass_lines(log, sender);
+        traffic.end();
+        let lines: Vec<String> = lines.iter().collect();
+        let causes = lines.iter().filter(|line| line.contains(NO_ADDRESS));
+        assert_eq!(causes.count(), 1, "{lines:#?}");
+    }
+}
+
 #[test]
 fn an_address_that_is_removed_briefly_does_no_harm() {
     let (cut, restore) = (Hosts::remove_addresses, Hosts::add_addresses);
@@ -423,6 +494,7 @@ fn a_side_that_only_answers_notices_that_the_other_host_is_gone() {
     let way = Way {
         is_managed: false,
         is_ipv6: false,
+        has_key: false,
     };
     let Some(mut traffic) = Traffic::start(way, USUAL, Retries::SHORT) else {
         return;

@@ -55,18 +55,6 @@ impl Holdings {
     }
 }
 
-/// The resident memory of this process, in bytes. For `smaps_rollup`, the kernel counts the pages; the figure in `status` omits what
-/// each processor has not yet added to the sum.
-pub(crate) fn resident() -> u64 {
-    let files = ["smaps_rollup", "status"].map(|file| format!("/proc/self/{file}"));
-    let mut texts = files.iter().map(std::fs::read_to_string);
-    let text = texts.find_map(Result::ok).unwrap();
-    let starts = |line: &&str| line.starts_with("Rss:") || line.starts_with("VmRSS:");
-    let line = text.lines().find(starts).unwrap();
-    let kib = line.split_ascii_whitespace().nth(1).unwrap();
-    kib.parse::<u64>().unwrap() * 1024
-}
-
 /// The processor time that a process has used.
 fn processor_time(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();

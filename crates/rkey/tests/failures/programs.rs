@@ -4,7 +4,7 @@
 //! an operation fails; then it checks that everything is freed, and waits for the next command.
 
 use crate::common::{ALL, LONG, device, pattern};
-use crate::measured::{Holdings, assert_idle, resident};
+use crate::measured::{Holdings, assert_idle};
 use rkey::{Device, Error, Region, RemoteKey, Result, cm};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -131,6 +131,10 @@ fn is_told(commands: &Receiver<String>, wanted: &str, within: Duration) -> bool 
 
 fn next(commands: &Receiver<String>) -> String {
     commands.recv_timeout(3 * LONG).unwrap()
+}
+
+fn resident() -> u64 {
+    rkey_device::base::resident().unwrap()
 }
 
 /// What a process without a connection holds.

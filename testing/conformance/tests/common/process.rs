@@ -218,20 +218,6 @@ impl Holdings {
     }
 }
 
-/// Resident memory of this process in bytes. For `smaps_rollup`, the kernel counts the pages. The figure in `status` omits what
-/// each processor has not yet added to the sum: megabytes on large machines.
-pub fn resident() -> u64 {
-    let files = ["smaps_rollup", "status"].map(|file| format!("/proc/self/{file}"));
-    let text = files
-        .iter()
-        .find_map(|file| std::fs::read_to_string(file).ok());
-    let text = text.unwrap();
-    let starts = |line: &&str| line.starts_with("Rss:") || line.starts_with("VmRSS:");
-    let line = text.lines().find(starts).unwrap();
-    let kib = line.split_ascii_whitespace().nth(1).unwrap();
-    kib.parse::<u64>().unwrap() * 1024
-}
-
 /// The targets of a process's descriptors.
 pub fn open_files(pid: u32) -> Vec<PathBuf> {
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {

@@ -65,10 +65,10 @@ pub(super) const PINGS: &[Case] = &[
     verbs("ibv_srq_pingpong", "DEVICE -g GID -m 1024 -n 100"),
 ];
 
-/// Our program with windows, refused accesses and sends that cannot be received. Over both address families, in both directions.
+/// Our program with windows, refused accesses, immediate data, and sends that cannot be received. Over both address families, in both directions.
 pub(super) const OPERATIONS: &[Case] = &[verbs("operations", "DEVICE -g GID")];
 
-/// In both directions. The timeout of four seconds (`-u 20`) is for a slow guest: if Soft-RoCE's timer expires while
+/// Over both address families, in both directions. The timeout of four seconds (`-u 20`) is for a slow guest: if Soft-RoCE's timer expires while
 /// acknowledgements are under way, Linux 6.1 can continue with an empty write, which the responder must refuse.
 pub(super) const PERFTEST: &[Case] = &[
     verbs(
@@ -127,15 +127,20 @@ pub(super) const PERFTEST: &[Case] = &[
         "ib_write_bw",
         "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -q 16",
     ),
+];
+
+/// In both directions: messages of every size, up to 8 MiB.
+pub(super) const SIZES: &[Case] = &[
     verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 20 -a"),
-    verbs(
-        "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 20 -s 65536",
-    ),
-    verbs(
-        "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 5 -s 8388608",
-    ),
+    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 5 -a"),
+    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 5 -a"),
+];
+
+/// [`SIZES`] with a path MTU of 4096.
+pub(super) const JUMBO_SIZES: &[Case] = &[
+    verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
+    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
+    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
 ];
 
 /// Over both address families, in both directions.
@@ -193,7 +198,16 @@ pub(super) const LOSSY: &[Case] = &[
 
 /// This machine's programs that the guest needs.
 pub(super) fn programs() -> Vec<&'static str> {
-    let all = [PINGS, PERFTEST, MANAGED, MANAGED_PERFTEST, JUMBO, LOSSY];
+    let all = [
+        PINGS,
+        PERFTEST,
+        SIZES,
+        MANAGED,
+        MANAGED_PERFTEST,
+        JUMBO,
+        JUMBO_SIZES,
+        LOSSY,
+    ];
     let mut names: Vec<_> = all
         .iter()
         .copied()

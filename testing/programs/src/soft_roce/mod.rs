@@ -10,7 +10,9 @@ mod pair;
 
 use crate::folder::{open_up, verbs_into};
 use anyhow::Result;
-use cases::{Case, JUMBO, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST, PINGS};
+use cases::{
+    Case, JUMBO, JUMBO_SIZES, LOSSY, MANAGED, MANAGED_PERFTEST, OPERATIONS, PERFTEST, PINGS, SIZES,
+};
 use guest::Guest;
 use pair::{Family, Pair, Serves};
 use rkey_harness::{Report, Session};
@@ -54,10 +56,10 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     };
     let pair = boot(ETHERNET)?;
     report.add(oracle::compare(session, &pair.guest)?);
-    for cases in [PINGS, MANAGED, OPERATIONS] {
+    for cases in [PINGS, MANAGED, OPERATIONS, PERFTEST] {
         play(&pair, cases, &BOTH, &FAMILIES, &mut report)?;
     }
-    play(&pair, PERFTEST, &BOTH, &[Family::V4], &mut report)?;
+    play(&pair, SIZES, &BOTH, &[Family::V4], &mut report)?;
     let host = [Serves::Host];
     play(&pair, MANAGED_PERFTEST, &host, &[Family::V4], &mut report)?;
     pair.guest.lose(LOSS)?;
@@ -73,7 +75,10 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
     play(&pair, LOSSY, &BOTH, &[Family::V4], &mut report)?;
     report.add(pair.guest.saw_faults()?);
     drop(pair);
-    play(&boot(LARGE)?, JUMBO, &BOTH, &[Family::V4], &mut report)?;
+    let pair = boot(LARGE)?;
+    for cases in [JUMBO, JUMBO_SIZES] {
+        play(&pair, cases, &BOTH, &[Family::V4], &mut report)?;
+    }
     report.note = format!(
         "{} runs with the kernel's Soft-RoCE as the peer",
         report.passed

@@ -23,6 +23,9 @@
 #define LENGTH 1024
 #define PATIENCE 60 /* seconds for one completion */
 #define IMMEDIATE 0x01020304
+#define QKEY 0x11111111
+/* What precedes a datagram in its receive. */
+#define GRH 40
 
 enum memory {
 	REGION,	    /* the region's own key */
@@ -30,6 +33,9 @@ enum memory {
 	WRITE_ONLY, /* a window without the rights to read and for atomics */
 	UNBOUND,    /* a window that its owner has invalidated */
 	NO_KEY,	    /* a key that names nothing */
+	WINDOW_1,   /* a window of type 1 with all rights */
+	WRITE_ONLY_1, /* a window of type 1 without the rights to read and for atomics */
+	UNBOUND_1,  /* a window of type 1 that its owner has bound to nothing */
 };
 
 enum receive {
@@ -37,6 +43,8 @@ enum receive {
 	RECEIVE,       /* the server posts a receive, which completes */
 	SHORT_RECEIVE, /* the server posts a receive of 16 B */
 };
+
+enum transport { RC, UC, UD };
 
 /* What Soft-RoCE of Linux 6.1 does differently. */
 enum soft_roce {
@@ -54,6 +62,7 @@ static const struct test {
 	enum receive receive;
 	enum ibv_wc_status client, server;
 	enum soft_roce soft_roce;
+	enum transport transport;
 } tests[] = {
 	{"write to a region", REGION, IBV_WR_RDMA_WRITE, 0, 1024, NO_RECEIVE, IBV_WC_SUCCESS},
 	{"read from a region", REGION, IBV_WR_RDMA_READ, 0, 1024, NO_RECEIVE, IBV_WC_SUCCESS},
@@ -78,6 +87,25 @@ static const struct test {
 	{"write past the end of a region", REGION, IBV_WR_RDMA_WRITE, BYTES - START - 4, 8, NO_RECEIVE, IBV_WC_REM_ACCESS_ERR},
 	{"add at an address that is not aligned", WINDOW, IBV_WR_ATOMIC_FETCH_AND_ADD, 4, 8, NO_RECEIVE, IBV_WC_REM_INV_REQ_ERR, 0, INITIATOR_REFUSES},
 	{"send without a receive", REGION, IBV_WR_SEND, 0, 8, NO_RECEIVE, IBV_WC_RNR_RETRY_EXC_ERR},
+	{"write to a window of type 1", WINDOW_1, IBV_WR_RDMA_WRITE, 0, 1024, NO_RECEIVE, IBV_WC_SUCCESS},
+	{"write to a window of type 1 with immediate data", WINDOW_1, IBV_WR_RDMA_WRITE_WITH_IMM, 64, 128, RECEIVE, IBV_WC_SUCCESS},
+	{"read from a window of type 1", WINDOW_1, IBV_WR_RDMA_READ, 8, 256, NO_RECEIVE, IBV_WC_SUCCESS},
+	{"add in a window of type 1", WINDOW_1, IBV_WR_ATOMIC_FETCH_AND_ADD, 16, 8, NO_RECEIVE, IBV_WC_SUCCESS},
+	{"write to a window of type 1 without other rights", WRITE_ONLY_1, IBV_WR_RDMA_WRITE, 0, 64, NO_RECEIVE, IBV_WC_SUCCESS},
+	{"write past the end of a window of type 1", WINDOW_1, IBV_WR_RDMA_WRITE, 1020, 8, NO_RECEIVE, IBV_WC_REM_ACCESS_ERR, 0, TARGET_DIFFERS},
+	{"read without the right of a window of type 1", WRITE_ONLY_1, IBV_WR_RDMA_READ, 0, 8, NO_RECEIVE, IBV_WC_REM_ACCESS_ERR},
+	{"write to an unbound window of type 1", UNBOUND_1, IBV_WR_RDMA_WRITE, 0, 8, NO_RECEIVE, IBV_WC_REM_ACCESS_ERR},
+	{"send several packets with immediate data", REGION, IBV_WR_SEND_WITH_IMM, 0, 3000, RECEIVE, IBV_WC_SUCCESS},
+	{"UC: send", REGION, IBV_WR_SEND, 0, 3000, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UC: send with immediate data", REGION, IBV_WR_SEND_WITH_IMM, 0, 512, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UC: send several packets with immediate data", REGION, IBV_WR_SEND_WITH_IMM, 0, 3000, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UC: write with immediate data", REGION, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 512, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UC: write several packets with immediate data", REGION, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 3000, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UC: write nothing with immediate data", REGION, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 0, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UC: write to a window with immediate data", WINDOW, IBV_WR_RDMA_WRITE_WITH_IMM, 64, 128, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UC},
+	{"UD: send", REGION, IBV_WR_SEND, 0, 512, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UD},
+	{"UD: send with immediate data", REGION, IBV_WR_SEND_WITH_IMM, 0, 1000, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UD},
+	{"UD: send nothing with immediate data", REGION, IBV_WR_SEND_WITH_IMM, 0, 0, RECEIVE, IBV_WC_SUCCESS, 0, SAME, UD},
 	{"send more than the receive holds", REGION, IBV_WR_SEND, 0, 64, SHORT_RECEIVE, IBV_WC_REM_INV_REQ_ERR, IBV_WC_LOC_LEN_ERR, TARGET_DIFFERS},
 };
 
@@ -159,28 +187,39 @@ static void barrier(void)
 	exchange(&mine, &theirs, 1);
 }
 
-static struct ibv_qp *create(void)
+static struct ibv_qp *create(enum transport transport)
 {
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
+	static const enum ibv_qp_type types[] = {[RC] = IBV_QPT_RC, [UC] = IBV_QPT_UC, [UD] = IBV_QPT_UD};
+	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = types[transport],
+					.cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1,
-				   .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+	if (transport == RC)
+		attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (transport == UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)));
 	return qp;
 }
 
-static void join(struct ibv_qp *qp, const struct hello *peer)
+static struct ibv_ah_attr path(const struct hello *peer)
+{
+	return (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 64}};
+}
+
+static void join(struct ibv_qp *qp, enum transport transport, const struct hello *peer)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qpn, .rq_psn = 7,
-				   .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-				   .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 64}}};
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+				   .max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = path(peer)};
 	struct ibv_qp_attr ready = {.qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 1, .sq_psn = 7, .max_rd_atomic = 1};
-	CHECK(!ibv_modify_qp(qp, &ready, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-						 IBV_QP_MAX_QP_RD_ATOMIC));
+	int to_receive = IBV_QP_STATE, to_send = IBV_QP_STATE | IBV_QP_SQ_PSN;
+	if (transport != UD)
+		to_receive |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (transport == RC) {
+		to_receive |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		to_send |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	}
+	CHECK(!ibv_modify_qp(qp, &attr, to_receive));
+	CHECK(!ibv_modify_qp(qp, &ready, to_send));
 }
 
 static struct ibv_wc completion(void)
@@ -208,7 +247,7 @@ static void here(struct ibv_qp *qp, struct ibv_send_wr *request)
 static uint32_t bind_window(struct ibv_qp *qp, struct ibv_mw *mw, enum memory memory)
 {
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE;
-	if (memory != WRITE_ONLY)
+	if (memory != WRITE_ONLY && qp->qp_type == IBV_QPT_RC)
 		access |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 	uint32_t rkey = ibv_inc_rkey(mw->rkey);
 	struct ibv_send_wr bind = {.opcode = IBV_WR_BIND_MW, .bind_mw = {.mw = mw, .rkey = rkey,
@@ -217,6 +256,24 @@ static uint32_t bind_window(struct ibv_qp *qp, struct ibv_mw *mw, enum memory me
 	if (memory == UNBOUND) {
 		struct ibv_send_wr invalidate = {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = rkey};
 		here(qp, &invalidate);
+	}
+	return rkey;
+}
+
+/* Binds a window of type 1, and then to nothing if the case says so. */
+static uint32_t bind_window_1(struct ibv_qp *qp, struct ibv_mw *mw, enum memory memory)
+{
+	struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED, .bind_info = {.mr = region, .addr = (uintptr_t)buffer + START, .length = LENGTH,
+				   .mw_access_flags = IBV_ACCESS_REMOTE_WRITE}};
+	if (memory != WRITE_ONLY_1)
+		bind.bind_info.mw_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+	CHECK(!ibv_bind_mw(qp, mw, &bind));
+	CHECK(completion().status == IBV_WC_SUCCESS);
+	uint32_t rkey = mw->rkey;
+	if (memory == UNBOUND_1) {
+		bind.bind_info.length = 0;
+		CHECK(!ibv_bind_mw(qp, mw, &bind));
+		CHECK(completion().status == IBV_WC_SUCCESS);
 	}
 	return rkey;
 }
@@ -238,13 +295,17 @@ static uint64_t word(const unsigned char *from)
 }
 
 /* Begins the client's operation and checks how it ends. The local bytes are those at the beginning of the buffer. */
-static bool operate(struct ibv_qp *qp, const struct test *test, const struct hello *peer)
+static bool operate(struct ibv_qp *qp, struct ibv_ah *ah, const struct test *test, const struct hello *peer)
 {
 	struct ibv_sge sge = {(uintptr_t)buffer, test->length, region->lkey};
 	struct ibv_send_wr request = {.opcode = test->opcode, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = test->length > 0}, *bad;
 	uint64_t target = peer->addr + START + (int32_t)test->offset;
 	bool atomic = test->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || test->opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
-	if (atomic) {
+	if (ah) {
+		request.wr.ud.ah = ah;
+		request.wr.ud.remote_qpn = peer->qpn;
+		request.wr.ud.remote_qkey = QKEY;
+	} else if (atomic) {
 		request.wr.atomic.remote_addr = target;
 		request.wr.atomic.rkey = peer->rkey;
 		request.wr.atomic.compare_add = test->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? 5 : 0;
@@ -277,23 +338,29 @@ static bool operate(struct ibv_qp *qp, const struct test *test, const struct hel
 }
 
 /* Checks what has arrived at the server. */
-static bool check_arrival(const struct test *test, const struct hello *mine)
+static bool check_arrival(const struct test *test, const struct hello *mine, const struct hello *theirs)
 {
 	bool wrong = false;
+	uint32_t before = test->transport == UD ? GRH : 0;
 	if (test->receive != NO_RECEIVE) {
 		struct ibv_wc wc = completion();
 		wrong |= is_wrong("the server's status", wc.status, test->server);
-		if (!wrong && (test->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || test->opcode == IBV_WR_SEND_WITH_IMM))
+		bool immediate = test->opcode == IBV_WR_RDMA_WRITE_WITH_IMM || test->opcode == IBV_WR_SEND_WITH_IMM;
+		if (!wrong && wc.status == IBV_WC_SUCCESS)
+			wrong |= is_wrong("the flag of immediate data", wc.wc_flags & IBV_WC_WITH_IMM, immediate ? IBV_WC_WITH_IMM : 0);
+		if (!wrong && immediate)
 			wrong |= is_wrong("the immediate data", ntohl(wc.imm_data), IMMEDIATE);
+		if (!wrong && test->transport == UD)
+			wrong |= is_wrong("the sender", wc.src_qp, theirs->qpn) || is_wrong("the flag of a GRH", wc.wc_flags & IBV_WC_GRH, IBV_WC_GRH);
 		/* Soft-RoCE of Linux 6.1 does not set the flag. */
 		if (!wrong && test->opcode == IBV_WR_SEND_WITH_INV && !server_is_soft_roce)
 			wrong |= is_wrong("the flag", wc.wc_flags & IBV_WC_WITH_INV, IBV_WC_WITH_INV) ||
 				 is_wrong("the invalidated key", wc.invalidated_rkey, mine->rkey);
 		if (!wrong && wc.status == IBV_WC_SUCCESS)
-			wrong |= is_wrong("the length", wc.byte_len, test->length);
+			wrong |= is_wrong("the length", wc.byte_len, before + test->length);
 	}
 	bool writes = test->opcode == IBV_WR_RDMA_WRITE || test->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-	size_t begin = writes ? START + (int32_t)test->offset : 0, end = begin + test->length;
+	size_t begin = writes ? START + (int32_t)test->offset : before, end = begin + test->length;
 	bool changes = test->client == IBV_WC_SUCCESS && test->opcode != IBV_WR_RDMA_READ;
 	if (test->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || test->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
 		unsigned char *target = buffer + START + (int32_t)test->offset;
@@ -301,7 +368,7 @@ static bool check_arrival(const struct test *test, const struct hello *mine)
 			wrong |= is_wrong("the new value", word(target), test->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? 5 : 9);
 		return wrong;
 	}
-	for (size_t i = 0; i < BYTES; i++)
+	for (size_t i = before; i < BYTES; i++)
 		wrong |= is_wrong("a byte", buffer[i], changes && i >= begin && i < end ? at(i - begin) : 0);
 	return wrong;
 }
@@ -310,17 +377,25 @@ static bool run(const struct test *test)
 {
 	doing = test->name;
 	memset(buffer, 0, BYTES);
-	struct ibv_qp *qp = create();
+	struct ibv_qp *qp = create(test->transport);
 	struct ibv_mw *mw = NULL;
+	struct ibv_ah *ah = NULL;
 	struct hello mine = {.qpn = qp->qp_num, .gid = gid, .addr = (uintptr_t)buffer}, theirs;
 	exchange(&mine, &theirs, sizeof(mine));
-	join(qp, &theirs);
+	join(qp, test->transport, &theirs);
+	if (is_client && test->transport == UD) {
+		struct ibv_ah_attr to = path(&theirs);
+		CHECK(ah = ibv_create_ah(pd, &to));
+	}
 	if (!is_client) {
 		if (test->memory == REGION)
 			mine.rkey = region->rkey;
 		else if (test->memory == NO_KEY)
 			mine.rkey = region->rkey ^ 0x5a5a5a00;
-		else {
+		else if (test->memory >= WINDOW_1) {
+			CHECK(mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1));
+			mine.rkey = bind_window_1(qp, mw, test->memory);
+		} else {
 			CHECK(mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2));
 			mine.rkey = bind_window(qp, mw, test->memory);
 		}
@@ -331,16 +406,18 @@ static bool run(const struct test *test)
 	}
 	/* The server is ready. */
 	exchange(&mine, &theirs, sizeof(mine));
-	bool wrong = is_client ? operate(qp, test, &theirs) : false;
+	bool wrong = is_client ? operate(qp, ah, test, &theirs) : false;
 	/* The client has its completion. */
 	barrier();
 	if (!is_client)
-		wrong = check_arrival(test, &mine);
+		wrong = check_arrival(test, &mine, &theirs);
 	barrier();
 	/* Soft-RoCE of Linux 6.1 waits for the queue pair's windows for 50 s. */
 	if (mw)
 		CHECK(!ibv_dealloc_mw(mw));
 	CHECK(!ibv_destroy_qp(qp));
+	if (ah)
+		CHECK(!ibv_destroy_ah(ah));
 	return wrong;
 }
 

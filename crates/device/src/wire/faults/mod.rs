@@ -46,7 +46,7 @@ pub struct FaultDescription {
 }
 
 impl Injector {
-    /// `None` if there are no faults. If there are, logs a warning that names the seed.
+    /// `None` if there are no faults.
     pub(super) fn new(faults: Faults) -> Result<Option<Self>, getrandom::Error> {
         if faults.is_off() {
             return Ok(None);
@@ -59,9 +59,6 @@ impl Injector {
             seed: Some(seed),
             ..faults
         };
-        tracing::warn!(
-            "RKEY_FAULT is set: faults are injected into packets to other hosts ({faults})"
-        );
         let machine = Mutex::new(FaultMachine::new(faults, seed));
         Ok(Some(Self { machine }))
     }
@@ -139,6 +136,7 @@ impl Core {
             self.send_datagram(&datagram, send_as_is);
         }
         let counts = machine.counts();
+        drop(machine);
         tracing::info!(?counts, "faults injected into packets (RKEY_FAULT)");
     }
 
