@@ -75,10 +75,42 @@ fn probes_become_rarer_until_the_timeout_ends_them() {
     assert_eq!(lone.completed(), [(2, Status::RetryExceeded)]);
 }
 
+/// If the timeout is shorter, it comes first.
 #[test]
-fn no_probe_is_sent_before_a_round_trip_was_measured() {
+fn before_a_round_trip_was_measured_the_first_probe_comes_after_20_ms() {
     let mut lone = Lone::new(|config| config.probe_after = Some(INTERVAL));
+    lone.post(send(1, 3000), vec![0; 3000]);
+    assert_eq!(lone.psns(), [100, 101, 102]);
+    let start = lone.now;
+    for elapsed in [20_000_000, 60_000_000, TIMEOUT] {
+        lone.wait();
+        assert_eq!(lone.now - start, elapsed);
+        let sent = lone.psns();
+        assert_eq!(sent[0], 100);
+    }
+    assert_eq!(lone.connection.counters().probes, 2);
+    let mut lone = Lone::new(|config| (config.probe_after, config.timeout) = (Some(INTERVAL), 10));
     lone.post(send(1, 1), vec![0]);
     lone.sent();
-    assert_eq!(lone.connection.next_deadline(), Some(lone.now + TIMEOUT));
+    assert_eq!(lone.connection.next_deadline(), Some(lone.now + 4_194_304));
+}
+
+/// The first packets are lost again and again, so no round trip can be measured; but the first response shows how long one can be.
+#[test]
+fn after_the_first_response_probes_follow_its_time_although_nothing_was_measured() {
+    let mut lone = Lone::new(|config| {
+        config.probe_after = Some(INTERVAL);
+        config.window = 16;
+    });
+    lone.post(send(1, 16 * 1024), vec![0; 16 * 1024]);
+    assert_eq!(lone.psns().len(), 16);
+    lone.now += 400_000;
+    lone.acknowledge(103, SEQUENCE);
+    assert_eq!(lone.psns()[0], 103);
+    let before = lone.now;
+    lone.wait();
+    // 400 µs and four times its half.
+    assert_eq!(lone.now - before, 1_200_000);
+    assert_eq!(lone.psns(), [103]);
+    assert_eq!(lone.connection.counters().timeouts, 0);
 }

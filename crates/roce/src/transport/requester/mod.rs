@@ -11,14 +11,15 @@
 //! A response moves `unacked` forward. Loss, detected by a timeout or a response, moves `next` back to `unacked`:
 //! everything from there on is rebuilt from the work requests and sent again (go-back-N). No packet is kept.
 //!
-//! [`send`] builds packets, [`response`] handles responses, [`retry`] handles missing ones, and [`congestion`] handles the peer's
-//! congestion notifications.
+//! [`send`] builds packets, [`response`] handles responses, [`retry`] handles missing ones, [`congestion`] handles the peer's
+//! congestion notifications, and [`window`] says how much may be outstanding.
 
 mod congestion;
 mod probe;
 mod response;
 mod retry;
 mod send;
+mod window;
 
 use crate::packet::Mtu;
 use crate::transport::config::{Config, ConnectionType};
@@ -53,8 +54,6 @@ pub(crate) struct Requester {
     reads_out: u32,
     /// The end positions of the responses requested so far: a long read is requested in parts.
     response_ends: VecDeque<Sequence>,
-    /// The maximum number of response packets that one read request asks for.
-    read_part: u32,
     /// The number of packets sent since the last one that requested an acknowledgement.
     unrequested: u32,
     retry: Retry,
@@ -78,7 +77,6 @@ impl Requester {
             top: first,
             reads_out: 0,
             response_ends: VecDeque::new(),
-            read_part: (config.window / 4).max(1),
             unrequested: 0,
             retry: Retry::new(config),
             has_failed: false,
@@ -106,6 +104,7 @@ impl Requester {
             request,
             first: self.top,
             packets: request.packets(self.mtu),
+            part: request.packets(self.mtu),
             answered: 0,
             failed: self.refusal(&request),
         };

@@ -46,6 +46,7 @@ impl Requester {
         let is_again = self.next < self.top;
         let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
         self.pass(packet);
+        self.retry.leaves(step.now, packet.positions);
         headers.pkey = self.pkey;
         // The bit is set in the last packet only, as in Soft-RoCE.
         headers.solicited =
@@ -90,10 +91,12 @@ impl Requester {
 
     /// Assigns positions to the request at `index`, the first one that has none.
     fn start(&mut self, index: usize) {
+        let part = self.retry.window.read_part();
         let Some(work) = self.works.get_mut(index) else {
             return;
         };
-        work.first = self.next;
+        // The same for all of the request: a response that is requested again must have the same parts.
+        (work.first, work.part) = (self.next, part);
         self.reads_out += u32::from(work.request.operation.needs_response());
         self.started += 1;
     }
@@ -127,7 +130,7 @@ impl Requester {
     /// Requests the data of a read from packet `index` to the end of the part that contains it. So the peer never sends much
     /// more than a window at once, and data that has arrived is not requested again.
     fn read_request(&self, work: &Work, index: u32, target: Target) -> Packet {
-        let end = self.part_end(work, index);
+        let end = Self::part_end(work, index);
         let offset = Part::of(work.request.length, index, self.mtu).offset;
         let last = Part::of(work.request.length, end - 1, self.mtu);
         let mut packet = Packet::whole(Request::Read(Reth {
@@ -141,8 +144,8 @@ impl Requester {
     }
 
     /// The index of the first packet after the part of a response that contains packet `index`.
-    pub(super) fn part_end(&self, work: &Work, index: u32) -> u32 {
-        let end = (index / self.read_part + 1).saturating_mul(self.read_part);
+    pub(super) fn part_end(work: &Work, index: u32) -> u32 {
+        let end = (index / work.part + 1).saturating_mul(work.part);
         end.min(work.packets)
     }
 
@@ -156,10 +159,10 @@ impl Requester {
     }
 
     /// Whether the packet before `next` must request an acknowledgement: if no packet follows now, or if a quarter of the
-    /// window has been sent without a request. So a peer that acknowledges only on request never leaves the last packet
+    /// window or of a burst has been sent without a request. So a peer that acknowledges only on request never leaves the last packet
     /// unacknowledged.
     fn must_request_ack(&self, now: u64, packet: &Packet) -> bool {
-        let many = self.unrequested + 1 >= self.retry.window().div_ceil(4);
+        let many = self.unrequested + 1 >= self.retry.quarter();
         self.is_reliable && !packet.is_answered && (many || !self.may_send(now))
     }
 
