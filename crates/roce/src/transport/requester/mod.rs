@@ -56,6 +56,8 @@ pub(crate) struct Requester {
     response_ends: VecDeque<Sequence>,
     /// The number of packets sent since the last one that requested an acknowledgement.
     unrequested: u32,
+    /// Whether to send the packet at `unacked` once more, besides the others.
+    sends_probe: bool,
     retry: Retry,
     has_failed: bool,
 }
@@ -78,6 +80,7 @@ impl Requester {
             reads_out: 0,
             response_ends: VecDeque::new(),
             unrequested: 0,
+            sends_probe: false,
             retry: Retry::new(config),
             has_failed: false,
         }
@@ -145,9 +148,10 @@ impl Requester {
         if position <= self.unacked {
             return;
         }
-        self.retry
-            .progress(now, position, position.since(self.unacked), self.top);
+        let positions = position.since(self.unacked);
+        let replaced = self.retry.progress(now, position, positions, self.top);
         self.unacked = position;
+        self.sends_probe = false;
         while let Some(work) = self.works.front()
             && self.started > 0
             && work.end() <= position
@@ -163,7 +167,7 @@ impl Requester {
         {
             self.response_ends.pop_front();
         }
-        if self.next < position {
+        if self.next < position || replaced {
             self.rewind();
         }
         self.retry.watch(now, self.awaits_response());
@@ -180,6 +184,7 @@ impl Requester {
     /// Resets `next` to the oldest unacknowledged packet, which belongs to the oldest request.
     fn rewind(&mut self) {
         (self.next, self.cursor) = (self.unacked, 0);
+        self.sends_probe = false;
         self.retry.probe.forget();
         self.response_ends.clear();
     }
@@ -204,6 +209,7 @@ impl Requester {
         (self.started, self.cursor, self.reads_out) = (0, 0, 0);
         self.response_ends.clear();
         (self.next, self.unacked) = (self.top, self.top);
+        self.sends_probe = false;
         self.retry.stop();
         self.has_failed = true;
     }

@@ -16,6 +16,9 @@ use crate::transport::sequence::Sequence;
 const DOUBLINGS_MAX: u32 = 10;
 /// The first interval, in nanoseconds: longer than most round trips, and shorter than most programs' timeouts.
 const INITIAL: u64 = 20_000_000;
+/// The longest interval before anything is measured, in nanoseconds. The first response may have taken long because the peer was not
+/// there yet.
+const UNMEASURED_MAX: u64 = 1_000_000_000;
 
 /// Measures round trips, and says when to probe. Times are in nanoseconds.
 #[derive(Debug)]
@@ -93,9 +96,14 @@ impl Probe {
         self.round_trip.filter(|_| !self.is_limit)
     }
 
-    /// A response that takes longer than this, in nanoseconds, is late. `None` if no round trip was measured.
+    /// A response that takes longer than this, in nanoseconds, is late. `None` if there was no response yet, or without probes.
     pub(super) fn usual(&self) -> Option<u64> {
-        self.measured().map(RoundTrip::usual)
+        let usual = self.min.and(self.round_trip)?.usual();
+        Some(if self.is_limit {
+            usual.min(UNMEASURED_MAX)
+        } else {
+            usual
+        })
     }
 
     /// Records that a packet is sent.
@@ -152,7 +160,7 @@ impl Probe {
 
     fn interval(&self) -> Option<u64> {
         let min = self.min?;
-        let usual = self.round_trip.map_or(INITIAL, RoundTrip::usual);
+        let usual = self.usual().unwrap_or(INITIAL);
         Some(usual.max(min).saturating_mul(1 << self.doublings))
     }
 }
@@ -214,8 +222,12 @@ mod tests {
         probe.responded(300);
         assert_eq!(probe.interval(), Some(200 + 4 * 100));
         probe.responded(9000);
+        let mut late = Probe::new(Some(0));
+        late.sent(0);
+        late.responded(10 * UNMEASURED_MAX);
+        assert_eq!(late.interval(), Some(UNMEASURED_MAX));
         assert_eq!(probe.interval(), Some(200 + 4 * 100));
-        assert!(probe.measured().is_none() && probe.usual().is_none());
+        assert!(probe.measured().is_none() && probe.usual() == Some(600));
         probe.measure(9000, first.next());
         probe.progress(9050, first.next());
         assert_eq!(

@@ -126,23 +126,31 @@ impl Retry {
     }
 
     /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window
-    /// may grow. Packets before `top` have been sent.
-    pub(super) fn progress(&mut self, now: u64, position: Sequence, positions: u32, top: Sequence) {
+    /// may grow. Packets before `top` have been sent. Returns whether a probe has replaced a lost packet: the peer has none of the later
+    /// ones.
+    pub(super) fn progress(
+        &mut self,
+        now: u64,
+        position: Sequence,
+        positions: u32,
+        top: Sequence,
+    ) -> bool {
         self.probe.progress(now, position);
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
         self.doublings = 0;
         self.is_forgiven = false;
         self.not_before = None;
-        if std::mem::take(&mut self.is_probing) && positions == 1 {
-            // The peer had no later packet, so the probe has replaced a lost packet. (With later packets, the probe would
-            // have been superfluous.)
+        // If the peer had later packets, the probe would have been superfluous.
+        let replaced = std::mem::take(&mut self.is_probing) && positions == 1;
+        if replaced {
             self.shrink(top);
         }
         self.congestion.acknowledged(position, top);
         let outstanding = top.since(position).saturating_add(positions);
         let path = self.probe.measured();
         self.window.acknowledged(positions, outstanding, path);
+        replaced
     }
 
     /// Halves the window: a packet before `top` was lost, so the network or the peer's receive buffer holds less than a window.
@@ -259,7 +267,15 @@ impl Requester {
         out.counters.probes += 1;
         self.retry.last_rewind = Some(self.unacked);
         self.retry.is_probing = true;
-        self.rewind();
+        let has_response =
+            (self.works.front()).is_some_and(|work| work.request.operation.needs_response());
+        if has_response || self.next == self.unacked {
+            // What is requested again, and how much of it, depends on what has arrived.
+            self.rewind();
+        } else {
+            self.sends_probe = true;
+            self.retry.probe.forget();
+        }
         self.retry.probe.probed(now);
     }
 }

@@ -20,6 +20,11 @@ impl Requester {
         step: &mut Step<'_, H>,
         to: &mut PacketBuffer,
     ) -> Option<usize> {
+        if std::mem::take(&mut self.sends_probe)
+            && let Some(length) = self.write_probe(step, to)
+        {
+            return Some(length);
+        }
         while self.may_send(step.now) {
             let index = self.cursor;
             if index == self.started {
@@ -35,6 +40,38 @@ impl Requester {
         None
     }
 
+    /// Writes the oldest packet once more, which belongs to a send or write, without going back to it.
+    fn write_probe<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        to: &mut PacketBuffer,
+    ) -> Option<usize> {
+        let work = *self.works.front()?;
+        let next = self.next;
+        self.next = self.unacked;
+        let packet = self.packet(&work);
+        let mut headers = self.headers(&work, &packet);
+        self.next = next;
+        headers.ack_request = true;
+        let length = write_packet(to, &headers, packet.length, |payload| {
+            step.host.load(work.request.id, packet.offset, payload)
+        });
+        // If the memory is no longer accessible, the timeout sends the packet again, and fails.
+        let length = length.ok()?;
+        step.out.counters.retransmitted += 1;
+        length
+    }
+
+    /// The headers of the packet of `work` at `next`.
+    fn headers(&self, work: &Work, packet: &Packet) -> Headers {
+        let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
+        headers.pkey = self.pkey;
+        // The bit is set in the last packet only, as in Soft-RoCE.
+        headers.solicited =
+            packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
+        headers
+    }
+
     /// Writes the packet of `work` at `next`, and moves on.
     fn write<H: Host>(
         &mut self,
@@ -44,13 +81,9 @@ impl Requester {
         to: &mut PacketBuffer,
     ) -> Result<Option<usize>, LocalFault> {
         let is_again = self.next < self.top;
-        let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
+        let mut headers = self.headers(work, packet);
         self.pass(packet);
         self.retry.leaves(step.now, packet.positions);
-        headers.pkey = self.pkey;
-        // The bit is set in the last packet only, as in Soft-RoCE.
-        headers.solicited =
-            packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
         headers.ack_request = self.must_request_ack(step.now, packet);
         let (host, id) = (&mut *step.host, work.request.id);
         let length = write_packet(to, &headers, packet.length, |payload| {
