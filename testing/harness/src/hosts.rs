@@ -22,18 +22,15 @@ pub struct Network {
     pub loss: u32,
     /// Whether each packet travels alone: the sender segments.
     segments: bool,
-    /// Packets from and to this TCP port are not lost.
-    spared: u16,
 }
 
 impl Network {
-    /// A network on which packets travel one by one. Packets of this TCP port are never lost.
+    /// A network on which packets travel one by one.
     #[must_use]
-    pub fn segmented(spared: u16) -> Self {
+    pub fn segmented() -> Self {
         let segments = true;
         Self {
             segments,
-            spared,
             ..Self::default()
         }
     }
@@ -252,13 +249,12 @@ impl Hosts {
         if network.segments {
             self.segment();
         }
-        let (loss, spared) = (network.loss, network.spared);
+        let loss = network.loss;
         if loss == 0 {
             return true;
         }
         self.filter(&format!(
-            "tcp dport {spared} accept; tcp sport {spared} accept; \
-             meta l4proto {{ tcp, udp }} numgen random mod 1000 < {loss} counter drop;"
+            "meta l4proto {{ tcp, udp }} numgen random mod 1000 < {loss} counter drop;"
         ))
     }
 
