@@ -34,6 +34,8 @@ pub(super) struct Probe {
     sample: Option<(Sequence, u64)>,
     deadline: Option<u64>,
     doublings: u32,
+    /// When the last probe was sent.
+    probed: u64,
 }
 
 /// The round trips that were measured.
@@ -83,6 +85,7 @@ impl Probe {
             sample: None,
             deadline: None,
             doublings: 0,
+            probed: 0,
         }
     }
 
@@ -155,7 +158,15 @@ impl Probe {
     /// A probe is sent.
     pub(super) fn probed(&mut self, now: u64) {
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        self.probed = now;
         self.watch(now);
+    }
+
+    /// Whether a response that arrives at `now` can answer the last probe: it comes no sooner than after the shortest round trip. `None` if
+    /// none was measured.
+    pub(super) fn may_be_answered(&self, now: u64) -> Option<bool> {
+        let shortest = self.measured()?.shortest;
+        Some(now.saturating_sub(self.probed) >= shortest)
     }
 
     fn interval(&self) -> Option<u64> {
@@ -241,5 +252,9 @@ mod tests {
             probe.progress(round_trip, first);
         }
         assert_eq!(probe.measured().map(|it| it.shortest), Some(40));
+        probe.probed(1000);
+        let answers = [1000, 1039, 1040].map(|now| probe.may_be_answered(now));
+        assert_eq!(answers, [Some(false), Some(false), Some(true)]);
+        assert_eq!(Probe::new(Some(0)).may_be_answered(7), None);
     }
 }

@@ -126,14 +126,14 @@ impl Retry {
     }
 
     /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window
-    /// may grow. Packets before `top` have been sent. Returns whether a probe has replaced a lost packet: the peer has none of the later
-    /// ones.
+    /// may grow. Packets before `top` have been sent. Returns whether a probe seems to have replaced a lost packet: then the peer has
+    /// none of the later ones. `is_response`: they were packets of a response of their own, each of which is progress.
     pub(super) fn progress(
         &mut self,
         now: u64,
-        position: Sequence,
-        positions: u32,
+        (position, positions): (Sequence, u32),
         top: Sequence,
+        is_response: bool,
     ) -> bool {
         self.probe.progress(now, position);
         self.retries_left = self.retry_count;
@@ -141,9 +141,11 @@ impl Retry {
         self.doublings = 0;
         self.is_forgiven = false;
         self.not_before = None;
-        // If the peer had later packets, the probe would have been superfluous.
-        let replaced = std::mem::take(&mut self.is_probing) && positions == 1;
-        if replaced {
+        // If the peer had later packets, or responds too soon, the probe was superfluous.
+        let is_probing = std::mem::take(&mut self.is_probing);
+        let may_be_answered = self.probe.may_be_answered(now);
+        let replaced = is_probing && positions == 1 && may_be_answered != Some(false);
+        if replaced && (may_be_answered.is_some() || !is_response) {
             self.shrink(top);
         }
         self.congestion.acknowledged(position, top);
@@ -267,15 +269,8 @@ impl Requester {
         out.counters.probes += 1;
         self.retry.last_rewind = Some(self.unacked);
         self.retry.is_probing = true;
-        let has_response =
-            (self.works.front()).is_some_and(|work| work.request.operation.needs_response());
-        if has_response || self.next == self.unacked {
-            // What is requested again, and how much of it, depends on what has arrived.
-            self.rewind();
-        } else {
-            self.sends_probe = true;
-            self.retry.probe.forget();
-        }
+        self.sends_probe = self.next > self.unacked;
+        self.retry.probe.forget();
         self.retry.probe.probed(now);
     }
 }

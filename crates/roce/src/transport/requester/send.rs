@@ -40,7 +40,7 @@ impl Requester {
         None
     }
 
-    /// Writes the oldest packet once more, which belongs to a send or write, without going back to it.
+    /// Writes the oldest packet once more, without going back to it. For a read, it requests the rest of a part.
     fn write_probe<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
@@ -52,7 +52,7 @@ impl Requester {
         let packet = self.packet(&work);
         let mut headers = self.headers(&work, &packet);
         self.next = next;
-        headers.ack_request = true;
+        headers.ack_request = !packet.is_answered;
         let length = write_packet(to, &headers, packet.length, |payload| {
             step.host.load(work.request.id, packet.offset, payload)
         });

@@ -55,12 +55,14 @@ impl Window {
         self.size.min(self.burst).div_ceil(4)
     }
 
-    /// The maximum number of packets of a response that one request asks for. A responder sends them without pause.
+    /// The maximum number of packets of a response that one request asks for. A responder sends them without pause, so it is a burst at
+    /// most. The number of outstanding requests is limited, so small parts would limit a large window.
     pub(super) fn read_part(&self) -> u32 {
         let quarter = (self.burst / 4).max(1);
-        match self.size / 4 >= self.burst && self.size > self.burst {
-            true => 2 * quarter,
-            false => quarter,
+        match self.size / self.burst {
+            0..4 => quarter,
+            4..8 => 2 * quarter,
+            _ => 4 * quarter,
         }
     }
 
