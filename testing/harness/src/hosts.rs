@@ -49,7 +49,7 @@ pub struct Hosts {
     /// The IPv4 and the IPv6 address of each host.
     addresses: [[String; 2]; 2],
     /// The network between the hosts, if it is not a veth pair.
-    network: Option<Mutex<Forwarder>>,
+    network: Option<Box<Mutex<Forwarder>>>,
 }
 
 impl Hosts {
@@ -94,7 +94,7 @@ impl Hosts {
         command.arg(program).args(words);
         let second = hosts.keepers[1].id();
         let network = Forwarder::start(command, INTERFACES, second, conditions);
-        hosts.network = Some(Mutex::new(network));
+        hosts.network = Some(Box::new(Mutex::new(network)));
         for (at, interface) in INTERFACES.into_iter().enumerate() {
             // The network loses packets only on purpose.
             hosts.ip(at, &format!("link set {interface} txqueuelen 20000"));
