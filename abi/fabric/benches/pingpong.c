@@ -20,7 +20,6 @@
 /* Messages that a stream has outstanding, and receives that are posted. */
 #define OUTSTANDING 8
 #define RECEIVES 32
-#define WARM_UP 20
 
 static struct fid_ep *ep;
 static struct fid_cq *txcq, *rxcq;
@@ -99,7 +98,7 @@ static int compare(const void *a, const void *b)
 static void pong(int is_client, size_t count)
 {
 	uint64_t *times = calloc(count, sizeof *times);
-	for (size_t i = 0; i < WARM_UP; i++)
+	for (size_t i = 0; i < (count + 9) / 10; i++)
 		ping(is_client);
 	for (size_t i = 0; i < count; i++) {
 		uint64_t begun = now();

@@ -220,7 +220,7 @@ fn the_network() {
     serve();
 }
 
-/// The network treats all packets alike, whoever sends them: those of the TCP connections, too.
+/// The network treats the packets of all senders alike: those of the TCP connections, too.
 #[test]
 fn programs_connect_and_transfer_over_a_bad_network() {
     let forth = Conditions {

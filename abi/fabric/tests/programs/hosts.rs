@@ -70,7 +70,7 @@ fn the_network() {
     serve();
 }
 
-/// The network treats all packets alike, whoever sends them: those of our TCP connections, too. fi_pingpong's own connection is only
+/// The network treats the packets of all senders alike: those of our TCP connections, too. fi_pingpong's own connection is only
 /// delayed. fi_pingpong compares the data.
 #[test]
 fn fi_pingpong_runs_over_a_bad_network() {

@@ -205,7 +205,7 @@ fn the_network() {
     serve();
 }
 
-/// The network treats all packets alike, whoever sends them. `dtestx` compares the results of atomics, `dapltest -V` the data.
+/// The network treats the packets of all senders alike. `dtestx` compares the results of atomics, `dapltest -V` the data.
 #[test]
 fn atomics_and_transactions_are_right_over_a_bad_network() {
     let forth = Conditions {

@@ -1,6 +1,6 @@
 //! A bad network between two hosts, for kernels without `netem`: a process that passes packets between an interface of one network
-//! namespace and one of another, and loses, repeats, reorders, damages and delays them on the way. Whoever sends the packets and
-//! whatever protocol they belong to, the same happens to them.
+//! namespace and one of another, and loses, repeats, reorders, damages and delays them on the way. The same happens to the packets of all
+//! senders and protocols.
 //!
 //! | module | what it is |
 //! | --- | --- |

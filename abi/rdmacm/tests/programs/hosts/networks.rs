@@ -1,4 +1,4 @@
-//! `rping` and perftest's connections on two hosts with a bad network between them, which treats all packets alike, whoever sends them:
+//! `rping` and perftest's connections on two hosts with a bad network between them, which treats the packets of all senders alike:
 //! the messages of the connection manager, too.
 
 use super::{ADDRESSES, Hosts, LISTENS, PORT, Ready, TCP, words};

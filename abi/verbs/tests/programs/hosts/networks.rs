@@ -1,4 +1,4 @@
-//! Programs on two hosts with a bad network between them, which treats all packets alike, whoever sends them.
+//! Programs on two hosts with a bad network between them, which treats the packets of all senders alike.
 
 use super::{ADDRESSES, Hosts, PORT, words_of};
 use crate::support::Stage;

@@ -87,7 +87,7 @@ impl Window {
         self.size = self.size.min(max);
         let is_used = outstanding >= self.size / 2;
         if self.size >= self.burst {
-            // Nobody knows what the path holds beyond what has been sent.
+            // What the path holds beyond what has been sent is unknown.
             if !is_used {
                 return;
             }
