@@ -6,6 +6,7 @@ use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
 use rkey_harness::hosts::Hosts;
 use rkey_harness::key::KeyFile;
+use rkey_harness::network::{Conditions, serve};
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -249,6 +250,40 @@ fn client_on_the_other_host() {
 #[test]
 fn programs_on_two_hosts_connect() {
     run("server_on_one_host", "client_on_the_other_host", 1500);
+}
+
+/// This is not a separate test but the network of [`programs_connect_and_transfer_over_a_bad_network`], in a process of its own.
+#[test]
+fn the_network() {
+    serve();
+}
+
+/// The network treats the packets of all senders alike: those of the TCP connections, too.
+#[test]
+fn programs_connect_and_transfer_over_a_bad_network() {
+    let forth = Conditions {
+        loss: Conditions::percent(1),
+        duplicate: Conditions::percent(3),
+        reorder: Conditions::percent(5),
+        corrupt: Conditions::percent(2),
+        delay: Duration::from_millis(1),
+        jitter: Duration::from_micros(300),
+        seed: 1,
+        ..Conditions::default()
+    };
+    let back = Conditions { seed: 2, ..forth };
+    let words = "--exact the_network --nocapture --test-threads=1";
+    let words: Vec<&str> = words.split(' ').collect();
+    let Some(hosts) = Hosts::over(&[forth, back], &words, 1500, &ADDRESSES) else {
+        return;
+    };
+    let (server, client) = ("server_on_one_host", "client_on_the_other_host");
+    for _ in 0..3 {
+        run_with(&hosts, server, client, [&[], &[]]);
+    }
+    let counts = hosts.counts();
+    let happened = (counts.iter()).all(|of| of.lost > 0 && of.corrupted > 0 && of.reordered > 0);
+    assert!(happened, "{counts:?}");
 }
 
 /// This is not a separate test but the client of [`strangers_do_not_keep_a_client_from_a_listener`].

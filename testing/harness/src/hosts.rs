@@ -1,7 +1,9 @@
-//! Two hosts for a test: two network namespaces, joined by a veth pair. Only packets travel between them: abstract sockets do not cross
-//! namespaces, so neither does shared memory.
+//! Two hosts for a test: two network namespaces, joined by a veth pair or by a [bad network](crate::network). Only packets travel between
+//! them: abstract sockets do not cross namespaces, so neither does shared memory.
 
 use crate::namespace::Namespaces;
+use crate::network::{Conditions, Counts, Forwarder};
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -18,22 +20,17 @@ pub const INTERFACES: [&str; 2] = ["va", "vb"];
 pub struct Network {
     /// Packets of each 1000 that are lost in each direction, at random.
     pub loss: u32,
-    /// How long a packet takes in each direction, in milliseconds.
-    pub delay: u32,
     /// Whether each packet travels alone: the sender segments.
     segments: bool,
-    /// Packets from and to this TCP port are not lost.
-    spared: u16,
 }
 
 impl Network {
-    /// A network on which packets travel one by one. Packets of this TCP port are never lost.
+    /// A network on which packets travel one by one.
     #[must_use]
-    pub fn segmented(spared: u16) -> Self {
+    pub fn segmented() -> Self {
         let segments = true;
         Self {
             segments,
-            spared,
             ..Self::default()
         }
     }
@@ -43,12 +40,6 @@ impl Network {
     pub fn with_loss(self, loss: u32) -> Self {
         Self { loss, ..self }
     }
-
-    /// The same network, with this delay.
-    #[must_use]
-    pub fn with_delay(self, delay: u32) -> Self {
-        Self { delay, ..self }
-    }
 }
 
 /// Two hosts, which exist until this value is dropped. All their ports are free.
@@ -57,6 +48,8 @@ pub struct Hosts {
     namespaces: Namespaces,
     /// The IPv4 and the IPv6 address of each host.
     addresses: [[String; 2]; 2],
+    /// The network between the hosts, if it is not a veth pair.
+    network: Option<Box<Mutex<Forwarder>>>,
 }
 
 impl Hosts {
@@ -67,6 +60,51 @@ impl Hosts {
     /// It permits them, but a step fails.
     #[must_use]
     pub fn new(mtu: u32, addresses: &[[&str; 2]; 2]) -> Option<Self> {
+        let hosts = Self::apart(addresses)?;
+        let there = hosts.keepers[1].id();
+        let [ours, theirs] = INTERFACES;
+        hosts.ip(
+            0,
+            &format!("link add {ours} type veth peer name {theirs} netns {there}"),
+        );
+        hosts.begin(mtu);
+        Some(hosts)
+    }
+
+    /// Creates two hosts like [`Hosts::new`], with a bad network between them: the conditions of what the first host sends, and of what
+    /// the second sends. The network is a process of its own, for which this program is started again with `words` as arguments: it must
+    /// then call [`network::serve`](crate::network::serve). A sender's packets travel one by one.
+    ///
+    /// # Panics
+    /// This machine permits network namespaces, but a step fails.
+    #[must_use]
+    pub fn over(
+        conditions: &[Conditions; 2],
+        words: &[&str],
+        mtu: u32,
+        addresses: &[[&str; 2]; 2],
+    ) -> Option<Self> {
+        let mut hosts = Self::apart(addresses)?;
+        if std::fs::File::open("/dev/net/tun").is_err() {
+            eprintln!("SKIP: this machine does not permit interfaces of processes (/dev/net/tun)");
+            return None;
+        }
+        let mut command = hosts.enter(0, Command::new("nsenter"));
+        let program = std::env::current_exe().expect("a program has a path");
+        command.arg(program).args(words);
+        let second = hosts.keepers[1].id();
+        let network = Forwarder::start(command, INTERFACES, second, conditions);
+        hosts.network = Some(Box::new(Mutex::new(network)));
+        for (at, interface) in INTERFACES.into_iter().enumerate() {
+            // The network loses packets only on purpose.
+            hosts.ip(at, &format!("link set {interface} txqueuelen 20000"));
+        }
+        hosts.begin(mtu);
+        Some(hosts)
+    }
+
+    /// Two namespaces without a network between them.
+    fn apart(addresses: &[[&str; 2]; 2]) -> Option<Self> {
         let Some(namespaces) = Namespaces::find() else {
             eprintln!(
                 "SKIP: this machine does not permit network namespaces with virtual interfaces"
@@ -77,23 +115,32 @@ impl Hosts {
             keepers: Vec::new(),
             namespaces,
             addresses: addresses.map(|of_host| of_host.map(str::to_owned)),
+            network: None,
         };
         hosts.keep(namespaces.create());
         let mut second = hosts.enter(0, Command::new("nsenter"));
         second.args(["unshare", "--net"]);
         hosts.keep(second);
-        let there = hosts.keepers[1].id();
-        let [ours, theirs] = INTERFACES;
-        hosts.ip(
-            0,
-            &format!("link add {ours} type veth peer name {theirs} netns {there}"),
-        );
-        for at in 0..2 {
-            hosts.ip(at, "link set lo up");
-            hosts.set_mtu(at, mtu);
-            hosts.plug(at);
-        }
         Some(hosts)
+    }
+
+    /// Takes all interfaces up, with this MTU and the addresses.
+    fn begin(&self, mtu: u32) {
+        for at in 0..2 {
+            self.ip(at, "link set lo up");
+            self.set_mtu(at, mtu);
+            self.plug(at);
+        }
+    }
+
+    /// What has happened to the packets that the first host has sent, and to those that the second has sent.
+    ///
+    /// # Panics
+    /// The hosts were not created by [`Hosts::over`].
+    #[must_use]
+    pub fn counts(&self) -> [Counts; 2] {
+        let network = self.network.as_ref();
+        network.expect("a bad network").lock().counts()
     }
 
     /// Takes the interface of a host down, as if its cable were pulled. The other host's interface has no carrier then. The
@@ -202,21 +249,12 @@ impl Hosts {
         if network.segments {
             self.segment();
         }
-        for (at, interface) in INTERFACES.into_iter().enumerate() {
-            let delay = format!("{}ms", network.delay);
-            let netem = ["tc", "qdisc", "add", "dev", interface, "root", "netem"];
-            let words = [&netem[..], &["limit", "100000", "delay", &delay]].concat();
-            if network.delay > 0 && !self.run(at, &words).status.success() {
-                return false;
-            }
-        }
-        let (loss, spared) = (network.loss, network.spared);
+        let loss = network.loss;
         if loss == 0 {
             return true;
         }
         self.filter(&format!(
-            "tcp dport {spared} accept; tcp sport {spared} accept; \
-             meta l4proto {{ tcp, udp }} numgen random mod 1000 < {loss} counter drop;"
+            "meta l4proto {{ tcp, udp }} numgen random mod 1000 < {loss} counter drop;"
         ))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::{Guard, folder, program};
 use rkey_harness::hosts::Hosts;
+use rkey_harness::network::{Conditions, serve};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -61,6 +62,41 @@ fn fi_pingpong_runs_over_connections_between_hosts() {
         &words,
         "loss=1%,duplicate=2%,reorder=5%,delay=100us,seed=1",
     );
+}
+
+/// This is not a separate test but the network of the next one, in a process of its own.
+#[test]
+fn the_network() {
+    serve();
+}
+
+/// The network treats the packets of all senders alike: those of our TCP connections, too. fi_pingpong's own connection is only
+/// delayed. fi_pingpong compares the data.
+#[test]
+fn fi_pingpong_runs_over_a_bad_network() {
+    let forth = Conditions {
+        loss: Conditions::percent(1),
+        duplicate: Conditions::percent(3),
+        reorder: Conditions::percent(5),
+        corrupt: Conditions::percent(1),
+        mends_checksum: true,
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(300),
+        spared: PORT,
+        seed: 1,
+        ..Conditions::default()
+    };
+    let back = Conditions { seed: 2, ..forth };
+    let words = "--exact hosts::the_network --nocapture --test-threads=1";
+    let words: Vec<&str> = words.split(' ').collect();
+    let hosts = Hosts::over(&[forth, back], &words, 1500, &ADDRESSES);
+    let (Some(_), Some(hosts)) = (program("fi_pingpong"), hosts) else {
+        return;
+    };
+    run(&hosts, &["-p", "rkey", "-e", "msg", "-I", "10"], "");
+    let counts = hosts.counts();
+    let happened = (counts.iter()).all(|of| of.lost > 0 && of.corrupted > 0 && of.reordered > 0);
+    assert!(happened, "{counts:?}");
 }
 
 /// Endpoints for reliable datagrams reach other hosts through libfabric's layer over our connections. Without the layer, the program

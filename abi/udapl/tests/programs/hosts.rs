@@ -2,6 +2,7 @@
 
 use crate::support::Stage;
 use rkey_harness::hosts::Hosts;
+use rkey_harness::network::{Conditions, serve};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -86,7 +87,7 @@ enum Ready<'a> {
 }
 
 /// Starts a server on the first host, and waits until it is ready.
-fn serve(stage: &Stage, hosts: &Hosts, words: &[&str], ready: Ready<'_>) -> Running {
+fn start_server(stage: &Stage, hosts: &Hosts, words: &[&str], ready: Ready<'_>) -> Running {
     let server = start(stage, hosts, 0, words);
     let begun = Instant::now();
     let is_ready = || match ready {
@@ -102,14 +103,18 @@ fn serve(stage: &Stage, hosts: &Hosts, words: &[&str], ready: Ready<'_>) -> Runn
 
 /// Runs a program as server and client; both print all of `passed` if they have succeeded, and no error.
 fn run(program: &str, ready: Ready<'_>, passed: &[&str]) {
+    if let Some(hosts) = Hosts::new(4400, &ADDRESSES) {
+        run_on(&hosts, program, ready, passed);
+    }
+}
+
+/// Like [`run`], on these hosts.
+fn run_on(hosts: &Hosts, program: &str, ready: Ready<'_>, passed: &[&str]) {
     let stage = Stage::new("hosts");
-    let Some(hosts) = Hosts::new(4400, &ADDRESSES) else {
-        return;
-    };
     let words: Vec<&str> = program.split_whitespace().chain(["-P", IA]).collect();
-    let server = serve(&stage, &hosts, &words, ready);
+    let server = start_server(&stage, hosts, &words, ready);
     let words = [&words[..], &["-h", ADDRESSES[0][0]]].concat();
-    let client = start(&stage, &hosts, 1, &words).wait();
+    let client = start(&stage, hosts, 1, &words).wait();
     let server = server.wait();
     for wanted in passed {
         let both = client.contains(wanted) && server.contains(wanted);
@@ -153,35 +158,81 @@ fn dapltest_runs_between_two_hosts() {
     let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
         return;
     };
+    dapltest(
+        &stage,
+        &hosts,
+        &[
+            "T -i 200 client SR 256 1 server SR 256 1",
+            "T -i 50 -t 2 -w 4 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4",
+            "P -i 1024 -m b RW 4096 2",
+            "P -i 1024 -m p RR 4096 2",
+        ],
+    );
+}
+
+/// Runs these tests of dapltest, one after the other.
+fn dapltest(stage: &Stage, hosts: &Hosts, lines: &[&str]) {
     let words = ["dapltest", "-T", "S", "-D", IA];
     let ready = Ready::Says("Service Point Ready");
-    let server = serve(&stage, &hosts, &words, ready);
+    let server = start_server(stage, hosts, &words, ready);
     let client = |line: &str| {
         let at = ["-s", ADDRESSES[0][0], "-D", IA];
         let (test, options) = line.split_once(' ').unwrap_or((line, ""));
         let words = [&["dapltest", "-T", test][..], &at].concat();
         let options = options.split_whitespace();
         let words: Vec<&str> = words.into_iter().chain(options).collect();
-        start(&stage, &hosts, 1, &words).wait()
+        start(stage, hosts, 1, &words).wait()
     };
-    for line in [
-        "T -i 200 client SR 256 1 server SR 256 1",
-        "T -i 50 -t 2 -w 4 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4",
-        "P -i 1024 -m b RW 4096 2",
-        "P -i 1024 -m p RR 4096 2",
-    ] {
+    for line in lines {
         let said = client(line);
         let is_good = said.contains("End of Work") && !said.contains("rror");
         assert!(is_good, "{line}: {said}\nserver: {}", server.text());
     }
     client("Q");
     let said = server.wait();
-    for finished in [
-        "Transaction Test Finished for this client",
-        "Finished performance test.  Exiting.",
+    for (test, finished) in [
+        ("T ", "Transaction Test Finished for this client"),
+        ("P ", "Finished performance test.  Exiting."),
     ] {
-        assert_eq!(said.matches(finished).count(), 2, "{said}");
+        let wanted = lines.iter().filter(|line| line.starts_with(test)).count();
+        assert_eq!(said.matches(finished).count(), wanted, "{said}");
     }
+}
+
+/// This is not a separate test but the network of the next one, in a process of its own.
+#[test]
+fn the_network() {
+    serve();
+}
+
+/// The network treats the packets of all senders alike. `dtestx` compares the results of atomics, `dapltest -V` the data.
+#[test]
+fn atomics_and_transactions_are_right_over_a_bad_network() {
+    let forth = Conditions {
+        loss: Conditions::percent(1),
+        duplicate: Conditions::percent(3),
+        reorder: Conditions::percent(5),
+        corrupt: Conditions::percent(1),
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(300),
+        seed: 1,
+        ..Conditions::default()
+    };
+    let back = Conditions { seed: 2, ..forth };
+    let words = "--exact hosts::the_network --nocapture --test-threads=1";
+    let words: Vec<&str> = words.split(' ').collect();
+    let Some(hosts) = Hosts::over(&[forth, back], &words, 1500, &ADDRESSES) else {
+        return;
+    };
+    let passed = ["IB extension test - immed/atomic test PASSED"];
+    run_on(&hosts, "dtestx", Ready::Listens, &passed);
+    let stage = Stage::new("dapltest-network");
+    let line =
+        "T -i 20 -t 2 -w 2 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4";
+    dapltest(&stage, &hosts, &[line]);
+    let counts = hosts.counts();
+    let happened = (counts.iter()).all(|of| of.lost > 0 && of.corrupted > 0 && of.reordered > 0);
+    assert!(happened, "{counts:?}");
 }
 
 /// Datagram EPs reach this host only. The program is told so, and does not hang.
@@ -192,7 +243,7 @@ fn dtestx_cannot_send_datagrams_to_another_host() {
         return;
     };
     let server = ["dtestx", "-P", IA, "-u", "-s", "-h", ADDRESSES[1][0]];
-    let _server = serve(&stage, &hosts, &server, Ready::Listens);
+    let _server = start_server(&stage, &hosts, &server, Ready::Listens);
     let client = ["dtestx", "-P", IA, "-u", "-c", "-h", ADDRESSES[0][0]];
     let said = start(&stage, &hosts, 1, &client).wait();
     assert!(said.contains("DAT_INVALID_ADDRESS_UNREACHABLE"), "{said}");

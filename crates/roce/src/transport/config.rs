@@ -43,13 +43,16 @@ pub struct Config {
     pub max_reads_out: u8,
     /// How many reads and atomics the peer may have outstanding (`max_dest_rd_atomic`); 0 refuses them.
     pub max_reads_in: u8,
-    /// The maximum number of unacknowledged packets; at least 1.
+    /// The maximum number of unacknowledged packets on paths with short round trips, and the longest burst; at least 1.
     pub window: u32,
+    /// The maximum number of unacknowledged packets on paths with long round trips: there, the window grows by [`Self::window`] for each
+    /// millisecond. No memory is used for them.
+    pub longest_window: u32,
 }
 
 impl Config {
-    /// A reliable connection with typical values: up to 128 packets of 1024 bytes and 16 reads outstanding, a timeout of about
-    /// 67 ms, 7 retries, and unlimited RNR retries (after 640 µs each).
+    /// A reliable connection with typical values: up to 128 packets of 1024 bytes outstanding, more on long paths, and 16 reads, a
+    /// timeout of about 67 ms, 7 retries, and unlimited RNR retries (after 640 µs each).
     #[must_use]
     pub const fn reliable(peer: u32, send_psn: Psn, receive_psn: Psn) -> Self {
         let Some(min_rnr_timer) = RnrTimer::new(12) else {
@@ -70,6 +73,7 @@ impl Config {
             max_reads_out: 16,
             max_reads_in: 16,
             window: 128,
+            longest_window: 1 << 14,
         }
     }
 }

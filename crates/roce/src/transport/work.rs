@@ -111,6 +111,8 @@ pub(crate) struct Work {
     /// The position of the request's first packet, once the request has been started.
     pub(crate) first: Sequence,
     pub(crate) packets: u32,
+    /// The maximum number of packets of its response that are requested at once, once the request has been started.
+    pub(crate) part: u32,
     /// The number of packets of the response that have arrived.
     pub(crate) answered: u32,
     /// The status, if the request failed on this side. The request ends when all requests before it have ended.

@@ -4,6 +4,7 @@ mod congestion;
 mod datagrams;
 mod hostile;
 mod lone;
+mod long_paths;
 mod model;
 mod network;
 mod probes;

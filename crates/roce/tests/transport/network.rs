@@ -40,6 +40,8 @@ impl Random {
 /// How the network treats datagrams. Percentages are of all datagrams, times in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
+    /// The minimum transit time of a datagram.
+    pub(crate) transit: u64,
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) damaged: u64,
@@ -51,6 +53,7 @@ pub(crate) struct Conditions {
 }
 
 pub(crate) const FAIR: Conditions = Conditions {
+    transit: LATENCY,
     lost: 0,
     doubled: 0,
     damaged: 0,
@@ -59,8 +62,43 @@ pub(crate) const FAIR: Conditions = Conditions {
     most_lost: 0,
 };
 
-/// The minimum transit time of a datagram, in nanoseconds.
+/// The usual transit time of a datagram, in nanoseconds.
 pub(crate) const LATENCY: u64 = 5_000;
+
+/// The buffer of a receiver: datagrams wait in it until earlier ones have been taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    /// How long it takes to take a datagram, in nanoseconds.
+    pub(crate) each: u64,
+    /// How many datagrams fit. Further ones are lost.
+    pub(crate) room: u64,
+    /// How many were lost.
+    pub(crate) overflowed: u64,
+    /// When all datagrams in it have been taken.
+    empty_at: u64,
+}
+
+impl Buffer {
+    pub(crate) fn new(each: u64, room: u64) -> Self {
+        Self {
+            each,
+            room,
+            overflowed: 0,
+            empty_at: 0,
+        }
+    }
+
+    /// When a datagram is taken that arrives at `time`.
+    fn take(&mut self, time: u64) -> Option<u64> {
+        let begins = self.empty_at.max(time);
+        if begins - time >= self.room * self.each {
+            self.overflowed += 1;
+            return None;
+        }
+        self.empty_at = begins + self.each;
+        Some(self.empty_at)
+    }
+}
 
 type DropIf = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
 
@@ -69,6 +107,8 @@ pub(crate) struct Network {
     pub(crate) conditions: Conditions,
     /// Decides whether a side's packet is lost, before random losses.
     pub(crate) drop_if: Option<DropIf>,
+    /// The buffer of B.
+    pub(crate) buffer: Option<Buffer>,
     /// Datagrams in transit, by arrival time: the receiver and the bytes.
     under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     flows: [Flow; 2],
@@ -85,6 +125,7 @@ impl Network {
         Self {
             conditions: FAIR,
             drop_if: None,
+            buffer: None,
             under_way: BTreeMap::new(),
             flows: [flow(0, 1), flow(1, 0)],
             sequence: 0,
@@ -132,10 +173,14 @@ impl Network {
                 let bit = random.below(datagram.len() as u64 * 8);
                 datagram[bit as usize / 8] ^= 1 << (bit % 8);
             }
-            let mut time = now + LATENCY;
+            let mut time = now + conditions.transit;
             if copy > 0 || random.happens(conditions.late) {
                 time += random.below(conditions.delay);
             }
+            let buffer = self.buffer.as_mut().filter(|_| from == A);
+            let Some(time) = buffer.map_or(Some(time), |it| it.take(time)) else {
+                continue;
+            };
             self.sequence += 1;
             self.under_way
                 .insert((time, self.sequence), (1 - from, datagram));

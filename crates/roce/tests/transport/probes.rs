@@ -1,7 +1,9 @@
 //! The requester alone: probes, long before the timeout.
 
-use crate::lone::{ACK, Lone, SEQUENCE};
-use crate::world::send;
+use crate::lone::{ACK, Lone, SEQUENCE, Sent};
+use crate::model::target;
+use crate::world::{read, send};
+use rkey_roce::packet::{Aeth, Request, Response};
 use rkey_roce::transport::Status;
 
 const TIMEOUT: u64 = 67_108_864;
@@ -37,6 +39,7 @@ fn a_late_response_sends_the_oldest_packet_again_without_a_retry() {
     lone.acknowledge(101, SEQUENCE);
     assert_eq!(lone.psns(), []);
     // The first packet was lost, and the peer has dropped the others.
+    lone.now += 200_000;
     lone.acknowledge(101, ACK);
     assert_eq!(lone.psns(), [102, 103, 104]);
     lone.acknowledge(104, ACK);
@@ -52,12 +55,59 @@ fn a_superfluous_probe_costs_one_packet_and_keeps_the_window() {
         lone.wait();
         assert_eq!(lone.psns(), [101]);
         if lost {
+            lone.now += 200_000;
             lone.acknowledge(101, ACK);
             assert_eq!(lone.psns(), [102, 103, 104]);
         }
         lone.acknowledge(104, ACK);
         lone.post(send(3, 100_000), vec![0; 100_000]);
         assert_eq!(lone.psns().len(), if lost { 8 } else { 16 });
+    }
+}
+
+/// A response that comes too soon after the probe was only late: the packets after its own are not sent again.
+#[test]
+fn a_response_sooner_than_a_round_trip_does_not_answer_the_probe() {
+    let mut lone = measured(16);
+    lone.wait();
+    assert_eq!(lone.psns(), [101]);
+    lone.now += 199_999;
+    lone.acknowledge(101, ACK);
+    assert_eq!(lone.psns(), []);
+    lone.acknowledge(104, ACK);
+    assert_eq!(lone.completed(), [(2, Status::Success)]);
+    assert_eq!(lone.connection.counters().retransmitted, 1);
+}
+
+/// The probe requests what is missing of a part. If its response was only late, nothing else is requested again.
+#[test]
+fn a_probe_of_a_read_requests_the_rest_of_a_part() {
+    for late in [false, true] {
+        let mut lone = measured(16);
+        lone.now += 200_000;
+        lone.acknowledge(104, ACK);
+        lone.post(read(3, target(0), 8 * 1024), vec![0; 8 * 1024]);
+        // Parts of four packets.
+        assert_eq!(lone.psns(), [105, 109]);
+        let aeth = Aeth {
+            syndrome: ACK,
+            msn: 0,
+        };
+        lone.now += 200_000;
+        lone.response(105, Response::ReadFirst(aeth), &[1; 1024]);
+        lone.wait();
+        let sent = lone.sent();
+        let again: Vec<u32> = sent.iter().map(Sent::psn).collect();
+        assert_eq!(again, [106]);
+        assert!(matches!(sent[0].request(), Request::Read(reth) if reth.length == 3 * 1024));
+        lone.now += if late { 100_000 } else { 200_000 };
+        let response = match late {
+            true => Response::ReadMiddle,
+            false => Response::ReadFirst(aeth),
+        };
+        lone.response(106, response, &[1; 1024]);
+        let expected = if late { &[][..] } else { &[107, 109] };
+        assert_eq!(lone.psns(), expected);
     }
 }
 
@@ -75,10 +125,42 @@ fn probes_become_rarer_until_the_timeout_ends_them() {
     assert_eq!(lone.completed(), [(2, Status::RetryExceeded)]);
 }
 
+/// If the timeout is shorter, it comes first.
 #[test]
-fn no_probe_is_sent_before_a_round_trip_was_measured() {
+fn before_a_round_trip_was_measured_the_first_probe_comes_after_20_ms() {
     let mut lone = Lone::new(|config| config.probe_after = Some(INTERVAL));
+    lone.post(send(1, 3000), vec![0; 3000]);
+    assert_eq!(lone.psns(), [100, 101, 102]);
+    let start = lone.now;
+    for elapsed in [20_000_000, 60_000_000, TIMEOUT] {
+        lone.wait();
+        assert_eq!(lone.now - start, elapsed);
+        let sent = lone.psns();
+        assert_eq!(sent[0], 100);
+    }
+    assert_eq!(lone.connection.counters().probes, 2);
+    let mut lone = Lone::new(|config| (config.probe_after, config.timeout) = (Some(INTERVAL), 10));
     lone.post(send(1, 1), vec![0]);
     lone.sent();
-    assert_eq!(lone.connection.next_deadline(), Some(lone.now + TIMEOUT));
+    assert_eq!(lone.connection.next_deadline(), Some(lone.now + 4_194_304));
+}
+
+/// The first packets are lost again and again, so no round trip can be measured; but the first response shows how long one can be.
+#[test]
+fn after_the_first_response_probes_follow_its_time_although_nothing_was_measured() {
+    let mut lone = Lone::new(|config| {
+        config.probe_after = Some(INTERVAL);
+        config.window = 16;
+    });
+    lone.post(send(1, 16 * 1024), vec![0; 16 * 1024]);
+    assert_eq!(lone.psns().len(), 16);
+    lone.now += 400_000;
+    lone.acknowledge(103, SEQUENCE);
+    assert_eq!(lone.psns()[0], 103);
+    let before = lone.now;
+    lone.wait();
+    // 400 µs and four times its half.
+    assert_eq!(lone.now - before, 1_200_000);
+    assert_eq!(lone.psns(), [103]);
+    assert_eq!(lone.connection.counters().timeouts, 0);
 }

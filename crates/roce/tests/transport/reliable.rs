@@ -62,13 +62,20 @@ fn a_lost_packet_costs_one_more_round_trip() {
 }
 
 #[test]
-fn a_lost_last_packet_or_acknowledgement_costs_a_timeout() {
-    for side in [A, B] {
-        let mut world = world();
+fn a_lost_last_packet_or_acknowledgement_costs_a_timeout_or_a_probe() {
+    for (side, probes) in [(A, false), (B, false), (A, true), (B, true)] {
+        let mut world = World::with(|config| {
+            config.probe_after = config.probe_after.filter(|_| probes);
+        });
         send_from_a(&mut world, 1);
         lose_one(&mut world, side, 0);
         let start = world.now;
-        let timeout = timeout_ns(14).unwrap();
+        // No round trip has been measured.
+        let timeout = if probes {
+            20_000_000
+        } else {
+            timeout_ns(14).unwrap()
+        };
         world.run_until(start + timeout + 2 * LATENCY - 1);
         assert_eq!(world.statuses(A), []);
         world.run_until(start + timeout + 2 * LATENCY);
@@ -82,7 +89,9 @@ fn a_lost_last_packet_or_acknowledgement_costs_a_timeout() {
 #[test]
 fn a_silent_peer_is_retried_as_often_as_the_retry_count_allows() {
     for retry_count in [0, 3, 7] {
-        let mut world = World::with(|config| config.retry_count = retry_count);
+        let mut world = World::with(|config| {
+            (config.retry_count, config.probe_after) = (retry_count, None);
+        });
         lose(&mut world, |from, _| from == A);
         send_from_a(&mut world, 1);
         world.sides[A].post(send(2, 1), vec![0]);

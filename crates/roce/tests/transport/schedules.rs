@@ -4,7 +4,7 @@
 //! `seeds.rs` describes how to run more schedules, or to repeat one.
 
 use crate::model::{MAX_LEN, Model};
-use crate::network::{Conditions, Random};
+use crate::network::{Conditions, LATENCY, Random};
 use crate::program::EXPOSED;
 use crate::seeds::{Named, count, seeds};
 use crate::world::{Action, World, configs};
@@ -19,11 +19,13 @@ fn random_config(random: &mut Random, connection: ConnectionType) -> [Config; 2]
     let (a, b) = (psn(random), psn(random));
     let mut configs = configs(a, b);
     let mtu = Mtu::ALL[random.below(5) as usize];
+    let longest_window = random.below(200) as u32;
     let reads = 1 + random.below(8) as u8;
     for config in &mut configs {
         config.connection = connection;
         config.mtu = mtu;
         config.window = 1 + random.below(64) as u32;
+        config.longest_window = longest_window;
         (config.max_reads_in, config.max_reads_out) = (reads, reads);
         // About 1 ms.
         config.timeout = 8;
@@ -35,12 +37,26 @@ fn random_config(random: &mut Random, connection: ConnectionType) -> [Config; 2]
 /// A bad network that still delivers at least one of a few copies of each packet within the timeout.
 fn bad_conditions(random: &mut Random) -> Conditions {
     Conditions {
+        transit: LATENCY,
         lost: random.below(30),
         doubled: random.below(20),
         damaged: random.below(10),
         late: random.below(60),
         delay: random.below(300_000),
         most_lost: 1,
+    }
+}
+
+/// Every second network has long delays, in which windows grow; their queue pairs have timeouts to match.
+fn stretch(random: &mut Random, configs: &mut [Config; 2], conditions: &mut Conditions) {
+    if random.happens(50) {
+        return;
+    }
+    conditions.transit = 1_000_000 * (1 + random.below(60));
+    conditions.delay = random.below(conditions.transit / 2);
+    for config in configs {
+        // About 134 ms.
+        config.timeout = 15;
     }
 }
 
@@ -115,9 +131,11 @@ fn every_request_is_executed_once_and_in_order() {
     for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
-        let configs = random_config(&mut random, ConnectionType::Reliable);
+        let mut configs = random_config(&mut random, ConnectionType::Reliable);
+        let mut conditions = bad_conditions(&mut random);
+        stretch(&mut random, &mut configs, &mut conditions);
         let mut world = World::new(&configs, random.next());
-        world.network.conditions = bad_conditions(&mut random);
+        world.network.conditions = conditions;
         let models = plan(&mut world, &mut random, true);
         world.run();
         for (side, model) in models.iter().enumerate() {
@@ -148,12 +166,13 @@ fn requests_fail_with_the_status_of_the_specification() {
             config.retry_count = random.below(3) as u8;
             config.rnr_retry = random.below(3) as u8;
         }
-        let mut world = World::new(&configs, random.next());
-        let storm = Conditions {
+        let mut storm = Conditions {
             lost: random.below(30),
             most_lost: 100,
             ..bad_conditions(&mut random)
         };
+        stretch(&mut random, &mut configs, &mut storm);
+        let mut world = World::new(&configs, random.next());
         world.network.conditions = storm;
         let models = plan(&mut world, &mut random, true);
         for side in &mut world.sides {

@@ -6,7 +6,9 @@
 //! | `stock` | rdma-core's other examples, and perftest |
 //! | `rsockets` | programs that use rsockets |
 //! | `others` | qperf, fio, UCX, providers of libfabric and uDAPL, librpma |
+//! | `networks` | a bad network between the hosts |
 
+mod networks;
 mod others;
 mod rsockets;
 mod stock;

@@ -1,5 +1,6 @@
 //! Programs on two hosts.
 
+mod networks;
 mod ucx;
 
 use crate::captures::{self, Captured};
@@ -36,15 +37,18 @@ struct Hosts {
 impl Hosts {
     /// Returns `None` if this machine does not permit network namespaces.
     fn new(mtu: u32) -> Option<Self> {
-        let hosts = hosts::Hosts::new(mtu, &ADDRESSES)?;
-        Some(Self {
+        hosts::Hosts::new(mtu, &ADDRESSES).map(Self::of)
+    }
+
+    fn of(hosts: hosts::Hosts) -> Self {
+        Self {
             hosts,
             captures: None,
             faults: None,
             key: None,
             client_lacks_key: false,
             logs: false,
-        })
+        }
     }
 
     /// Starts a program on a host, as an ordinary user.

@@ -11,14 +11,15 @@
 //! A response moves `unacked` forward. Loss, detected by a timeout or a response, moves `next` back to `unacked`:
 //! everything from there on is rebuilt from the work requests and sent again (go-back-N). No packet is kept.
 //!
-//! [`send`] builds packets, [`response`] handles responses, [`retry`] handles missing ones, and [`congestion`] handles the peer's
-//! congestion notifications.
+//! [`send`] builds packets, [`response`] handles responses, [`retry`] handles missing ones, [`congestion`] handles the peer's
+//! congestion notifications, and [`window`] says how much may be outstanding.
 
 mod congestion;
 mod probe;
 mod response;
 mod retry;
 mod send;
+mod window;
 
 use crate::packet::Mtu;
 use crate::transport::config::{Config, ConnectionType};
@@ -53,10 +54,10 @@ pub(crate) struct Requester {
     reads_out: u32,
     /// The end positions of the responses requested so far: a long read is requested in parts.
     response_ends: VecDeque<Sequence>,
-    /// The maximum number of response packets that one read request asks for.
-    read_part: u32,
     /// The number of packets sent since the last one that requested an acknowledgement.
     unrequested: u32,
+    /// Whether to send the packet at `unacked` once more, besides the others.
+    sends_probe: bool,
     retry: Retry,
     has_failed: bool,
 }
@@ -78,8 +79,8 @@ impl Requester {
             top: first,
             reads_out: 0,
             response_ends: VecDeque::new(),
-            read_part: (config.window / 4).max(1),
             unrequested: 0,
+            sends_probe: false,
             retry: Retry::new(config),
             has_failed: false,
         }
@@ -106,6 +107,7 @@ impl Requester {
             request,
             first: self.top,
             packets: request.packets(self.mtu),
+            part: request.packets(self.mtu),
             answered: 0,
             failed: self.refusal(&request),
         };
@@ -146,9 +148,13 @@ impl Requester {
         if position <= self.unacked {
             return;
         }
-        self.retry
-            .progress(now, position, position.since(self.unacked), self.top);
+        let positions = position.since(self.unacked);
+        let is_response =
+            (self.works.front()).is_some_and(|work| work.request.operation.needs_response());
+        let moved = (position, positions);
+        let replaced = self.retry.progress(now, moved, self.top, is_response);
         self.unacked = position;
+        self.sends_probe = false;
         while let Some(work) = self.works.front()
             && self.started > 0
             && work.end() <= position
@@ -164,7 +170,7 @@ impl Requester {
         {
             self.response_ends.pop_front();
         }
-        if self.next < position {
+        if self.next < position || replaced {
             self.rewind();
         }
         self.retry.watch(now, self.awaits_response());
@@ -181,6 +187,7 @@ impl Requester {
     /// Resets `next` to the oldest unacknowledged packet, which belongs to the oldest request.
     fn rewind(&mut self) {
         (self.next, self.cursor) = (self.unacked, 0);
+        self.sends_probe = false;
         self.retry.probe.forget();
         self.response_ends.clear();
     }
@@ -205,6 +212,7 @@ impl Requester {
         (self.started, self.cursor, self.reads_out) = (0, 0, 0);
         self.response_ends.clear();
         (self.next, self.unacked) = (self.top, self.top);
+        self.sends_probe = false;
         self.retry.stop();
         self.has_failed = true;
     }

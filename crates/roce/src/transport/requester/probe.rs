@@ -5,11 +5,20 @@
 //! milliseconds. A probe is one packet and uses up no retry, so probing a peer that is merely slow costs little. The timing
 //! is that of TCP (RFC 6298): the smoothed round-trip time plus four times its variation, doubled with each probe that gets no
 //! response. Packets that were sent twice are not measured.
+//!
+//! Before anything is measured, the first probe comes after [`INITIAL`], as RFC 6298 has a first timeout. If packets get lost, the
+//! first measurement can take long, because those that are sent again do not count. So the time from the first packet to the first
+//! response stands in for it: no round trip since then was longer.
 
 use crate::transport::sequence::Sequence;
 
 /// The maximum number of doublings of the interval.
 const DOUBLINGS_MAX: u32 = 10;
+/// The first interval, in nanoseconds: longer than most round trips, and shorter than most programs' timeouts.
+const INITIAL: u64 = 20_000_000;
+/// The longest interval before anything is measured, in nanoseconds. The first response may have taken long because the peer was not
+/// there yet.
+const UNMEASURED_MAX: u64 = 1_000_000_000;
 
 /// Measures round trips, and says when to probe. Times are in nanoseconds.
 #[derive(Debug)]
@@ -17,35 +26,52 @@ pub(super) struct Probe {
     /// The shortest interval; `None` turns probes off.
     min: Option<u64>,
     round_trip: Option<RoundTrip>,
+    /// Whether `round_trip` is only a limit, and nothing has been measured.
+    is_limit: bool,
+    /// When the first packet was sent.
+    first_sent: Option<u64>,
     /// The position after a packet whose response is awaited, and when it was sent.
     sample: Option<(Sequence, u64)>,
     deadline: Option<u64>,
     doublings: u32,
+    /// When the last probe was sent.
+    probed: u64,
 }
 
+/// The round trips that were measured.
 #[derive(Clone, Copy, Debug)]
-struct RoundTrip {
-    smoothed: u64,
+pub(super) struct RoundTrip {
+    pub(super) smoothed: u64,
     variation: u64,
+    pub(super) shortest: u64,
 }
 
 impl RoundTrip {
     /// RFC 6298, section 2.
-    fn with(before: Option<Self>, sample: u64) -> Self {
-        let Some(Self {
+    pub(super) fn first(sample: u64) -> Self {
+        Self {
+            smoothed: sample,
+            variation: sample / 2,
+            shortest: sample,
+        }
+    }
+
+    fn then(self, sample: u64) -> Self {
+        let Self {
             smoothed,
             variation,
-        }) = before
-        else {
-            return Self {
-                smoothed: sample,
-                variation: sample / 2,
-            };
-        };
+            shortest,
+        } = self;
         Self {
             smoothed: smoothed - smoothed / 8 + sample / 8,
             variation: variation - variation / 4 + smoothed.abs_diff(sample) / 4,
+            shortest: shortest.min(sample),
         }
+    }
+
+    /// A response that takes longer is late.
+    fn usual(self) -> u64 {
+        self.smoothed + 4 * self.variation
     }
 }
 
@@ -54,15 +80,48 @@ impl Probe {
         Self {
             min,
             round_trip: None,
+            is_limit: false,
+            first_sent: None,
             sample: None,
             deadline: None,
             doublings: 0,
+            probed: 0,
         }
     }
 
     /// When to send the next probe; `None` if no timer runs.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.deadline
+    }
+
+    /// The round trips that were measured; `None` if none was.
+    pub(super) fn measured(&self) -> Option<RoundTrip> {
+        self.round_trip.filter(|_| !self.is_limit)
+    }
+
+    /// A response that takes longer than this, in nanoseconds, is late. `None` if there was no response yet, or without probes.
+    pub(super) fn usual(&self) -> Option<u64> {
+        let usual = self.min.and(self.round_trip)?.usual();
+        Some(if self.is_limit {
+            usual.min(UNMEASURED_MAX)
+        } else {
+            usual
+        })
+    }
+
+    /// Records that a packet is sent.
+    pub(super) fn sent(&mut self, now: u64) {
+        self.first_sent.get_or_insert(now);
+    }
+
+    /// Records that a response has arrived to some packet that was sent.
+    pub(super) fn responded(&mut self, now: u64) {
+        if self.round_trip.is_none()
+            && let Some(sent) = self.first_sent
+        {
+            self.round_trip = Some(RoundTrip::first(now.saturating_sub(sent)));
+            self.is_limit = true;
+        }
     }
 
     /// Records that a packet that requests a response was sent for the first time; `end` is the position after it.
@@ -80,7 +139,9 @@ impl Probe {
         self.doublings = 0;
         if let Some((_, sent)) = self.sample.take_if(|(end, _)| *end <= position) {
             let sample = now.saturating_sub(sent);
-            self.round_trip = Some(RoundTrip::with(self.round_trip, sample));
+            let before = self.measured();
+            self.round_trip = Some(before.map_or(RoundTrip::first(sample), |it| it.then(sample)));
+            self.is_limit = false;
         }
     }
 
@@ -97,12 +158,20 @@ impl Probe {
     /// A probe is sent.
     pub(super) fn probed(&mut self, now: u64) {
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        self.probed = now;
         self.watch(now);
     }
 
+    /// Whether a response that arrives at `now` can answer the last probe: it comes no sooner than after the shortest round trip. `None` if
+    /// none was measured.
+    pub(super) fn may_be_answered(&self, now: u64) -> Option<bool> {
+        let shortest = self.measured()?.shortest;
+        Some(now.saturating_sub(self.probed) >= shortest)
+    }
+
     fn interval(&self) -> Option<u64> {
-        let (min, round_trip) = (self.min?, self.round_trip?);
-        let usual = round_trip.smoothed + 4 * round_trip.variation;
+        let min = self.min?;
+        let usual = self.usual().unwrap_or(INITIAL);
         Some(usual.max(min).saturating_mul(1 << self.doublings))
     }
 }
@@ -117,11 +186,11 @@ mod tests {
         let first = Sequence::first(Psn::new(5));
         let mut probe = Probe::new(Some(1000));
         probe.watch(0);
-        assert_eq!(probe.deadline(), None, "nothing has been measured");
+        assert_eq!(probe.deadline(), Some(INITIAL), "nothing has been measured");
         probe.measure(0, first.plus(2));
         probe.measure(10, first.plus(9));
         probe.progress(400, first.next());
-        assert_eq!(probe.interval(), None);
+        assert_eq!(probe.interval(), Some(INITIAL));
         probe.progress(800, first.plus(2));
         assert_eq!(probe.interval(), Some(800 + 4 * 400));
         for _ in 0..100 {
@@ -149,7 +218,43 @@ mod tests {
         probe.measure(0, first);
         probe.forget();
         probe.progress(100, first);
-        assert_eq!(probe.interval(), None);
+        assert_eq!(probe.interval(), Some(INITIAL));
         assert_eq!(Probe::new(None).interval(), None);
+    }
+
+    #[test]
+    fn until_the_first_measurement_the_first_response_limits_the_round_trip() {
+        let first = Sequence::first(Psn::new(5));
+        let mut probe = Probe::new(Some(0));
+        probe.responded(10);
+        assert_eq!(probe.interval(), Some(INITIAL), "nothing was sent");
+        probe.sent(100);
+        probe.sent(5000);
+        probe.responded(300);
+        assert_eq!(probe.interval(), Some(200 + 4 * 100));
+        probe.responded(9000);
+        let mut late = Probe::new(Some(0));
+        late.sent(0);
+        late.responded(10 * UNMEASURED_MAX);
+        assert_eq!(late.interval(), Some(UNMEASURED_MAX));
+        assert_eq!(probe.interval(), Some(200 + 4 * 100));
+        assert!(probe.measured().is_none() && probe.usual() == Some(600));
+        probe.measure(9000, first.next());
+        probe.progress(9050, first.next());
+        assert_eq!(
+            probe.interval(),
+            Some(50 + 4 * 25),
+            "not smoothed with the limit"
+        );
+        assert_eq!(probe.measured().map(|it| it.shortest), Some(50));
+        for round_trip in [70, 40, 60] {
+            probe.measure(0, first);
+            probe.progress(round_trip, first);
+        }
+        assert_eq!(probe.measured().map(|it| it.shortest), Some(40));
+        probe.probed(1000);
+        let answers = [1000, 1039, 1040].map(|now| probe.may_be_answered(now));
+        assert_eq!(answers, [Some(false), Some(false), Some(true)]);
+        assert_eq!(Probe::new(Some(0)).may_be_answered(7), None);
     }
 }

@@ -29,6 +29,7 @@ impl Requester {
             step.out.counters.stale_responses += 1;
             return;
         }
+        self.retry.probe.responded(step.now);
         match *response {
             Response::Acknowledge(aeth) => self.on_acknowledge(step, at, aeth),
             Response::AtomicAcknowledge(_, AtomicAckEth { original }) => {
@@ -148,7 +149,7 @@ impl Requester {
             return;
         };
         let part = Part::of(work.request.length, work.answered, self.mtu);
-        let is_end = self.part_end(&work, work.answered) == work.answered + 1;
+        let is_end = Self::part_end(&work, work.answered) == work.answered + 1;
         let fits = matches!(work.request.operation, Operation::Read { .. })
             && is_end == response.position().ends()
             && part.length as usize == payload.len();

@@ -1,8 +1,9 @@
-//! Retries: how long to wait for a response, how often to send again, and how much may be outstanding.
+//! Retries: how long to wait for a response, how often to send again, and when the window changes.
 
 use super::Requester;
 use super::congestion::Congestion;
 use super::probe::Probe;
+use super::window::Window;
 use crate::transport::config::{Config, timeout_ns};
 use crate::transport::event::Status;
 use crate::transport::sequence::Sequence;
@@ -10,10 +11,6 @@ use crate::transport::step::{Output, Step};
 
 /// The value of `rnr_retry` that means no limit.
 const NO_LIMIT: u8 = 7;
-
-/// The minimum window after losses, in packets, unless it was smaller from the start: one packet that is lost and one
-/// that reveals the loss.
-const WINDOW_MIN: u32 = 2;
 
 /// How often the timeout doubles without progress: a response may take up to four times the timeout of the queue pair (IBA
 /// volume 1, 9.7.6.1.3). A network or a peer that is overloaded gets fewer packets, and more time before the request fails.
@@ -38,10 +35,7 @@ pub(super) struct Retry {
     not_before: Option<u64>,
     /// The position that a response last made the requester go back to. Responses already in transit then repeat the same report.
     last_rewind: Option<Sequence>,
-    window_max: u32,
-    window: u32,
-    /// Positions acknowledged since the window last changed.
-    acknowledged: u32,
+    pub(super) window: Window,
     /// A probe was sent since the last progress: until there is progress, the window is one packet.
     is_probing: bool,
     pub(super) probe: Probe,
@@ -50,7 +44,6 @@ pub(super) struct Retry {
 
 impl Retry {
     pub(super) fn new(config: &Config) -> Self {
-        let window = config.window.max(1);
         Self {
             timeout: timeout_ns(config.timeout),
             retry_count: config.retry_count,
@@ -62,9 +55,7 @@ impl Retry {
             is_forgiven: false,
             not_before: None,
             last_rewind: None,
-            window_max: window,
-            window,
-            acknowledged: 0,
+            window: Window::new(config.window, config.longest_window),
             is_probing: false,
             probe: Probe::new(config.probe_after),
             congestion: Congestion::new(Sequence::first(config.send_psn)),
@@ -82,73 +73,102 @@ impl Retry {
 
     /// The maximum number of outstanding positions.
     pub(super) fn window(&self) -> u32 {
-        if self.is_probing { 1 } else { self.window }
+        if self.is_probing {
+            1
+        } else {
+            self.window.size()
+        }
     }
 
-    /// Whether sending is paused because the peer had no receive.
+    /// After how many packets an acknowledgement is requested.
+    pub(super) fn quarter(&self) -> u32 {
+        if self.is_probing {
+            1
+        } else {
+            self.window.quarter()
+        }
+    }
+
+    /// Whether sending is paused: because the peer had no receive, or because a large window leaves in bursts.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
-        self.not_before.is_some_and(|time| now < time)
+        self.not_before.is_some_and(|time| now < time) || !self.window.may_send(now)
+    }
+
+    /// Records that a packet leaves that takes this many positions.
+    pub(super) fn leaves(&mut self, now: u64, positions: u32) {
+        self.window.sent(now, positions, self.probe.measured());
     }
 
     /// Records that a packet was sent.
     pub(super) fn sent(&mut self, now: u64) {
         self.not_before = None;
+        self.probe.sent(now);
         if self.deadline.is_none() {
             self.watch(now, true);
         }
     }
 
-    /// Restarts the timer, or stops it if no response is awaited.
+    /// Restarts the timer, or stops it if no response is awaited. On a path whose round trips are longer than the timeout, the timer
+    /// waits for them, for up to four times the timeout.
     pub(super) fn watch(&mut self, now: u64, awaits_response: bool) {
         let timeout = self.timeout.filter(|_| awaits_response);
-        self.deadline = timeout.map(|timeout| now.saturating_add(timeout << self.doublings));
-        match awaits_response {
+        self.deadline = timeout.map(|timeout| {
+            let usual = self.probe.usual().unwrap_or(0);
+            let least = usual.min(timeout << DOUBLINGS_MAX);
+            now.saturating_add((timeout << self.doublings).max(least))
+        });
+        // A program that sets no timeout wants to wait for ever for a peer that has never responded.
+        let may_probe = self.timeout.is_some() || self.probe.measured().is_some();
+        match awaits_response && may_probe {
             true => self.probe.watch(now),
             false => self.probe.stop(),
         }
     }
 
     /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window
-    /// grows by one packet whenever a whole window has been acknowledged. Packets before `top` have been sent.
-    pub(super) fn progress(&mut self, now: u64, position: Sequence, positions: u32, top: Sequence) {
+    /// may grow. Packets before `top` have been sent. Returns whether a probe seems to have replaced a lost packet: then the peer has
+    /// none of the later ones. `is_response`: they were packets of a response of their own, each of which is progress.
+    pub(super) fn progress(
+        &mut self,
+        now: u64,
+        (position, positions): (Sequence, u32),
+        top: Sequence,
+        is_response: bool,
+    ) -> bool {
         self.probe.progress(now, position);
         self.retries_left = self.retry_count;
         self.rnr_retries_left = self.rnr_retry;
         self.doublings = 0;
         self.is_forgiven = false;
         self.not_before = None;
-        if std::mem::take(&mut self.is_probing) && positions == 1 {
-            // The peer had no later packet, so the probe has replaced a lost packet. (With later packets, the probe would
-            // have been superfluous.)
+        // If the peer had later packets, or responds too soon, the probe was superfluous.
+        let is_probing = std::mem::take(&mut self.is_probing);
+        let may_be_answered = self.probe.may_be_answered(now);
+        let replaced = is_probing && positions == 1 && may_be_answered != Some(false);
+        if replaced && (may_be_answered.is_some() || !is_response) {
             self.shrink(top);
         }
         self.congestion.acknowledged(position, top);
-        self.acknowledged = self.acknowledged.saturating_add(positions);
-        if self.acknowledged >= self.window {
-            self.acknowledged = 0;
-            self.window = (self.window + 1).min(self.window_max);
-        }
+        let outstanding = top.since(position).saturating_add(positions);
+        let path = self.probe.measured();
+        self.window.acknowledged(positions, outstanding, path);
+        replaced
     }
 
     /// Halves the window: a packet before `top` was lost, so the network or the peer's receive buffer holds less than a window.
     fn shrink(&mut self, top: Sequence) {
-        self.lower(self.window / 2);
+        self.window.halve();
         self.is_probing = false;
         self.congestion.lost(top);
     }
 
-    fn lower(&mut self, window: u32) {
-        self.window = window.max(WINDOW_MIN.min(self.window_max));
-        self.acknowledged = 0;
-    }
-
     /// The peer reports congestion. Returns whether that has lowered the window.
     pub(super) fn notified(&mut self, unacked: Sequence, top: Sequence) -> bool {
-        let before = self.window;
-        if let Some(window) = self.congestion.notified(self.window, unacked, top) {
-            self.lower(window);
+        let before = self.window.size();
+        if let Some(size) = self.congestion.notified(before, unacked, top) {
+            self.window.lower(size);
         }
-        self.window < before
+        self.window.size() < before
     }
 
     /// Uses up a retry, if one is left.
@@ -185,11 +205,13 @@ impl Retry {
     pub(super) fn stop(&mut self) {
         (self.deadline, self.not_before) = (None, None);
         self.probe.stop();
+        self.window.stop();
     }
 
     /// When the next timer expires.
     fn next_deadline(&self) -> Option<u64> {
-        [self.deadline, self.not_before, self.probe.deadline()]
+        let (probe, resumes) = (self.probe.deadline(), self.window.resumes_at());
+        [self.deadline, self.not_before, probe, resumes]
             .into_iter()
             .flatten()
             .min()
@@ -223,6 +245,7 @@ impl Requester {
         if self.retry.not_before.is_some_and(|time| time <= now) {
             self.retry.not_before = None;
         }
+        self.retry.window.advance(now);
         if self.retry.deadline.is_none_or(|deadline| now < deadline) {
             if (self.retry.probe.deadline()).is_some_and(|deadline| deadline <= now) {
                 self.send_probe(now, out);
@@ -246,7 +269,8 @@ impl Requester {
         out.counters.probes += 1;
         self.retry.last_rewind = Some(self.unacked);
         self.retry.is_probing = true;
-        self.rewind();
+        self.sends_probe = self.next > self.unacked;
+        self.retry.probe.forget();
         self.retry.probe.probed(now);
     }
 }

@@ -20,6 +20,11 @@ impl Requester {
         step: &mut Step<'_, H>,
         to: &mut PacketBuffer,
     ) -> Option<usize> {
+        if std::mem::take(&mut self.sends_probe)
+            && let Some(length) = self.write_probe(step, to)
+        {
+            return Some(length);
+        }
         while self.may_send(step.now) {
             let index = self.cursor;
             if index == self.started {
@@ -35,6 +40,38 @@ impl Requester {
         None
     }
 
+    /// Writes the oldest packet once more, without going back to it. For a read, it requests the rest of a part.
+    fn write_probe<H: Host>(
+        &mut self,
+        step: &mut Step<'_, H>,
+        to: &mut PacketBuffer,
+    ) -> Option<usize> {
+        let work = *self.works.front()?;
+        let next = self.next;
+        self.next = self.unacked;
+        let packet = self.packet(&work);
+        let mut headers = self.headers(&work, &packet);
+        self.next = next;
+        headers.ack_request = !packet.is_answered;
+        let length = write_packet(to, &headers, packet.length, |payload| {
+            step.host.load(work.request.id, packet.offset, payload)
+        });
+        // If the memory is no longer accessible, the timeout sends the packet again, and fails.
+        let length = length.ok()?;
+        step.out.counters.retransmitted += 1;
+        length
+    }
+
+    /// The headers of the packet of `work` at `next`.
+    fn headers(&self, work: &Work, packet: &Packet) -> Headers {
+        let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
+        headers.pkey = self.pkey;
+        // The bit is set in the last packet only, as in Soft-RoCE.
+        headers.solicited =
+            packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
+        headers
+    }
+
     /// Writes the packet of `work` at `next`, and moves on.
     fn write<H: Host>(
         &mut self,
@@ -44,12 +81,9 @@ impl Requester {
         to: &mut PacketBuffer,
     ) -> Result<Option<usize>, LocalFault> {
         let is_again = self.next < self.top;
-        let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
+        let mut headers = self.headers(work, packet);
         self.pass(packet);
-        headers.pkey = self.pkey;
-        // The bit is set in the last packet only, as in Soft-RoCE.
-        headers.solicited =
-            packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
+        self.retry.leaves(step.now, packet.positions);
         headers.ack_request = self.must_request_ack(step.now, packet);
         let (host, id) = (&mut *step.host, work.request.id);
         let length = write_packet(to, &headers, packet.length, |payload| {
@@ -90,10 +124,12 @@ impl Requester {
 
     /// Assigns positions to the request at `index`, the first one that has none.
     fn start(&mut self, index: usize) {
+        let part = self.retry.window.read_part();
         let Some(work) = self.works.get_mut(index) else {
             return;
         };
-        work.first = self.next;
+        // The same for all of the request: a response that is requested again must have the same parts.
+        (work.first, work.part) = (self.next, part);
         self.reads_out += u32::from(work.request.operation.needs_response());
         self.started += 1;
     }
@@ -127,7 +163,7 @@ impl Requester {
     /// Requests the data of a read from packet `index` to the end of the part that contains it. So the peer never sends much
     /// more than a window at once, and data that has arrived is not requested again.
     fn read_request(&self, work: &Work, index: u32, target: Target) -> Packet {
-        let end = self.part_end(work, index);
+        let end = Self::part_end(work, index);
         let offset = Part::of(work.request.length, index, self.mtu).offset;
         let last = Part::of(work.request.length, end - 1, self.mtu);
         let mut packet = Packet::whole(Request::Read(Reth {
@@ -141,8 +177,8 @@ impl Requester {
     }
 
     /// The index of the first packet after the part of a response that contains packet `index`.
-    pub(super) fn part_end(&self, work: &Work, index: u32) -> u32 {
-        let end = (index / self.read_part + 1).saturating_mul(self.read_part);
+    pub(super) fn part_end(work: &Work, index: u32) -> u32 {
+        let end = (index / work.part + 1).saturating_mul(work.part);
         end.min(work.packets)
     }
 
@@ -156,10 +192,10 @@ impl Requester {
     }
 
     /// Whether the packet before `next` must request an acknowledgement: if no packet follows now, or if a quarter of the
-    /// window has been sent without a request. So a peer that acknowledges only on request never leaves the last packet
+    /// window or of a burst has been sent without a request. So a peer that acknowledges only on request never leaves the last packet
     /// unacknowledged.
     fn must_request_ack(&self, now: u64, packet: &Packet) -> bool {
-        let many = self.unrequested + 1 >= self.retry.window().div_ceil(4);
+        let many = self.unrequested + 1 >= self.retry.quarter();
         self.is_reliable && !packet.is_answered && (many || !self.may_send(now))
     }
 
