@@ -33,7 +33,7 @@ pub(crate) struct Transmitter {
     /// Held while packets are sent.
     sending: Mutex<OutgoingPackets>,
     forecast: AnswerForecast,
-    /// Whether acknowledgements are held back. Changes only while `taken` is locked.
+    /// Whether acknowledgements are delayed. Changes only while `taken` is locked.
     holds: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Transmitter {
         self.send_when(|| self.sending.try_lock(), more)
     }
 
-    /// Holds back the packets that have been taken, if they only acknowledge what a poll received at `now`, and the program will soon
+    /// Delays the packets that have been taken, if they only acknowledge what a poll received at `now`, and the program will soon
     /// post an answer. Returns whether it does.
     pub(super) fn hold(&self, now: u64) -> bool {
         let mut taken = self.taken.lock();
@@ -109,19 +109,19 @@ impl Transmitter {
         self.forecast.posted(now);
     }
 
-    /// Whether acknowledgements are held back.
+    /// Whether acknowledgements are delayed.
     #[inline]
     pub(super) fn holds(&self) -> bool {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// Like [`Transmitter::holds`], for the wire's thread: sees what a poll held back before the thread took the sockets back.
+    /// Like [`Transmitter::holds`], for the wire's thread: sees what a poll delayed before the thread took the sockets back.
     pub(super) fn holds_now(&self) -> bool {
         drop(self.taken.lock());
         self.holds()
     }
 
-    /// Receives packets in a thread of the program, which polls. What is held back must have been sent.
+    /// Receives packets in a thread of the program, which polls. What is delayed must have been sent.
     #[inline]
     pub(super) fn poll(&self, now: u64) {
         self.forecast.polled();
@@ -191,9 +191,9 @@ impl Taken {
         self.packets.is_empty() && self.held.is_empty()
     }
 
-    /// Moves all packets to `sending`, which is empty. An acknowledgement that is held back is the last if it leaves in the same
+    /// Moves all packets to `sending`, which is empty. An acknowledgement that is delayed is the last if it leaves in the same
     /// system call as the others, and arrives with them; if not, it is the first, so that the peer's request ends before the answer arrives.
-    /// Returns whether any were held back.
+    /// Returns whether any were delayed.
     fn give(&mut self, sending: &mut OutgoingPackets, holds: &AtomicBool) -> bool {
         if !holds.swap(false, Ordering::Relaxed) {
             std::mem::swap(sending, &mut self.packets);

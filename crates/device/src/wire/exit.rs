@@ -10,7 +10,7 @@ use super::{WIRES, Wire};
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Wire {
-    /// Counts a device that holds acknowledgements back, or no longer does because they are sent.
+    /// Counts a device that delays acknowledgements, or no longer does because they are sent.
     pub(crate) fn count_holding(&self, holds: bool) {
         match holds {
             true => self.core.holding.fetch_add(1, Ordering::AcqRel),
@@ -19,7 +19,7 @@ impl Wire {
     }
 }
 
-/// Makes the wires' threads send what is held back. The exiting thread does not do it: it may hold any lock, if a signal handler calls
+/// Makes the wires' threads send what is delayed. The exiting thread does not do it: it may hold any lock, if a signal handler calls
 /// `exit`, and logging needs thread-local storage, which it has no longer.
 pub(crate) fn send_held() {
     let Some(wires) = WIRES.try_lock() else {

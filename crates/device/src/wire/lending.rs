@@ -78,7 +78,7 @@ impl Wire {
                 }
             }
             if !core.lending.is_any_lent(&core.ports) {
-                // The thread has taken the sockets back, and may sleep before it sees what is held back since then.
+                // The thread has taken the sockets back, and may sleep before it sees what is delayed since then.
                 core.send_held();
             }
         });
@@ -185,7 +185,7 @@ mod tests {
         });
     }
 
-    /// A poll may hold back acknowledgements, and be the last one.
+    /// A poll may delay acknowledgements, and be the last one.
     #[test]
     fn the_thread_sends_what_a_poll_has_held_back() {
         let ip = address();

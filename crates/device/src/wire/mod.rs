@@ -147,7 +147,7 @@ struct Core {
     receivers: Mutex<Vec<Weak<dyn Receiver>>>,
     scratch: Mutex<Scratch>,
     lending: Lending,
-    /// How many devices hold acknowledgements back.
+    /// How many devices delay acknowledgements.
     holding: AtomicUsize,
     stateless: Mutex<StatelessReplies>,
     waiting: Mutex<WaitingRequests>,
