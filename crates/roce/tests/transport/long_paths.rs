@@ -51,7 +51,7 @@ fn a_long_message_takes_a_few_round_trips_and_overflows_no_buffer() {
     let mut world = world(FAIR);
     world.network.buffer = Some(RECEIVER());
     let first = send_one(&mut world, 0, LONG);
-    assert!(first < 9.0, "{first}");
+    assert!(first < 10.0, "{first}");
     // The window is large now: the limit is a burst of 128 packets in each millisecond.
     let second = send_one(&mut world, 1, LONG);
     assert!((1.5..3.5).contains(&second), "{second}");
@@ -72,7 +72,7 @@ fn on_a_short_path_nothing_is_spread() {
     }
 }
 
-/// A read is requested in parts of a burst then, at most 16 at once.
+/// A read is requested in parts of 64 packets then, at most 16 at once.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn a_long_read_gets_more_than_a_window_in_a_round_trip() {
@@ -86,8 +86,8 @@ fn a_long_read_gets_more_than_a_window_in_a_round_trip() {
     assert_eq!(target, self::target(0));
     world.sides[A].post(read(1, target, 4 << 20), vec![0; 4 << 20]);
     let round_trips = finish(&mut world, 1);
-    // 4096 packets, 2048 in each round trip.
-    assert!(round_trips < 3.5, "{round_trips}");
+    // 4096 packets, 1024 in each round trip.
+    assert!(round_trips < 4.5, "{round_trips}");
     let [reader, owner] = [A, B].map(|side| &world.sides[side].program);
     assert!(reader.requests[&1] == owner.exposed);
 }
@@ -103,9 +103,31 @@ fn reads_make_the_window_grow() {
         world.sides[A].post(read(id, target(0), 1 << 20), vec![0; 1 << 20]);
         times.push(finish(&mut world, id));
     }
-    // 1024 packets: 128, 256, 512, and the rest; then all at once, within a round trip.
-    assert!(times[0] < 5.5 && times[3] < 1.6, "{times:?}");
+    // 1024 packets: 128 twice, 256, 512; then all at once, within a round trip.
+    assert!(times[0] < 6.5 && times[3] < 1.6, "{times:?}");
     assert_eq!(world.sides[A].connection.counters().probes, 1);
+}
+
+/// A slow link makes a short path seem long: a quarter of a burst takes three milliseconds. The queue gets no longer than a burst.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn on_a_slow_short_path_the_window_stays_a_burst() {
+    let mut world = World::with(|_| {});
+    world.network.buffer = Some(Buffer::new(MILLISECOND / 12, 130));
+    for id in 0..3 {
+        send_one(&mut world, id, LONG);
+    }
+    assert_eq!(world.network.buffer.unwrap().overflowed, 0);
+}
+
+/// A message of one packet, whose acknowledgement takes longer than the first probe, says nothing about losses.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_short_first_message_does_not_keep_the_window_small() {
+    let mut world = world(FAIR);
+    send_one(&mut world, 0, 100);
+    let second = send_one(&mut world, 1, LONG);
+    assert!(second < 10.0, "{second}");
 }
 
 /// The bottleneck passes 10 packets in a millisecond, and its queue holds as many as a round trip has.

@@ -30,13 +30,18 @@ pub(super) struct Probe {
     is_limit: bool,
     /// When the first packet was sent.
     first_sent: Option<u64>,
-    /// The position after a packet whose response is awaited, and when it was sent.
-    sample: Option<(Sequence, u64)>,
+    /// A packet whose response is awaited.
+    sample: Option<Sample>,
+    /// A packet behind half a window of others.
+    loaded: Option<Sample>,
     deadline: Option<u64>,
     doublings: u32,
     /// When the last probe was sent.
     probed: u64,
 }
+
+/// A packet that is being measured: the position after it, and when it was sent.
+type Sample = (Sequence, u64);
 
 /// The round trips that were measured.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +49,8 @@ pub(super) struct RoundTrip {
     pub(super) smoothed: u64,
     variation: u64,
     pub(super) shortest: u64,
+    /// The last round trip of a packet that left behind half a window of others.
+    loaded: Option<u64>,
 }
 
 impl RoundTrip {
@@ -53,6 +60,7 @@ impl RoundTrip {
             smoothed: sample,
             variation: sample / 2,
             shortest: sample,
+            loaded: None,
         }
     }
 
@@ -61,12 +69,26 @@ impl RoundTrip {
             smoothed,
             variation,
             shortest,
+            loaded,
         } = self;
         Self {
             smoothed: smoothed - smoothed / 8 + sample / 8,
             variation: variation - variation / 4 + smoothed.abs_diff(sample) / 4,
             shortest: shortest.min(sample),
+            loaded,
         }
+    }
+
+    /// This round trip was also that of a packet that left behind half a window of others.
+    pub(super) fn loaded(self, sample: u64) -> Self {
+        let loaded = Some(sample);
+        Self { loaded, ..self }
+    }
+
+    /// Whether packets behind half a window of others take hardly longer than those behind few others: no queue grows. (The shortest
+    /// round trip includes the time in which a link sends a quarter of a burst, so a slow link makes a short path seem long.)
+    pub(super) fn is_free(self) -> bool {
+        (self.loaded).is_some_and(|loaded| loaded <= self.shortest + self.shortest / 4)
     }
 
     /// A response that takes longer is late.
@@ -83,6 +105,7 @@ impl Probe {
             is_limit: false,
             first_sent: None,
             sample: None,
+            loaded: None,
             deadline: None,
             doublings: 0,
             probed: 0,
@@ -124,24 +147,35 @@ impl Probe {
         }
     }
 
-    /// Records that a packet that requests a response was sent for the first time; `end` is the position after it.
-    pub(super) fn measure(&mut self, now: u64, end: Sequence) {
+    /// Records that a packet that requests a response was sent for the first time; `end` is the position after it. `is_loaded`: it is
+    /// behind half a window of others.
+    pub(super) fn measure(&mut self, now: u64, end: Sequence, is_loaded: bool) {
         self.sample.get_or_insert((end, now));
+        if is_loaded {
+            self.loaded.get_or_insert((end, now));
+        }
     }
 
     /// Forgets the measurement: packets are sent again, and a response does not show which copy it answers.
     pub(super) fn forget(&mut self) {
-        self.sample = None;
+        (self.sample, self.loaded) = (None, None);
     }
 
     /// Records that everything before `position` is acknowledged.
     pub(super) fn progress(&mut self, now: u64, position: Sequence) {
         self.doublings = 0;
-        if let Some((_, sent)) = self.sample.take_if(|(end, _)| *end <= position) {
-            let sample = now.saturating_sub(sent);
+        let ended = |sample: &mut Option<Sample>| {
+            let taken = sample.take_if(|(end, _)| *end <= position);
+            taken.map(|(_, sent)| now.saturating_sub(sent))
+        };
+        let (usual, loaded) = (ended(&mut self.sample), ended(&mut self.loaded));
+        if let Some(time) = usual {
             let before = self.measured();
-            self.round_trip = Some(before.map_or(RoundTrip::first(sample), |it| it.then(sample)));
+            self.round_trip = Some(before.map_or(RoundTrip::first(time), |it| it.then(time)));
             self.is_limit = false;
+        }
+        if let (Some(time), Some(before)) = (loaded, self.measured()) {
+            self.round_trip = Some(before.loaded(time));
         }
     }
 
@@ -187,14 +221,14 @@ mod tests {
         let mut probe = Probe::new(Some(1000));
         probe.watch(0);
         assert_eq!(probe.deadline(), Some(INITIAL), "nothing has been measured");
-        probe.measure(0, first.plus(2));
-        probe.measure(10, first.plus(9));
+        probe.measure(0, first.plus(2), false);
+        probe.measure(10, first.plus(9), false);
         probe.progress(400, first.next());
         assert_eq!(probe.interval(), Some(INITIAL));
         probe.progress(800, first.plus(2));
         assert_eq!(probe.interval(), Some(800 + 4 * 400));
         for _ in 0..100 {
-            probe.measure(1000, first);
+            probe.measure(1000, first, false);
             probe.progress(1080, first);
         }
         assert_eq!(probe.interval(), Some(1000), "the minimum");
@@ -215,7 +249,7 @@ mod tests {
     fn packets_that_were_sent_twice_are_not_measured() {
         let first = Sequence::first(Psn::new(5));
         let mut probe = Probe::new(Some(0));
-        probe.measure(0, first);
+        probe.measure(0, first, false);
         probe.forget();
         probe.progress(100, first);
         assert_eq!(probe.interval(), Some(INITIAL));
@@ -239,7 +273,7 @@ mod tests {
         assert_eq!(late.interval(), Some(UNMEASURED_MAX));
         assert_eq!(probe.interval(), Some(200 + 4 * 100));
         assert!(probe.measured().is_none() && probe.usual() == Some(600));
-        probe.measure(9000, first.next());
+        probe.measure(9000, first.next(), false);
         probe.progress(9050, first.next());
         assert_eq!(
             probe.interval(),
@@ -248,7 +282,7 @@ mod tests {
         );
         assert_eq!(probe.measured().map(|it| it.shortest), Some(50));
         for round_trip in [70, 40, 60] {
-            probe.measure(0, first);
+            probe.measure(0, first, false);
             probe.progress(round_trip, first);
         }
         assert_eq!(probe.measured().map(|it| it.shortest), Some(40));

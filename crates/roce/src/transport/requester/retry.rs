@@ -38,6 +38,8 @@ pub(super) struct Retry {
     pub(super) window: Window,
     /// A probe was sent since the last progress: until there is progress, the window is one packet.
     is_probing: bool,
+    /// Whether the response to the last probe came too soon to answer it.
+    came_too_soon: bool,
     pub(super) probe: Probe,
     congestion: Congestion,
 }
@@ -57,6 +59,7 @@ impl Retry {
             last_rewind: None,
             window: Window::new(config.window, config.longest_window),
             is_probing: false,
+            came_too_soon: false,
             probe: Probe::new(config.probe_after),
             congestion: Congestion::new(Sequence::first(config.send_psn)),
         }
@@ -141,18 +144,30 @@ impl Retry {
         self.doublings = 0;
         self.is_forgiven = false;
         self.not_before = None;
-        // If the peer had later packets, or responds too soon, the probe was superfluous.
         let is_probing = std::mem::take(&mut self.is_probing);
-        let may_be_answered = self.probe.may_be_answered(now);
-        let replaced = is_probing && positions == 1 && may_be_answered != Some(false);
-        if replaced && (may_be_answered.is_some() || !is_response) {
+        let replaced = is_probing && positions == 1 && self.has_replaced(now, is_response);
+        if replaced && self.probe.measured().is_some() {
             self.shrink(top);
+        }
+        if !is_probing {
+            self.came_too_soon = false;
         }
         self.congestion.acknowledged(position, top);
         let outstanding = top.since(position).saturating_add(positions);
         let path = self.probe.measured();
         self.window.acknowledged(positions, outstanding, path);
         replaced
+    }
+
+    /// Whether the response that acknowledges the packet of a probe, and no later one, answers the probe. If it comes too soon, the
+    /// probe was superfluous; but if the next one does, too, the path has become shorter. Before anything is measured, the
+    /// response may answer the first copy: later sends are sent again all the same, but reads are not.
+    fn has_replaced(&mut self, now: u64, is_response: bool) -> bool {
+        match self.probe.may_be_answered(now) {
+            Some(true) => true,
+            Some(false) => std::mem::replace(&mut self.came_too_soon, true),
+            None => !is_response,
+        }
     }
 
     /// Halves the window: a packet before `top` was lost, so the network or the peer's receive buffer holds less than a window.

@@ -5,7 +5,7 @@
 //! then by a few packets in each round trip. Its packets are spread over the round trip, so the peer gets no longer burst than before.
 //!
 //! The limit follows the *shortest* round trip that was measured, because queues make the others longer: a window that fills a queue
-//! must not take the delay of the queue for a long path.
+//! must not take the delay of the queue for a long path. Nor does the window grow while a queue does.
 
 use super::probe::RoundTrip;
 
@@ -61,8 +61,7 @@ impl Window {
         let quarter = (self.burst / 4).max(1);
         match self.size / self.burst {
             0..4 => quarter,
-            4..8 => 2 * quarter,
-            _ => 4 * quarter,
+            _ => 2 * quarter,
         }
     }
 
@@ -89,6 +88,10 @@ impl Window {
         if self.size >= self.burst {
             // What the path holds beyond what has been sent is unknown.
             if !is_used {
+                return;
+            }
+            // A larger window would only make a queue longer.
+            if path.is_some_and(|path| !path.is_free()) {
                 return;
             }
             if self.size < self.threshold {
@@ -194,7 +197,8 @@ mod tests {
     const MILLISECOND: u64 = 1_000_000;
 
     fn path(milliseconds: u64) -> Option<RoundTrip> {
-        Some(RoundTrip::first(milliseconds * MILLISECOND))
+        let time = milliseconds * MILLISECOND;
+        Some(RoundTrip::first(time).loaded(time))
     }
 
     /// The sizes of a window after each round trip in which all of it was used.
@@ -214,7 +218,11 @@ mod tests {
 
     #[test]
     fn on_a_short_path_the_window_stays_a_burst() {
-        for path in [None, path(0), Some(RoundTrip::first(1_900_000))] {
+        for path in [
+            None,
+            path(0),
+            Some(RoundTrip::first(1_900_000).loaded(1_900_000)),
+        ] {
             let mut window = Window::new(128, 16_384);
             assert_eq!(sizes(&mut window, 50, path), [128; 50]);
             window.halve();
@@ -239,6 +247,21 @@ mod tests {
             384,
             "it was shorter"
         );
+    }
+
+    #[test]
+    fn a_window_that_fills_a_queue_does_not_grow_beyond_a_burst() {
+        let first = RoundTrip::first(10 * MILLISECOND);
+        for path in [first, first.loaded(13 * MILLISECOND)] {
+            let mut window = Window::new(128, 16_384);
+            assert_eq!(sizes(&mut window, 20, Some(path)), [128; 20]);
+            window.halve();
+            let grown = sizes(&mut window, 300, Some(path));
+            assert_eq!(*grown.last().unwrap(), 128, "up to a burst, it grows again");
+        }
+        let mut window = Window::new(128, 16_384);
+        let path = first.loaded(12 * MILLISECOND);
+        assert_eq!(sizes(&mut window, 1, Some(path)), [256]);
     }
 
     #[test]

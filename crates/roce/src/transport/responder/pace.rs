@@ -7,7 +7,7 @@
 
 use crate::transport::sequence::Sequence;
 
-/// The response to a read of more packets is long. A requester of this crate requests no long reads, because it has a window.
+/// The response to a read of more packets is long. A requester of this crate requests no long reads: it requests them in parts.
 const LONG: u32 = 64;
 /// The time between the beginnings of two bursts, in nanoseconds.
 const PERIOD: u64 = 1_000_000;
