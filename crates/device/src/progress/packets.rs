@@ -96,11 +96,12 @@ impl EngineDriver {
         let now = self.schedule.refresh_clock();
         let mut engine = self.engine.lock();
         let alarm = PanicAlarm(self);
-        // Acknowledgements first: they may follow an answer in the same batch, but programs expect that a request has ended when its
-        // answer arrives. Refusals keep their place: they fail the queue pair.
-        let acknowledges = |it: &Arrived<'_>| matches!(it.packet.headers.body, Body::Response(_, Response::Acknowledge(aeth)) if matches!(aeth.syndrome, Syndrome::Ack(_)));
-        let first = packets.iter().filter(|it| acknowledges(it));
-        let others = packets.iter().filter(|it| !acknowledges(it));
+        let first = packets
+            .iter()
+            .filter(|it| is_first(&it.packet.headers.body));
+        let others = packets
+            .iter()
+            .filter(|it| !is_first(&it.packet.headers.body));
         for it in first.chain(others) {
             let from = WirePeer {
                 local: it.local,
@@ -120,5 +121,39 @@ impl EngineDriver {
                 self.schedule.fire_by_deadline(&engine);
             }
         }
+    }
+}
+
+/// Whether a packet is handled before others of its batch: responses are. They may follow an answer, but programs expect that a request
+/// has ended when its answer arrives. Refusals keep their place, because they fail the queue pair.
+fn is_first(body: &Body) -> bool {
+    match body {
+        Body::Response(_, Response::Acknowledge(aeth)) => {
+            matches!(aeth.syndrome, Syndrome::Ack(_))
+        }
+        Body::Response(..) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rkey_roce::packet::{Aeth, Credits, NakCode, Reliable, Request, Service, Tail};
+
+    /// If acknowledgements overtook the data of earlier reads, the reads would be taken for lost.
+    #[test]
+    fn responses_come_before_requests_and_keep_their_order() {
+        let aeth = |syndrome| Aeth { syndrome, msn: 0 };
+        let done = aeth(Syndrome::Ack(Credits::UNLIMITED));
+        let response = |it| Body::Response(Reliable::Rc, it);
+        assert!(is_first(&response(Response::Acknowledge(done))));
+        assert!(is_first(&response(Response::ReadOnly(done))));
+        assert!(is_first(&response(Response::ReadMiddle)));
+        let refusal = aeth(Syndrome::Nak(NakCode::RemoteAccessError));
+        assert!(!is_first(&response(Response::Acknowledge(refusal))));
+        let request = Body::Request(Service::Rc, Request::SendOnly(Tail::None));
+        assert!(!is_first(&request));
+        assert!(!is_first(&Body::Congestion));
     }
 }

@@ -25,18 +25,20 @@ pub(crate) fn send_held() {
     let Some(wires) = WIRES.try_lock() else {
         return;
     };
-    let all = wires.iter().filter_map(|(_, wire)| wire.upgrade());
-    let all: Vec<_> = all.collect();
-    drop(wires);
     // A forked child has the counts of its parent, but nothing to send.
     let holds = |it: &Arc<Wire>| it.is_usable() && it.core.holding.load(Ordering::Acquire) > 0;
-    all.iter()
-        .filter(|it| holds(it))
-        .for_each(|it| it.core.ring());
     let until = crate::time::now() + PATIENCE;
-    while all.iter().any(holds) && crate::time::now() < until {
-        crate::time::sleep(Duration::from_micros(20));
+    for (_, wire) in wires.iter() {
+        let Some(wire) = wire.upgrade() else {
+            continue;
+        };
+        if holds(&wire) {
+            wire.core.ring();
+        }
+        while holds(&wire) && crate::time::now() < until {
+            crate::time::sleep(Duration::from_micros(20));
+        }
+        // Dropping the last handle would join the wire's thread.
+        std::mem::forget(wire);
     }
-    // Dropping the last handle of a wire would join its thread.
-    all.into_iter().for_each(std::mem::forget);
 }

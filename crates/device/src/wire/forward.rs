@@ -207,9 +207,11 @@ impl Sockets {
                 Ok(Some(_)) => return Err(Dropped::Forwarding),
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    log_later::log(move || {
-                        tracing::debug!(block, %error, "cannot receive packets that other processes forward");
-                    });
+                    if tracing::enabled!(tracing::Level::DEBUG) {
+                        log_later::log(move || {
+                            tracing::debug!(block, %error, "cannot receive packets that other processes forward");
+                        });
+                    }
                     self.pause(reactor);
                     return Ok(());
                 }
@@ -268,9 +270,11 @@ impl Sockets {
             Ok(Reached::NoOwner | Reached::OtherUser(_)) => return Err(Dropped::NoReceiver),
             Ok(Reached::Busy) => return Err(Dropped::Busy),
             Err(error) => {
-                log_later::log(move || {
-                    tracing::debug!(block, %error, "cannot forward packets to the process that owns the block");
-                });
+                if tracing::enabled!(tracing::Level::DEBUG) {
+                    log_later::log(move || {
+                        tracing::debug!(block, %error, "cannot forward packets to the process that owns the block");
+                    });
+                }
                 // If no descriptor is left, closing a link leaves one for the next attempt.
                 self.outgoing.drain(..self.outgoing.len().min(1));
                 return Err(Dropped::Busy);

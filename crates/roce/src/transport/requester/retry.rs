@@ -146,14 +146,15 @@ impl Retry {
         self.not_before = None;
         let is_probing = std::mem::take(&mut self.is_probing);
         let replaced = is_probing && positions == 1 && self.has_replaced(now, is_response);
-        if replaced && self.probe.measured().is_some() {
+        let outstanding = top.since(position).saturating_add(positions);
+        // A packet that was alone says nothing about the window.
+        if replaced && self.probe.measured().is_some() && outstanding > 1 {
             self.shrink(top);
         }
         if !is_probing {
             self.came_too_soon = false;
         }
         self.congestion.acknowledged(position, top);
-        let outstanding = top.since(position).saturating_add(positions);
         let path = self.probe.measured();
         self.window.acknowledged(positions, outstanding, path);
         replaced

@@ -91,7 +91,7 @@ impl Requester {
         })?;
         step.out.counters.retransmitted += u64::from(is_again);
         if !is_again && (headers.ack_request || packet.is_answered) {
-            let is_loaded = 2 * self.next.since(self.unacked) > self.retry.window();
+            let is_loaded = 2 * self.next.since(self.unacked) >= self.retry.window();
             self.retry.probe.measure(step.now, self.next, is_loaded);
         }
         self.sent(step, &headers);
