@@ -185,3 +185,20 @@ fn the_timeout_waits_for_long_round_trips() {
         (before.retransmitted, before.timeouts)
     );
 }
+
+/// The response to the first copy of a packet shows how long the path is now, if it comes too soon to answer the probe.
+#[test]
+fn a_path_that_becomes_longer_is_measured_again() {
+    let mut world = world(FAIR);
+    world.network.conditions.transit = 5 * MILLISECOND;
+    for id in 0..20 {
+        send_one(&mut world, id, 100);
+    }
+    let before = world.sides[A].connection.counters().probes;
+    world.network.conditions.transit = 8 * MILLISECOND;
+    for id in 20..40 {
+        send_one(&mut world, id, 100);
+    }
+    let probes = world.sides[A].connection.counters().probes - before;
+    assert!((1..5).contains(&probes), "{probes}");
+}

@@ -34,6 +34,8 @@ pub(super) struct Probe {
     sample: Option<Sample>,
     /// A packet behind half a window of others.
     loaded: Option<Sample>,
+    /// The packet of `sample`, which a probe has sent again.
+    aside: Option<Sample>,
     deadline: Option<u64>,
     doublings: u32,
     /// When the last probe was sent.
@@ -106,6 +108,7 @@ impl Probe {
             first_sent: None,
             sample: None,
             loaded: None,
+            aside: None,
             deadline: None,
             doublings: 0,
             probed: 0,
@@ -158,7 +161,7 @@ impl Probe {
 
     /// Forgets the measurement: packets are sent again, and a response does not show which copy it answers.
     pub(super) fn forget(&mut self) {
-        (self.sample, self.loaded) = (None, None);
+        (self.sample, self.loaded, self.aside) = (None, None, None);
     }
 
     /// Records that everything before `position` is acknowledged.
@@ -189,8 +192,19 @@ impl Probe {
         self.deadline = None;
     }
 
-    /// A probe is sent.
+    /// The response up to `position` comes too soon to answer the last probe, so it answers what was sent before: the path has become
+    /// longer.
+    pub(super) fn measure_first_copy(&mut self, now: u64, position: Sequence) {
+        let sample = self.aside.take_if(|(end, _)| *end <= position);
+        if let (Some((_, sent)), Some(before)) = (sample, self.measured()) {
+            self.round_trip = Some(before.then(now.saturating_sub(sent)));
+        }
+    }
+
+    /// A probe is sent: a response does not show which copy it answers.
     pub(super) fn probed(&mut self, now: u64) {
+        self.aside = self.sample.take().or(self.aside);
+        self.loaded = None;
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         self.probed = now;
         self.watch(now);

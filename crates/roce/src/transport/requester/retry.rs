@@ -145,7 +145,8 @@ impl Retry {
         self.is_forgiven = false;
         self.not_before = None;
         let is_probing = std::mem::take(&mut self.is_probing);
-        let replaced = is_probing && positions == 1 && self.has_replaced(now, is_response);
+        let replaced =
+            is_probing && positions == 1 && self.has_replaced(now, position, is_response);
         let outstanding = top.since(position).saturating_add(positions);
         // A packet that was alone says nothing about the window.
         if replaced && self.probe.measured().is_some() && outstanding > 1 {
@@ -163,10 +164,13 @@ impl Retry {
     /// Whether the response that acknowledges the packet of a probe, and no later one, answers the probe. If it comes too soon, the
     /// probe was superfluous; but if the next one does, too, the path has become shorter. Before anything is measured, the
     /// response may answer the first copy: later sends are sent again all the same, but reads are not.
-    fn has_replaced(&mut self, now: u64, is_response: bool) -> bool {
+    fn has_replaced(&mut self, now: u64, position: Sequence, is_response: bool) -> bool {
         match self.probe.may_be_answered(now) {
             Some(true) => true,
-            Some(false) => std::mem::replace(&mut self.came_too_soon, true),
+            Some(false) => {
+                self.probe.measure_first_copy(now, position);
+                std::mem::replace(&mut self.came_too_soon, true)
+            }
             None => !is_response,
         }
     }
@@ -286,7 +290,6 @@ impl Requester {
         self.retry.last_rewind = Some(self.unacked);
         self.retry.is_probing = true;
         self.sends_probe = self.next > self.unacked;
-        self.retry.probe.forget();
         self.retry.probe.probed(now);
     }
 }
