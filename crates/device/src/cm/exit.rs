@@ -69,7 +69,7 @@ pub(super) fn watch<H: Handler>(service: &Arc<Shared<H>>) {
 
 impl<H: Handler> Leave for Shared<H> {
     fn leave_other_hosts(&self) {
-        if self.process != std::process::id() || self.has_failed.load(Ordering::Acquire) {
+        if self.is_forked() || self.has_failed() {
             return;
         }
         // Most programs have closed their connections. They must not wait: rping's thread calls `exit` with an error as soon as

@@ -274,13 +274,13 @@ impl<H: Handler> Service<H> {
     /// Whether this process was forked from the one that started the service. If so, it must not use the service.
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.shared.process != std::process::id()
+        self.shared.is_forked()
     }
 
     /// Whether the service's thread has panicked, which is a bug. No more events will come.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.shared.has_failed.load(Ordering::Acquire)
+        self.shared.has_failed()
     }
 
     /// Runs a call and sends its messages.
@@ -388,6 +388,14 @@ impl<H: Handler> Shared<H> {
     fn ring(&self) {
         // The write fails only if the counter overflows: after 2^64 calls during which the thread did not wake.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// The thread's main loop.

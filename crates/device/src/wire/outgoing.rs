@@ -6,7 +6,6 @@ use std::sync::Arc;
 use rkey_roce::icrc::{self, Flow};
 use rkey_roce::packet::only_acknowledges;
 
-use super::seal as sealing;
 use super::socket::{DatagramSent, MAX_SEGMENTS, Port};
 use crate::capture::Capture;
 use crate::ecn::Ecn;
@@ -23,21 +22,13 @@ pub(crate) struct OutgoingPackets {
     packets: Vec<OnePacket>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct OnePacket {
     local: IpAddr,
     remote: IpAddr,
     /// The length of the packet with its checksum, in bytes.
     length: usize,
     ecn: Ecn,
-}
-
-impl OnePacket {
-    /// Whether the packet can follow `first` in one system call.
-    fn joins(&self, first: &Self) -> bool {
-        (self.local, self.remote, self.ecn) == (first.local, first.remote, first.ecn)
-            && self.length <= first.length
-    }
 }
 
 impl OutgoingPackets {
@@ -67,13 +58,9 @@ impl OutgoingPackets {
 
     /// Whether all these packets, followed by `last`, can leave in one system call.
     pub(crate) fn share_a_call_with(&self, last: &Self) -> bool {
-        let ([first, others @ ..], [last]) = (&self.packets[..], &last.packets[..]) else {
-            return self.is_empty();
-        };
-        let length = self.bytes.len() + last.length;
-        (others.iter().all(|it| it == first) && last.joins(first))
-            && length + (others.len() + 2) * sealing::overhead(true) <= MAX_BYTES
-            && others.len() + 2 <= MAX_SEGMENTS
+        let all = self.packets.iter().chain(&last.packets);
+        let count = self.packets.len() + last.packets.len();
+        leading(all, MAX_SEGMENTS, super::seal::overhead(true)) == count
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -94,7 +81,7 @@ impl OutgoingPackets {
         while let Some(first) = packets.first() {
             let port = ports.iter().find(|it| it.address.ip() == first.local);
             let most = port.map_or(1, Port::max_datagrams);
-            let count = leading(packets, most, port.map_or(0, Port::overhead));
+            let count = leading(packets.iter(), most, port.map_or(0, Port::overhead));
             let (group, more) = packets.split_at(count);
             let length = group.iter().map(|it| it.length).sum();
             let (datagrams, rest) = std::mem::take(&mut bytes).split_at_mut(length);
@@ -135,15 +122,21 @@ impl OutgoingPackets {
 
 /// The number of packets at the start of the list that can leave in one system call: all go to one host and have the same congestion
 /// bits and one length, except that the last may be shorter. A datagram has `overhead` more bytes than its packet.
-fn leading(packets: &[OnePacket], most: usize, overhead: usize) -> usize {
-    let Some(first) = packets.first() else {
+fn leading<'a>(
+    mut packets: impl Iterator<Item = &'a OnePacket>,
+    most: usize,
+    overhead: usize,
+) -> usize {
+    let Some(first) = packets.next() else {
         return 0;
     };
     let mut count = 1;
     let mut bytes = first.length + overhead;
-    for packet in &packets[1..] {
+    for packet in packets {
         bytes += packet.length + overhead;
-        if !packet.joins(first) || count >= most || bytes > MAX_BYTES {
+        let is_alike =
+            (packet.local, packet.remote, packet.ecn) == (first.local, first.remote, first.ecn);
+        if !is_alike || packet.length > first.length || count >= most || bytes > MAX_BYTES {
             break;
         }
         count += 1;
@@ -204,7 +197,7 @@ mod tests {
                 .iter()
                 .map(|(to, length)| packet(*to, *length))
                 .collect();
-            leading(&packets, 64, 0)
+            leading(packets.iter(), 64, 0)
         };
         assert_eq!(lengths(&[]), 0);
         assert_eq!(lengths(&[(2, 100)]), 1);
@@ -212,11 +205,11 @@ mod tests {
         assert_eq!(lengths(&[(2, 100), (2, 104)]), 1);
         assert_eq!(lengths(&[(2, 100), (3, 100)]), 1);
         assert_eq!(lengths(&[(2, 4000); 20]), 16);
-        assert_eq!(leading(&[packet(2, 10); 20], 7, 0), 7);
-        assert_eq!(leading(&[packet(2, 4000); 20], 64, 100), 15);
+        assert_eq!(leading([packet(2, 10); 20].iter(), 7, 0), 7);
+        assert_eq!(leading([packet(2, 4000); 20].iter(), 64, 100), 15);
         let mut marked = [packet(2, 10); 4];
         marked[2].ecn = Ecn::CONGESTED;
-        assert_eq!(leading(&marked, 64, 0), 2);
+        assert_eq!(leading(marked.iter(), 64, 0), 2);
     }
 
     #[test]
