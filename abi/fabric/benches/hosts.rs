@@ -95,11 +95,7 @@ impl Between {
                 hosts.impair(network).then_some((hosts, "spin"))
             }
             Self::Process(conditions) => {
-                let back = Conditions {
-                    seed: conditions.seed + 1,
-                    ..*conditions
-                };
-                let hosts = Hosts::over(&[*conditions, back], &[], 1500, &ADDRESSES)?;
+                let hosts = Hosts::over(&conditions.both_ways(), &[], 1500, &ADDRESSES)?;
                 Some((hosts, "wait"))
             }
         }

@@ -6,7 +6,7 @@ use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
 use rkey_harness::hosts::Hosts;
 use rkey_harness::key::KeyFile;
-use rkey_harness::network::{Conditions, serve};
+use rkey_harness::network::{Conditions, role, serve};
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -269,20 +269,13 @@ fn the_network() {
 /// The network treats the packets of all senders alike: those of the TCP connections, too.
 #[test]
 fn programs_connect_and_transfer_over_a_bad_network() {
-    let forth = Conditions {
+    let bad = Conditions {
         loss: Conditions::percent(1),
-        duplicate: Conditions::percent(3),
-        reorder: Conditions::percent(5),
         corrupt: Conditions::percent(2),
         delay: Duration::from_millis(1),
-        jitter: Duration::from_micros(300),
-        seed: 1,
-        ..Conditions::default()
+        ..Conditions::ROUGH
     };
-    let back = Conditions { seed: 2, ..forth };
-    let words = "--exact the_network --nocapture --test-threads=1";
-    let words: Vec<&str> = words.split(' ').collect();
-    let Some(hosts) = Hosts::over(&[forth, back], &words, 1500, &ADDRESSES) else {
+    let Some(hosts) = Hosts::over(&bad.both_ways(), &role("the_network"), 1500, &ADDRESSES) else {
         return;
     };
     let (server, client) = ("server_on_one_host", "client_on_the_other_host");

@@ -2,7 +2,7 @@
 
 use crate::{Guard, folder, program};
 use rkey_harness::hosts::Hosts;
-use rkey_harness::network::{Conditions, serve};
+use rkey_harness::network::{Conditions, role, serve};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -74,22 +74,19 @@ fn the_network() {
 /// delayed. fi_pingpong compares the data.
 #[test]
 fn fi_pingpong_runs_over_a_bad_network() {
-    let forth = Conditions {
+    let bad = Conditions {
         loss: Conditions::percent(1),
-        duplicate: Conditions::percent(3),
-        reorder: Conditions::percent(5),
         corrupt: Conditions::percent(1),
         mends_checksum: true,
-        delay: Duration::from_micros(500),
-        jitter: Duration::from_micros(300),
         spared: PORT,
-        seed: 1,
-        ..Conditions::default()
+        ..Conditions::ROUGH
     };
-    let back = Conditions { seed: 2, ..forth };
-    let words = "--exact hosts::the_network --nocapture --test-threads=1";
-    let words: Vec<&str> = words.split(' ').collect();
-    let hosts = Hosts::over(&[forth, back], &words, 1500, &ADDRESSES);
+    let hosts = Hosts::over(
+        &bad.both_ways(),
+        &role("hosts::the_network"),
+        1500,
+        &ADDRESSES,
+    );
     let (Some(_), Some(hosts)) = (program("fi_pingpong"), hosts) else {
         return;
     };

@@ -2,7 +2,7 @@
 
 use crate::support::Stage;
 use rkey_harness::hosts::Hosts;
-use rkey_harness::network::{Conditions, serve};
+use rkey_harness::network::{Conditions, role, serve};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -208,20 +208,17 @@ fn the_network() {
 /// The network treats the packets of all senders alike. `dtestx` compares the results of atomics, `dapltest -V` the data.
 #[test]
 fn atomics_and_transactions_are_right_over_a_bad_network() {
-    let forth = Conditions {
+    let bad = Conditions {
         loss: Conditions::percent(1),
-        duplicate: Conditions::percent(3),
-        reorder: Conditions::percent(5),
         corrupt: Conditions::percent(1),
-        delay: Duration::from_micros(500),
-        jitter: Duration::from_micros(300),
-        seed: 1,
-        ..Conditions::default()
+        ..Conditions::ROUGH
     };
-    let back = Conditions { seed: 2, ..forth };
-    let words = "--exact hosts::the_network --nocapture --test-threads=1";
-    let words: Vec<&str> = words.split(' ').collect();
-    let Some(hosts) = Hosts::over(&[forth, back], &words, 1500, &ADDRESSES) else {
+    let Some(hosts) = Hosts::over(
+        &bad.both_ways(),
+        &role("hosts::the_network"),
+        1500,
+        &ADDRESSES,
+    ) else {
         return;
     };
     let passed = ["IB extension test - immed/atomic test PASSED"];

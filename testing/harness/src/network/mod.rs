@@ -27,6 +27,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// The arguments with which a test program is the network: they name a test that calls [`serve`].
+#[must_use]
+pub fn role(test: &str) -> [&str; 4] {
+    ["--exact", test, "--nocapture", "--test-threads=1"]
+}
+
 /// What happens to the packets of one direction. Shares are in parts per million. By default, nothing happens to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
@@ -60,6 +66,28 @@ impl Conditions {
     pub const LATE: Duration = Duration::from_millis(1);
     /// The share of all packets.
     pub const ALL: u32 = 1_000_000;
+
+    /// Packets are repeated, reordered and delayed, but none is lost or damaged.
+    pub const ROUGH: Self = Self {
+        loss: 0,
+        duplicate: Self::percent(3),
+        reorder: Self::percent(5),
+        corrupt: 0,
+        mends_checksum: false,
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(300),
+        rate: 0,
+        queue: 0,
+        spared: 0,
+        seed: 1,
+    };
+
+    /// These conditions in both directions, with other random numbers in the second.
+    #[must_use]
+    pub const fn both_ways(self) -> [Self; 2] {
+        let seed = self.seed + 1;
+        [self, Self { seed, ..self }]
+    }
 
     /// This share in percent, for the fields that are shares.
     #[must_use]

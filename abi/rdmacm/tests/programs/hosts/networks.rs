@@ -4,8 +4,7 @@
 use super::{ADDRESSES, Hosts, LISTENS, PORT, Ready, TCP, words};
 use crate::support::Stage;
 use rkey_harness::hosts;
-use rkey_harness::network::{Conditions, serve};
-use std::time::Duration;
+use rkey_harness::network::{Conditions, role, serve};
 
 /// This is not a separate test but the network of the others, in a process of its own.
 #[test]
@@ -15,12 +14,8 @@ fn the_network() {
 
 fn rough(seed: u64) -> Conditions {
     Conditions {
-        duplicate: Conditions::percent(3),
-        reorder: Conditions::percent(5),
-        delay: Duration::from_micros(500),
-        jitter: Duration::from_micros(300),
         seed,
-        ..Conditions::default()
+        ..Conditions::ROUGH
     }
 }
 
@@ -36,8 +31,8 @@ fn bad(seed: u64) -> Conditions {
 
 /// Two hosts; the conditions are those of the server's packets, and of the client's.
 fn over(conditions: [Conditions; 2]) -> Option<Hosts> {
-    let role = "--exact hosts::networks::the_network --nocapture --test-threads=1";
-    hosts::Hosts::over(&conditions, &words(role), 1500, &ADDRESSES).map(Hosts)
+    let role = role("hosts::networks::the_network");
+    hosts::Hosts::over(&conditions, &role, 1500, &ADDRESSES).map(Hosts)
 }
 
 /// `rping` compares the data. The client exits without waiting until its last packets have arrived, so these are not lost.

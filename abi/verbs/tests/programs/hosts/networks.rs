@@ -3,29 +3,12 @@
 use super::{ADDRESSES, Hosts, PORT, words_of};
 use crate::support::Stage;
 use rkey_harness::hosts;
-use rkey_harness::network::{Conditions, Counts, serve};
-use std::time::Duration;
+use rkey_harness::network::{Conditions, Counts, role, serve};
 
 /// Everything happens to packets but loss and damage.
 const ROUGH: Conditions = Conditions {
-    duplicate: Conditions::percent(3),
-    reorder: Conditions::percent(5),
-    delay: Duration::from_micros(500),
-    jitter: Duration::from_micros(300),
-    ..NONE
-};
-const NONE: Conditions = Conditions {
-    loss: 0,
-    duplicate: 0,
-    reorder: 0,
-    corrupt: 0,
-    mends_checksum: false,
-    delay: Duration::ZERO,
-    jitter: Duration::ZERO,
-    rate: 0,
-    queue: 0,
     spared: PORT,
-    seed: 1,
+    ..Conditions::ROUGH
 };
 
 /// This is not a separate test but the network of the others, in a process of its own.
@@ -36,13 +19,8 @@ fn the_network() {
 
 /// Two hosts with the same network in both directions.
 fn over(conditions: Conditions, mtu: u32) -> Option<Hosts> {
-    let back = Conditions {
-        seed: conditions.seed + 1,
-        ..conditions
-    };
-    let words = "--exact hosts::networks::the_network --nocapture --test-threads=1";
-    let words: Vec<&str> = words.split(' ').collect();
-    hosts::Hosts::over(&[conditions, back], &words, mtu, &ADDRESSES).map(Hosts::of)
+    let role = role("hosts::networks::the_network");
+    hosts::Hosts::over(&conditions.both_ways(), &role, mtu, &ADDRESSES).map(Hosts::of)
 }
 
 /// Runs a program on both hosts with the GID of this index.
