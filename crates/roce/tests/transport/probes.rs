@@ -164,3 +164,28 @@ fn after_the_first_response_probes_follow_its_time_although_nothing_was_measured
     assert_eq!(lone.psns(), [103]);
     assert_eq!(lone.connection.counters().timeouts, 0);
 }
+
+/// If each of them waited for a probe of its own, several reads or atomics would take seconds: before anything is measured, the next
+/// probe may be a second away.
+#[test]
+fn the_answer_to_the_first_probe_sends_all_later_reads_again() {
+    let mut lone = Lone::new(|config| config.probe_after = Some(INTERVAL));
+    for id in 0..4 {
+        lone.post(read(id, target(0), 8), vec![0; 8]);
+    }
+    assert_eq!(lone.psns(), [100, 101, 102, 103]);
+    lone.wait();
+    assert_eq!(lone.psns(), [100]);
+    lone.now += 200_000;
+    let answer = Response::ReadOnly(Aeth {
+        syndrome: ACK,
+        msn: 1,
+    });
+    lone.response(100, answer, &[7; 8]);
+    assert_eq!(lone.psns(), [101, 102, 103]);
+    for psn in 101..104 {
+        lone.response(psn, answer, &[7; 8]);
+    }
+    assert_eq!(lone.completed().len(), 4);
+    assert_eq!(lone.connection.counters().timeouts, 0);
+}

@@ -149,10 +149,7 @@ impl Requester {
             return;
         }
         let positions = position.since(self.unacked);
-        let is_response =
-            (self.works.front()).is_some_and(|work| work.request.operation.needs_response());
-        let moved = (position, positions);
-        let replaced = self.retry.progress(now, moved, self.top, is_response);
+        let replaced = (self.retry).progress(now, position, positions, self.top);
         self.unacked = position;
         self.sends_probe = false;
         while let Some(work) = self.works.front()

@@ -130,13 +130,13 @@ impl Retry {
 
     /// Records that the peer has executed `positions` packets, all those before `position`: resets the retry counts. The window
     /// may grow. Packets before `top` have been sent. Returns whether a probe seems to have replaced a lost packet: then the peer has
-    /// none of the later ones. `is_response`: they were packets of a response of their own, each of which is progress.
+    /// none of the later ones.
     pub(super) fn progress(
         &mut self,
         now: u64,
-        (position, positions): (Sequence, u32),
+        position: Sequence,
+        positions: u32,
         top: Sequence,
-        is_response: bool,
     ) -> bool {
         self.probe.progress(now, position);
         self.retries_left = self.retry_count;
@@ -145,8 +145,7 @@ impl Retry {
         self.is_forgiven = false;
         self.not_before = None;
         let is_probing = std::mem::take(&mut self.is_probing);
-        let replaced =
-            is_probing && positions == 1 && self.has_replaced(now, position, is_response);
+        let replaced = is_probing && positions == 1 && self.has_replaced(now, position);
         let outstanding = top.since(position).saturating_add(positions);
         // A packet that was alone says nothing about the window.
         if replaced && self.probe.measured().is_some() && outstanding > 1 {
@@ -163,15 +162,15 @@ impl Retry {
 
     /// Whether the response that acknowledges the packet of a probe, and no later one, answers the probe. If it comes too soon, the
     /// probe was superfluous; but if the next one does, too, the path has become shorter. Before anything is measured, the
-    /// response may answer the first copy: later sends are sent again all the same, but reads are not.
-    fn has_replaced(&mut self, now: u64, position: Sequence, is_response: bool) -> bool {
+    /// response may answer the first copy: later packets are sent again all the same, because the next probe may be a second away.
+    fn has_replaced(&mut self, now: u64, position: Sequence) -> bool {
         match self.probe.may_be_answered(now) {
             Some(true) => true,
             Some(false) => {
                 self.probe.measure_first_copy(now, position);
                 std::mem::replace(&mut self.came_too_soon, true)
             }
-            None => !is_response,
+            None => true,
         }
     }
 
