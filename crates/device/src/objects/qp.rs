@@ -449,6 +449,7 @@ impl QpInner {
         self.send_waiting_datagrams();
         shared.qps.remove(self.qpn);
         shared.events.remove(EventSource::Qp(self.id));
+        shared.driver.repeat_acknowledgement(self.id);
         let (executed, counters, pushed, destroyed) = shared.driver.command(|engine| {
             let executed = engine.wire_executed(self.id);
             let counters = engine.wire_counters(self.id);

@@ -2,12 +2,15 @@
 //!
 //! Each call that runs the engine takes its packets under the lock, and sends them after it has released the lock.
 
-use rkey_engine::WirePeer;
+use rkey_engine::{QpId, WirePeer};
 use rkey_roce::packet::{Body, Response, Syndrome};
 
 use super::driver::PanicAlarm;
 use super::{DeviceEngine, EngineDriver, Mode, Transmitter};
 use crate::wire::Arrived;
+
+/// How often a queue pair that is destroyed repeats its last acknowledgement.
+const LAST_ACKNOWLEDGEMENTS: u32 = 2;
 
 impl EngineDriver {
     /// Takes the engine's packets for other hosts, and returns whether there are any.
@@ -87,6 +90,17 @@ impl EngineDriver {
     pub(crate) fn drain_packets(&self) {
         if self.transmitter.as_ref().is_some_and(Transmitter::drain) {
             self.requests.send_packets();
+        }
+    }
+
+    /// Repeats the last acknowledgement of a queue pair that is about to be destroyed, so that its peer gets it although the network
+    /// loses some packets.
+    pub(crate) fn repeat_acknowledgement(&self, qp: QpId) {
+        for _ in 0..LAST_ACKNOWLEDGEMENTS {
+            if !self.command(|engine| engine.wire_repeat_acknowledgement(qp)) {
+                return;
+            }
+            self.drain_packets();
         }
     }
 

@@ -73,6 +73,26 @@ impl<L: Link, M: Memory> Engine<L, M> {
         Some((qp.peer_qpn(), connection.executed()?))
     }
 
+    /// Makes a connected queue pair acknowledge once more what it has executed ([`Connection::repeat_acknowledgement`]). Returns
+    /// whether [`Self::wire_transmit`] may have a packet to send for it.
+    ///
+    /// [`Connection::repeat_acknowledgement`]: rkey_roce::transport::Connection::repeat_acknowledgement
+    pub fn wire_repeat_acknowledgement(&mut self, qp: QpId) -> bool {
+        let Some(qp) = self.qps.get_mut(qp) else {
+            return false;
+        };
+        let index = qp.id.index;
+        let Some(wire) = qp.wire.as_deref_mut() else {
+            return false;
+        };
+        let Machine::Connection(connection) = &mut wire.machine else {
+            return false;
+        };
+        connection.repeat_acknowledgement();
+        await_turn_of(&mut self.x.wire, index, wire);
+        true
+    }
+
     /// How many packets [`Self::wire_receive`] has dropped, by reason.
     #[must_use]
     pub fn wire_drops(&self) -> WireDrops {

@@ -228,6 +228,15 @@ impl Connection {
         }
     }
 
+    /// Acknowledges everything that this side has executed once more: the last acknowledgement may have been lost, and a
+    /// connection that ends does not answer the peer's retransmission. Does nothing if no message was executed, a request was
+    /// refused, or the connection is unreliable.
+    pub fn repeat_acknowledgement(&mut self) {
+        if let Responding::Reliable(responder) = &mut self.responder {
+            responder.repeat_acknowledgement();
+        }
+    }
+
     /// The network counters.
     #[must_use]
     pub fn counters(&self) -> Counters {

@@ -559,3 +559,21 @@ fn a_flushed_queue_pair_sends_nothing() {
     };
     assert_eq!(lone.events(), [ended, flushed]);
 }
+
+/// A side that ends its connection does not answer retransmissions, so it repeats the acknowledgement that may have been lost.
+#[test]
+fn the_last_acknowledgement_can_be_repeated() {
+    let mut lone = ready();
+    lone.connection.repeat_acknowledgement();
+    assert_eq!(lone.answers(), [], "nothing was executed");
+    lone.request(500, ONLY, &[2]);
+    assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    for _ in 0..2 {
+        lone.connection.repeat_acknowledgement();
+        assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    }
+    lone.request(501, LAST, &[3]);
+    assert_eq!(lone.answers(), [(501, INVALID, 1)]);
+    lone.connection.repeat_acknowledgement();
+    assert_eq!(lone.answers(), [], "the refusal stays the last answer");
+}

@@ -243,8 +243,18 @@ impl Responder {
                     self.replies.atomic(at, original, msn);
                 }
             }
-            _ => self.acknowledge(self.expected.previous(), Syndrome::Ack(Credits::UNLIMITED)),
+            _ => self.acknowledge_all(),
         }
+    }
+
+    pub(crate) fn repeat_acknowledgement(&mut self) {
+        if self.msn > 0 && self.refused.is_none() {
+            self.acknowledge_all();
+        }
+    }
+
+    fn acknowledge_all(&mut self) {
+        self.acknowledge(self.expected.previous(), Syndrome::Ack(Credits::UNLIMITED));
     }
 
     fn acknowledge(&mut self, at: Sequence, syndrome: Syndrome) {
