@@ -16,6 +16,7 @@ mod contest;
 mod contestant;
 mod control;
 mod count;
+mod crowd;
 mod direct;
 mod external;
 mod machine;
@@ -45,7 +46,7 @@ use machine::Machine;
 use ours::Ours;
 use pair::TargetSpec;
 use peers::Peers;
-use plan::{Effort, MODES, OPERATIONS, Step};
+use plan::{Effort, GROWTH, MODES, OPERATIONS, Step};
 use probe::Probe;
 use result::Measurement;
 use serde::Serialize;
@@ -60,7 +61,7 @@ use stop::{Reason, Stop};
 /// What to measure and how to show it.
 #[derive(Args, Debug, Clone)]
 pub struct BenchArgs {
-    /// Operations to measure (default: all): check, write, read, send, atomic, direct, register, sleep.
+    /// Operations to measure (default: all but growth): check, write, read, send, atomic, direct, register, sleep, growth.
     #[arg(value_name = "OPERATION")]
     operations: Vec<String>,
     /// Sizes in bytes: multiples of 8, with an optional suffix k or m (8,4k,1m).
@@ -360,7 +361,8 @@ impl Request {
             "--seconds must be more than 0 and at most 60"
         );
         let operations = if args.operations.is_empty() {
-            names.iter().map(|name| (*name).to_owned()).collect()
+            let all = names.iter().filter(|name| **name != GROWTH);
+            all.map(|name| (*name).to_owned()).collect()
         } else {
             args.operations.clone()
         };

@@ -3,6 +3,7 @@
 use super::check::{self, Table};
 use super::contestant::{Contestant, Label, Sample};
 use super::control::Command;
+use super::crowd::{Crowd, Many};
 use super::direct;
 use super::measure;
 use super::pages::{PAGE, Pages};
@@ -37,6 +38,7 @@ enum Shared {
         spare: Option<Pages>,
     },
     Table(Box<Table>),
+    Crowd(Box<Crowd>),
 }
 
 impl Ours {
@@ -119,6 +121,9 @@ impl Ours {
             Step::Check(live, scattered) => {
                 Sample::of(check::check(self.table(live)?, scattered, count)?)
             }
+            Step::Poll(many, count_of, work) => {
+                Sample::of(self.crowd(many, count_of)?.measure(work, count)?)
+            }
             Step::Sleeper(pause) => {
                 std::thread::sleep(TAKE_OVER);
                 Sample::each(measure::to_sleeper(rig, count, pause)?)
@@ -168,6 +173,17 @@ impl Ours {
         match &self.shared {
             Shared::Table(table) => Ok(table),
             _ => anyhow::bail!("the table of this step is already dropped"),
+        }
+    }
+
+    /// The step's connected devices.
+    fn crowd(&mut self, many: Many, count: u64) -> Result<&mut Crowd> {
+        if !matches!(self.shared, Shared::Crowd(_)) {
+            self.shared = Shared::Crowd(Box::new(Crowd::with(many, count)?));
+        }
+        match &mut self.shared {
+            Shared::Crowd(crowd) => Ok(crowd),
+            _ => anyhow::bail!("the devices of this step are already closed"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What is measured: the operations by name, and the figures of each.
 
+use super::crowd::{Many, Work};
 use super::pages::PAGE;
 use super::result::Subject;
 use super::rig::Kind;
@@ -26,7 +27,14 @@ pub(crate) const OPERATIONS: &[(&str, &str)] = &[
         "sleep",
         "writes to a target whose program sleeps, and the cost of an idle target",
     ),
+    (
+        GROWTH,
+        "a check, a registration and a poll with many regions, queue pairs and links (only if named; takes 3 GB of memory)",
+    ),
 ];
+
+/// The operation that is measured only if it is named.
+pub(crate) const GROWTH: &str = "growth";
 
 /// Modes of measuring, as in `benches/README.md`.
 pub(crate) const MODES: &[&str] = &["stream", "oneway", "single"];
@@ -60,6 +68,8 @@ pub(crate) enum Step {
     TablePair(u64),
     /// Live regions; whether keys far apart are used in turn.
     Check(u64, bool),
+    /// What there is many of, how many, and what is measured.
+    Poll(Many, u64, Work),
     /// The pause between two writes.
     Sleeper(Duration),
     Idle,
@@ -90,6 +100,7 @@ pub(crate) fn steps(
                         .flat_map(|&live| sizes.map(|size| Step::Register(size, live))),
                 );
             }
+            GROWTH => growth(&mut steps),
             "check" => {
                 for live in [1_000_000, 1_000, 1] {
                     steps.push(Step::Check(live, false));
@@ -109,7 +120,34 @@ pub(crate) fn steps(
             _ => {}
         }
     }
+    // Operations may share steps.
+    let mut seen: Vec<Step> = Vec::new();
+    steps.retain(|step| {
+        !seen.contains(step) && {
+            seen.push(step.clone());
+            true
+        }
+    });
     steps
+}
+
+/// Steps with more and more live regions, queue pairs and links. The largest table is the first, because its memory is measured.
+fn growth(steps: &mut Vec<Step>) {
+    for live in [10_000_000, 1_000_000, 100_000, 1_000, 1] {
+        steps.extend([false, true].map(|scattered| Step::Check(live, scattered)));
+        steps.push(Step::TablePair(live));
+    }
+    for live in [0, 1_000, 100_000, 1_000_000] {
+        steps.push(Step::Register(PAGE as u64, live));
+    }
+    for (many, counts) in [
+        (Many::QueuePairs, &[1, 10, 100, 1_000, 10_000][..]),
+        (Many::Links, &[1, 10, 100, 1_000]),
+    ] {
+        for &count in counts {
+            steps.extend([Work::EmptyPoll, Work::Write].map(|work| Step::Poll(many, count, work)));
+        }
+    }
 }
 
 /// Copies under a lease, in the modes of posted operations.
@@ -167,7 +205,7 @@ impl Step {
         }
     }
 
-    /// Operation, mode, size, condition, live regions.
+    /// Operation, mode, size, condition, live regions (for polls: queue pairs or links).
     fn parts(&self) -> (&'static str, String, u64, &'static str, u64) {
         let op = |kind: &Kind| match kind {
             Kind::Write => "write",
@@ -211,6 +249,17 @@ impl Step {
                     "one key"
                 };
                 ("check", mode.into(), 8, "static", *live)
+            }
+            Self::Poll(many, count, work) => {
+                let by = match many {
+                    Many::QueuePairs => "by queue pairs",
+                    Many::Links => "by links",
+                };
+                let mode = match work {
+                    Work::EmptyPoll => format!("empty, {by}"),
+                    Work::Write => format!("write and its completion, {by}"),
+                };
+                ("poll", mode, 8, "static", *count)
             }
             Self::Sleeper(pause) if pause.is_zero() => {
                 ("sleep", "write at once".into(), 8, "static", 0)
@@ -277,7 +326,7 @@ impl Step {
                 weight: if *touched { 3.0 } else { 1.0 },
                 ..plain
             },
-            Self::Register(..) | Self::TablePair(_) | Self::Check(..) => Pace {
+            Self::Register(..) | Self::TablePair(_) | Self::Check(..) | Self::Poll(..) => Pace {
                 first: 1000,
                 least: 1000,
                 ..plain

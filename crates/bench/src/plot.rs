@@ -1,6 +1,6 @@
 //! The results as a plot: the time of one operation against its size, both on logarithmic scales, with one panel for each kind of
-//! operation, one line for rkey, and one for each library that is compared. Registration is plotted against the number of live
-//! regions.
+//! operation, one line for rkey, and one for each library that is compared. Registrations and key checks are plotted against the
+//! number of live regions, polls against that of queue pairs or links.
 
 use super::result::{Measurement, Subject};
 use super::svg::{Anchor, Stroke, Svg, width, wrap};
@@ -71,7 +71,7 @@ const EXPLANATION: &str = "Time of one operation against its size, logarithmic: 
 /// A figure in a panel.
 #[derive(Debug, Clone, Copy)]
 struct Point {
-    /// Size in bytes, or number of live regions.
+    /// Size in bytes, or number of live regions, queue pairs or links.
     x: u64,
     median: f64,
     least: f64,
@@ -80,8 +80,8 @@ struct Point {
 
 #[derive(Debug, Default)]
 struct Panel {
-    /// Whether the x axis is the number of live regions.
-    over_regions: bool,
+    /// Whether the x axis is a number of regions, queue pairs or links.
+    over_numbers: bool,
     /// The figures by name, ours first; a name with several sizes is split by size.
     lines: BTreeMap<(bool, u64, String), Vec<Point>>,
 }
@@ -93,17 +93,20 @@ fn panels(figures: &[Measurement]) -> BTreeMap<String, Panel> {
         let Some(title) = title(&subject) else {
             continue;
         };
-        let over_regions = subject.op == "register";
+        let over_numbers = matches!(subject.op.as_str(), "register" | "check" | "poll");
         let panel = panels.entry(title).or_default();
-        panel.over_regions = over_regions;
+        panel.over_numbers = over_numbers;
         let ours = row.ours.map(|figure| ("rkey", figure));
         let peers = row.peers.iter().map(|(name, figure)| (*name, *figure));
         for (name, figure) in ours.into_iter().chain(peers) {
-            let (x, size, name) = if over_regions {
-                let size = table::bytes(subject.size);
-                (subject.live, subject.size, format!("{name}, {size}"))
-            } else {
-                (subject.size, 0, name.to_owned())
+            let (x, size, name) = match subject.op.as_str() {
+                "register" => {
+                    let size = table::bytes(subject.size);
+                    (subject.live, subject.size, format!("{name}, {size}"))
+                }
+                "check" => (subject.live, 0, subject.mode.clone()),
+                "poll" => (subject.live, 0, work_and_many(&subject.mode).0.to_owned()),
+                _ => (subject.size, 0, name.to_owned()),
             };
             let key = (!figure.is_ours(), size, name);
             let line = panel.lines.entry(key).or_default();
@@ -137,8 +140,15 @@ fn title(subject: &Subject) -> Option<String> {
             Some(format!("{op} {mode}, {memory}, {condition}"))
         }
         "register" => Some("register and deregister, by live regions".to_owned()),
+        "check" => Some("the protection table alone, by live regions".to_owned()),
+        "poll" => Some(format!("poll, {}", work_and_many(&subject.mode).1)),
         _ => None,
     }
+}
+
+/// The mode of a poll's figure: what was measured, and what there was many of.
+fn work_and_many(mode: &str) -> (&str, &str) {
+    mode.rsplit_once(", ").unwrap_or((mode, ""))
 }
 
 /// Draws `figures` as SVG below a heading.
@@ -148,7 +158,7 @@ pub(crate) fn draw(figures: &[Measurement], heading: &str) -> String {
     let wide = columns as f64 * PANEL.0 + 2.0 * EDGE;
     let mut lines = wrap(heading, SMALL, wide - 2.0 * EDGE);
     lines.push(if panels.is_empty() {
-        "Nothing to draw: no write, read, send, atomic or registration was measured.".to_owned()
+        "Nothing to draw: nothing with a size or a number was measured.".to_owned()
     } else {
         EXPLANATION.to_owned()
     });
@@ -200,7 +210,7 @@ impl Panel {
         for value in self.xs() {
             let at = x.place(x_value(value));
             svg.line(&[(at, bottom), (at, bottom + 5.0)], AXIS);
-            let label = if self.over_regions {
+            let label = if self.over_numbers {
                 value.to_string()
             } else {
                 table::bytes(value)

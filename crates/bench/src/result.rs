@@ -20,15 +20,15 @@ pub(crate) struct Measurement {
     pub(crate) memory: String,
     /// When an operation completes: at `delivery` (the data arrived) or by the peer's `default`.
     pub(crate) completion: String,
-    /// `write`, `read`, `send`, `atomic`, `register`, `check`, `sleep`.
+    /// `write`, `read`, `send`, `atomic`, `register`, `check`, `poll`, `sleep`.
     pub(crate) op: String,
-    /// `stream`, `oneway`, `single`, `pair`; for `check` and `sleep`, what was measured, in words.
+    /// `stream`, `oneway`, `single`, `pair`; for `check`, `poll` and `sleep`, what was measured, in words.
     pub(crate) mode: String,
     /// The size of one operation, in bytes.
     pub(crate) size: u64,
     /// `static`, `rotating` or `touched`.
     pub(crate) condition: String,
-    /// Live regions besides the one in use.
+    /// Live regions besides the one in use; for `poll`, queue pairs or links.
     pub(crate) live: u64,
     /// Median of the repetitions, nanoseconds for one operation.
     pub(crate) median_ns: f64,

@@ -19,8 +19,10 @@ const INLINE: u64 = 64;
 pub(crate) const DEPTH: u32 = 256;
 /// How long the other side may be silent; on a busy machine, other programs share its core.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The number of regions that may be live.
+const MOST_REGIONS: u32 = 2_000_000;
 /// The queue pair's timeout, as an exponent: 4.096 us * 2^23 are 34 s.
-const TRANSPORT_TIMEOUT: u8 = 23;
+pub(super) const TRANSPORT_TIMEOUT: u8 = 23;
 
 /// The data that each side sends to the other at the start.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,6 +77,8 @@ impl Rig {
         if std::env::var_os("RKEY_TIMEOUT").is_none() {
             config.timeout = TRANSPORT_TIMEOUT;
         }
+        // For registrations among a million others.
+        config.limits.max_regions = config.limits.max_regions.max(MOST_REGIONS);
         let device = Device::builder().config(config).timeout(PATIENCE).open()?;
         let domain = device.domain()?;
         let sends = domain.completion_queue(1024)?;

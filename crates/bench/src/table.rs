@@ -177,10 +177,11 @@ fn operation(subject: &Subject) -> String {
     } else {
         ""
     };
-    let live = if subject.live > 0 {
-        format!(", {} live regions", subject.live)
-    } else {
-        String::new()
+    let live = match (subject.op.as_str(), subject.live) {
+        (_, 0) => String::new(),
+        // Its mode says of what.
+        ("poll", count) => format!(": {count}"),
+        (_, live) => format!(", {live} live regions"),
     };
     format!("{} {}{memory}{live}", subject.op, subject.mode)
 }
