@@ -121,7 +121,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "counts",
-        "instruction counts of the short paths, compared with the recorded counts",
+        "instructions, loads and stores of the short paths, compared with the recorded ones",
         instruction_counts,
     ),
     stage(
