@@ -9,10 +9,14 @@
 //! compiler fence, load the list. The order of a change is: store the list, heavy barrier, read the counts. Either the
 //! barrier comes after the announcement, and the change waits until the count changes, or the load comes after the barrier,
 //! and finds the new list.
+//!
+//! With many links, a poll does not check all of them, so that its cost does not grow with their number: it checks those in which
+//! something was found lately, and the next [`WINDOW`] of the others, in rotation.
 // UNSAFETY: the list is read through a raw pointer; the argument above keeps it alive. Fork handlers unlock a mutex by force.
 #![allow(unsafe_code)]
 
 use crossbeam_utils::CachePadded;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Once, Weak};
 
@@ -69,51 +73,150 @@ fn watch_forks() {
     });
 }
 
-/// What a check of all links found.
+/// How many links one poll checks in rotation. Polls of fewer links check all of them.
+const WINDOW: usize = 64;
+/// How many links that had something lately are checked by each poll.
+const RECENT: usize = 8;
+
+/// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollResult {
     /// Nothing.
     Nothing,
     /// Only our delayed acknowledgements, which wait to be published together with others.
     Owed,
-    /// Work from a peer. Names the link if no other link has anything.
+    /// Work from a peer. Names the link if no other link that was checked has anything.
     Arrived(Option<LinkId>),
+}
+
+impl PollResult {
+    /// Checks another link. A second link with something ends the search.
+    #[inline]
+    fn look(&mut self, (id, link): &Polled) -> ControlFlow<(), bool> {
+        let arrived = link.has_arrived();
+        if !arrived && !link.owes() {
+            return ControlFlow::Continue(false);
+        }
+        *self = match (*self, arrived) {
+            (Self::Arrived(Some(found)), _) if found == *id => Self::Arrived(Some(found)),
+            (Self::Nothing, true) => Self::Arrived(Some(*id)),
+            (Self::Nothing | Self::Owed, false) => Self::Owed,
+            _ => {
+                *self = Self::Arrived(None);
+                return ControlFlow::Break(());
+            }
+        };
+        ControlFlow::Continue(true)
+    }
 }
 
 /// A link to check.
 pub(crate) type Polled = (LinkId, PollHandle);
 
+/// A list of links, and where polls look first. Several threads may poll: a lost update of these numbers costs a few polls.
+#[derive(Debug, Default)]
+struct List {
+    links: Box<[Polled]>,
+    /// Where the next poll begins to check in rotation.
+    next: AtomicU32,
+    /// The places of links in which something was found lately.
+    recent: [AtomicU32; RECENT],
+    /// How many times something was found in other links than those.
+    found: AtomicU32,
+}
+
+impl List {
+    /// Checks all links.
+    #[inline]
+    fn check(&self) -> PollResult {
+        let mut result = PollResult::Nothing;
+        for polled in &self.links {
+            if result.look(polled).is_break() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Checks the links in which something was found lately, and some of the others.
+    fn check_some(&self) -> PollResult {
+        let mut result = PollResult::Nothing;
+        let recent = self.recent.each_ref().map(|it| it.load(Ordering::Relaxed));
+        for (index, place) in recent.iter().enumerate() {
+            // At first, all are the same link.
+            let is_repeated = recent[..index].contains(place);
+            let polled = self.links.get(*place as usize).filter(|_| !is_repeated);
+            if polled.is_some_and(|polled| result.look(polled).is_break()) {
+                return result;
+            }
+        }
+        let first = self.next.load(Ordering::Relaxed) as usize % self.links.len().max(1);
+        self.next.store((first + WINDOW) as u32, Ordering::Relaxed);
+        let (before, from) = self.links.split_at(first);
+        let window = (first..).zip(from).chain((0..).zip(before));
+        for (place, polled) in window.take(WINDOW) {
+            let looked = result.look(polled);
+            if looked != ControlFlow::Continue(false) && !recent.contains(&(place as u32)) {
+                let found = self.found.load(Ordering::Relaxed);
+                self.recent[found as usize % RECENT].store(place as u32, Ordering::Relaxed);
+                self.found.store(found.wrapping_add(1), Ordering::Relaxed);
+            }
+            if looked.is_break() {
+                break;
+            }
+        }
+        result
+    }
+}
+
 /// The links to check.
 #[derive(Debug)]
 pub(crate) struct PollSet {
     /// From `Box::into_raw`; never null.
-    current: AtomicPtr<Box<[Polled]>>,
+    current: AtomicPtr<List>,
     /// Locked while the list is changed, or read without announcing.
     changing: Mutex<()>,
 }
 
 impl Default for PollSet {
     fn default() -> Self {
-        let empty: Box<[Polled]> = Box::new([]);
         Self {
-            current: AtomicPtr::new(Box::into_raw(Box::new(empty))),
+            current: AtomicPtr::new(Box::into_raw(Box::default())),
             changing: Mutex::new(()),
         }
     }
 }
 
 impl PollSet {
-    /// Checks all links, for pollers.
+    /// Checks all links.
     #[inline]
     pub(crate) fn check(&self) -> PollResult {
+        self.check_with(List::check)
+    }
+
+    /// Checks links for a poll: all of them unless there are many. Repeated calls check each link again and again.
+    #[inline]
+    pub(crate) fn check_for_poll(&self) -> PollResult {
+        self.check_with(|list| match list.links.len() {
+            0..=WINDOW => list.check(),
+            _ => list.check_some(),
+        })
+    }
+
+    #[inline]
+    fn check_with(&self, check: impl Fn(&List) -> PollResult) -> PollResult {
         // An exiting thread no longer has a count. This makes it drive under the lock instead.
         CHECK_COUNT
-            .try_with(|check_count| self.check_as(check_count))
+            .try_with(|check_count| self.check_as(check_count, check))
             .unwrap_or(PollResult::Arrived(None))
     }
 
     #[inline]
-    fn check_as(&self, check_count: &CheckCount) -> PollResult {
+    fn check_as(
+        &self,
+        check_count: &CheckCount,
+        check: impl Fn(&List) -> PollResult,
+    ) -> PollResult {
         // Only this thread writes its count.
         let count = check_count.load(Ordering::Relaxed);
         check_count.store(count.wrapping_add(1), Ordering::Relaxed);
@@ -125,22 +228,7 @@ impl PollSet {
         let list = self.current.load(Ordering::Acquire);
         // SAFETY: the pointer came from `Box::into_raw`, and `replace` frees it only after it has seen our count change after it
         // removed the pointer (see the start of this file).
-        let list = unsafe { &*list };
-        let mut result = PollResult::Nothing;
-        for (id, link) in list {
-            let arrived = link.has_arrived();
-            if !arrived && !link.owes() {
-                continue;
-            }
-            result = match (result, arrived) {
-                (PollResult::Nothing, true) => PollResult::Arrived(Some(*id)),
-                (PollResult::Nothing | PollResult::Owed, false) => PollResult::Owed,
-                _ => {
-                    result = PollResult::Arrived(None);
-                    break;
-                }
-            };
-        }
+        let result = check(unsafe { &*list });
         check_count.store(count.wrapping_add(2), Ordering::Release);
         result
     }
@@ -150,13 +238,16 @@ impl PollSet {
         let _changing = self.changing.lock();
         // SAFETY: only `replace` frees the list, and it needs the lock that we hold.
         let list = unsafe { &*self.current.load(Ordering::Acquire) };
-        list.iter().for_each(|(_, link)| act(link));
+        list.links.iter().for_each(|(_, link)| act(link));
     }
 
     /// Replaces the list, and frees the old one once no thread is checking it.
-    pub(crate) fn replace(&self, list: Box<[Polled]>) {
+    pub(crate) fn replace(&self, links: Box<[Polled]>) {
         let changing = self.changing.lock();
-        let new = Box::into_raw(Box::new(list));
+        let new = Box::into_raw(Box::new(List {
+            links,
+            ..List::default()
+        }));
         let old = self.current.swap(new, Ordering::AcqRel);
         drop(changing);
         barrier::heavy();
@@ -278,6 +369,84 @@ mod tests {
             PollResult::Arrived(None),
             "another link has to acknowledge"
         );
+    }
+
+    /// Many links, and the place of each.
+    fn many() -> (Vec<Loopback>, PollSet) {
+        let links: Vec<Loopback> = (0..3 * WINDOW as u64 + 5)
+            .map(|_| Loopback::new(NodeId::default()))
+            .collect();
+        let mut list = Vec::new();
+        for (at, link) in (0..).zip(&links) {
+            let view = link.poll_views().into_iter().last().unwrap();
+            list.push((LinkId::from((at, 0)), PollHandle::from(view)));
+        }
+        let poll_set = PollSet::default();
+        poll_set.replace(list.into());
+        (links, poll_set)
+    }
+
+    fn probe(link: &mut Loopback) {
+        let header = Header {
+            len: 0,
+            ..Header::new(Op::Probe)
+        };
+        link.send_request(&header, |_| Ok(())).unwrap();
+    }
+
+    #[test]
+    fn polls_find_what_arrives_at_any_of_many_links_and_then_look_there_first() {
+        for at in (0..3 * WINDOW + 5).step_by(17) {
+            let (mut links, poll_set) = many();
+            let polls_to_all = links.len().div_ceil(WINDOW);
+            for _ in 0..polls_to_all {
+                assert_eq!(poll_set.check_for_poll(), PollResult::Nothing);
+            }
+            probe(&mut links[at]);
+            let here = PollResult::Arrived(Some(LinkId::from((at as u32, 0))));
+            assert_eq!(poll_set.check(), here);
+            let found = (0..polls_to_all).find(|_| poll_set.check_for_poll() == here);
+            assert!(found.is_some(), "link {at}");
+            for _ in 0..polls_to_all {
+                assert_eq!(poll_set.check_for_poll(), here, "later polls");
+            }
+        }
+    }
+
+    /// An acknowledgement that is due is found by each poll, so that the one that may publish it finds it.
+    #[test]
+    fn polls_look_first_at_links_that_owe_an_acknowledgement() {
+        let (mut links, poll_set) = many();
+        let at = 2 * WINDOW + 1;
+        probe(&mut links[at]);
+        assert!(matches!(links[at].next_request(), Ok(Some(_))));
+        links[at].request_done();
+        let mut polls = 0..links.len().div_ceil(WINDOW);
+        assert!(polls.any(|_| poll_set.check_for_poll() == PollResult::Owed));
+        for _ in 0..100 {
+            assert_eq!(poll_set.check_for_poll(), PollResult::Owed);
+        }
+    }
+
+    /// A busy link does not keep polls from finding others.
+    #[test]
+    fn polls_find_a_second_link_beside_a_busy_one() {
+        let (mut links, poll_set) = many();
+        let (busy, other) = (WINDOW + 1, 3 * WINDOW + 2);
+        probe(&mut links[busy]);
+        let mut polls = 0..links.len().div_ceil(WINDOW);
+        assert!(polls.any(|_| poll_set.check_for_poll() != PollResult::Nothing));
+        probe(&mut links[other]);
+        let results: Vec<_> = (0..links.len().div_ceil(WINDOW) + 1)
+            .map(|_| poll_set.check_for_poll())
+            .collect();
+        let named = PollResult::Arrived(Some(LinkId::from((busy as u32, 0))));
+        assert!(
+            results
+                .iter()
+                .all(|it| [named, PollResult::Arrived(None)].contains(it))
+        );
+        assert!(results.contains(&PollResult::Arrived(None)), "{results:?}");
     }
 
     /// Lists change while many threads check them; a sanitizer or Miri would detect a use after free.

@@ -68,7 +68,7 @@ impl EngineDriver {
     #[inline]
     pub(crate) fn poll_with(&self, inbox: Option<(CqId, &mut dyn Inbox<ProcessMemory>)>) {
         let polls = self.polling.count_empty_poll();
-        let result = self.schedule.poll_set.check();
+        let result = self.schedule.poll_set.check_for_poll();
         let arrived = match result {
             PollResult::Arrived(link) => Some(link),
             _ => None,
