@@ -336,12 +336,22 @@ impl Said {
     }
 }
 
+/// Runs a test for all cases at the same time, because it waits most of its time.
+fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+    let test = &test;
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || test(case));
+        }
+    });
+}
+
 /// The error of an operation that the peer has not answered.
 const UNANSWERED: &str = "it did not answer in time";
 
 #[test]
 fn a_peer_that_is_stopped_briefly_does_no_harm() {
-    for way in WAYS {
+    at_once(WAYS, |way| {
         let Some(mut traffic) = Traffic::start(way, USUAL, Retries::LONG) else {
             return;
         };
@@ -353,12 +363,12 @@ fn a_peer_that_is_stopped_briefly_does_no_harm() {
         traffic.is_idle(&[OWNER]);
         traffic.visitor.signal(Signal::CONT);
         traffic.end();
-    }
+    });
 }
 
 #[test]
 fn a_peer_that_is_stopped_for_long_causes_an_error() {
-    for way in WAYS {
+    at_once(WAYS, |way| {
         let Some(mut traffic) = Traffic::start(way, USUAL, Retries::SHORT) else {
             return;
         };
@@ -369,13 +379,13 @@ fn a_peer_that_is_stopped_for_long_causes_an_error() {
         traffic.owner.wait_until_closed();
         traffic.visitor.wait_for(READY);
         traffic.end_with_another();
-    }
+    });
 }
 
 /// Although its timer has expired, and it repeats no request: the answer has arrived in the meantime.
 #[test]
 fn a_requester_that_is_stopped_for_long_continues() {
-    for way in WAYS {
+    at_once(WAYS, |way| {
         let Some(mut traffic) = Traffic::start(way, USUAL, Retries::NONE) else {
             return;
         };
@@ -386,7 +396,7 @@ fn a_requester_that_is_stopped_for_long_continues() {
             traffic.visitor.wait_until_data_moves();
         }
         traffic.end();
-    }
+    });
 }
 
 /// A way in which a host is cut off, and the reverse.
@@ -394,7 +404,7 @@ type Cut = fn(&Hosts, usize);
 
 /// Cuts each host off until both programs are idle. The visitor's operations succeed nevertheless.
 fn survives(mtu: u32, cause: &str, cut: Cut, restore: Cut) {
-    for (way, at) in ways_and_hosts() {
+    at_once(ways_and_hosts(), |(way, at)| {
         let Some(traffic) = Traffic::start(way, mtu, Retries::LONG) else {
             return;
         };
@@ -402,13 +412,13 @@ fn survives(mtu: u32, cause: &str, cut: Cut, restore: Cut) {
         traffic.is_idle(&BOTH);
         restore(&traffic.hosts, at);
         traffic.end().names_the_cause_once(at, cause);
-    }
+    });
 }
 
 /// Cuts each host off. The visitor's operations fail, and both programs close their connection, or even exit, while the host is still
 /// cut off.
 fn fails(cause: &str, cut: Cut, restore: Cut) {
-    for (way, at) in ways_and_hosts() {
+    at_once(ways_and_hosts(), |(way, at)| {
         let Some(mut traffic) = Traffic::start(way, USUAL, Retries::SHORT) else {
             return;
         };
@@ -425,7 +435,7 @@ fn fails(cause: &str, cut: Cut, restore: Cut) {
             }
         }
         traffic.exit().names_the_cause_once(at, cause);
-    }
+    });
 }
 
 /// The log of a host without an interface that is up, or without its address.
@@ -455,7 +465,7 @@ fn fill(pipe: &PipeWriter) {
 /// While the kernel refuses packets, the log has something to say. The traffic does not wait until it is said.
 #[test]
 fn a_full_log_does_not_hold_up_the_traffic() {
-    for way in WAYS {
+    at_once(WAYS, |way| {
         let (log, writer) = pipe().unwrap();
         let traffic = Traffic::start_with_log(way, USUAL, Retries::LONG, Some(&writer));
         let Some(mut traffic) = traffic else {
@@ -473,7 +483,7 @@ fn a_full_log_does_not_hold_up_the_traffic() {
         let lines: Vec<String> = lines.iter().collect();
         let causes = lines.iter().filter(|line| line.contains(NO_ADDRESS));
         assert_eq!(causes.count(), 1, "{lines:#?}");
-    }
+    });
 }
 
 #[test]
@@ -525,7 +535,7 @@ fn an_mtu_that_is_lowered_briefly_does_no_harm() {
 
 #[test]
 fn a_lower_mtu_causes_an_error_and_new_connections_use_it() {
-    for (way, at) in ways_and_hosts() {
+    at_once(ways_and_hosts(), |(way, at)| {
         let Some(mut traffic) = Traffic::start(way, JUMBO, Retries::SHORT) else {
             return;
         };
@@ -544,13 +554,13 @@ fn a_lower_mtu_causes_an_error_and_new_connections_use_it() {
             raise_mtu(&traffic.hosts, host);
         }
         traffic.end().names_the_cause_once(at, TOO_LONG);
-    }
+    });
 }
 
 /// The programs have opened their devices before.
 #[test]
 fn new_connections_use_a_higher_mtu() {
-    for way in WAYS {
+    at_once(WAYS, |way| {
         let Some(mut traffic) = Traffic::start(way, USUAL, Retries::LONG) else {
             return;
         };
@@ -565,5 +575,5 @@ fn new_connections_use_a_higher_mtu() {
         traffic.is_idle(&BOTH);
         raise_mtu(&traffic.hosts, VISITOR);
         traffic.end().names_the_cause_once(VISITOR, TOO_LONG);
-    }
+    });
 }
