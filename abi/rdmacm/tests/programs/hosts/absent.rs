@@ -45,12 +45,9 @@ impl Place {
 
 /// The last event that a program has printed, its status, and its time in milliseconds.
 fn last_event(said: &str) -> (&str, i32, u64) {
-    let events = said
-        .lines()
-        .filter(|line| line.starts_with("RDMA_CM_EVENT"));
-    let words: Vec<&str> = events
-        .last()
-        .map_or_else(Vec::new, |line| line.split(' ').collect());
+    let mut lines = said.lines().rev();
+    let line = lines.find(|line| line.starts_with("RDMA_CM_EVENT"));
+    let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
     let [event, status, time] = words[..] else {
         panic!("no event: {said}")
     };
