@@ -1,6 +1,6 @@
 /* A client of a host at which no program may use RDMA. Prints each event, its status, and its time in milliseconds.
- * Arguments: "connects" (until the first event), "resolves" (a datagram queue pair), or "stays" (disconnects when a file exists), the
- * server's address, the port, and for "stays" the file. "serves" listens, accepts and waits until it is killed. */
+ * Arguments: "connects", or "resolves" for a datagram queue pair; the server's address; the port; and a file. If there is a file, it stays
+ * after the first event until the file exists, and then disconnects. "serves" listens, accepts and waits until it is killed. */
 #include <time.h>
 #include "common.h"
 
@@ -65,9 +65,9 @@ int main(int argc, char **argv)
 	printf("asks\n");
 	fflush(stdout);
 	type = show(channel, begun);
+	while (argc == 5 && access(argv[4], F_OK))
+		usleep(5000);
 	if (argc == 5 && type == RDMA_CM_EVENT_ESTABLISHED) {
-		while (access(argv[4], F_OK))
-			usleep(5000);
 		begun = now();
 		GOOD(rdma_disconnect(id));
 		show(channel, begun);

@@ -29,12 +29,27 @@ impl Place {
         })
     }
 
-    fn client(&self, does: &str, server: &str, setting: &str) -> Running {
+    /// A client, with a setting. Its first event is not its end if it waits for a file.
+    fn client(&self, does: &str, server: &str, setting: &str, file: &str) -> Running {
         let line = format!(
-            "env RKEY_LOG=info {setting} {} {does} {server} {PORT}",
+            "env RKEY_LOG=info {setting} {} {does} {server} {PORT} {file}",
             self.program
         );
         self.hosts.start(&self.stage, 1, &words(&line), "auto")
+    }
+
+    /// The file for which clients wait.
+    fn file(&self) -> String {
+        let file = open_folder(&self.stage).join("go");
+        file.display().to_string()
+    }
+
+    /// Lets a client end that waits for the file, and returns its output.
+    fn end(&self, client: Running) -> String {
+        std::fs::write(self.file(), "").expect("a file can be written");
+        let said = client.succeed();
+        std::fs::remove_file(self.file()).expect("the file is ours");
+        said
     }
 
     fn server(&self, server: &str) -> Running {
@@ -73,11 +88,14 @@ fn a_request_to_a_host_without_rdma_is_refused_soon() {
         ),
         ("resolves", SERVER, "A=B", ("RDMA_CM_EVENT_UNREACHABLE", 1)),
     ] {
-        let said = place.client(does, server, setting).succeed();
+        // The log is written by another thread.
+        let mut client = place.client(does, server, setting, &place.file());
+        client.wait_for("no RDMA device listens");
+        client.wait_for("RDMA_CM_EVENT");
+        let said = place.end(client);
         let (event, status, time) = last_event(&said);
         assert_eq!((event, status), expected, "{does} {server}: {said}");
         assert!((1500..SOON).contains(&time), "{does} {server}: {said}");
-        assert!(said.contains("no RDMA device listens"), "{said}");
         assert!(said.contains("RKEY_WIRE=auto"), "{said}");
     }
 }
@@ -91,7 +109,7 @@ fn a_server_that_starts_a_second_after_its_client_is_reached() {
     };
     let mut said = String::new();
     for _ in 0..5 {
-        let mut client = place.client("connects", SERVER, "A=B");
+        let mut client = place.client("connects", SERVER, "A=B", "");
         client.wait_for("asks");
         std::thread::sleep(Duration::from_secs(1));
         let mut server = place.server(SERVER);
@@ -110,19 +128,15 @@ fn a_disconnect_from_a_server_that_was_killed_ends_soon() {
     let Some(place) = Place::new("killed-hosts") else {
         return;
     };
-    let file = open_folder(&place.stage).join("go");
     for server in ADDRESSES[0] {
         let mut running = place.hosts.wait_until(LISTENS, place.server(server));
-        let line = format!("{} stays {server} {PORT} {}", place.program, file.display());
-        let mut client = place.hosts.start(&place.stage, 1, &words(&line), "auto");
+        let mut client = place.client("connects", server, "A=B", &place.file());
         client.wait_for("RDMA_CM_EVENT_ESTABLISHED");
         running.kill();
         // Nothing is outstanding, so the client does not notice it.
         std::thread::sleep(Duration::from_secs(2));
         assert!(!client.text().contains("DISCONNECTED"));
-        std::fs::write(&file, "").expect("a file can be written");
-        let said = client.succeed();
-        std::fs::remove_file(&file).expect("the file is ours");
+        let said = place.end(client);
         let (event, status, time) = last_event(&said);
         assert_eq!((event, status), ("RDMA_CM_EVENT_DISCONNECTED", 0), "{said}");
         assert!(time < SOON, "{said}");
