@@ -283,7 +283,7 @@ impl Manager {
 
     /// Tells the manager that no device listens at the peer's address, so a message that waits for an answer gets none: a connection
     /// that our program ends has ended, and a request is refused like one to a port without a listener, with the detail
-    /// [`Detail::NoDevice`]. Has no effect on any other connection, even if it has sent something: whoever says so is not the peer.
+    /// [`Detail::NoDevice`]. Has no effect on any other connection: the peer itself has not said anything.
     ///
     /// # Errors
     ///

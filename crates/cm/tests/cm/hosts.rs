@@ -51,7 +51,7 @@ fn a_peer_that_ends_before_it_answers_counts_as_a_refusal() {
     assert_eq!(world.state(B, b), None);
 }
 
-/// Whoever says that the peer's host has no device is not the peer, so only connections end that wait for an answer and get none.
+/// The peer itself has not said anything, so only connections end that wait for an answer and get none.
 #[test]
 fn the_absence_of_a_device_ends_only_connections_that_end_or_begin() {
     let mut world = World::new();
