@@ -465,7 +465,7 @@ impl Carrier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Share;
+    use crate::config::{Share, WireConfig, WireSetting};
     use rkey_cm::wire::{Drep, Message, PrivateData};
     use std::net::Ipv4Addr;
     use std::time::Duration;
@@ -497,6 +497,35 @@ mod tests {
         carrier.carry(0, answer);
         assert!(carrier.inbox.pop().is_some(), "it was returned");
         assert!(!carrier.has_ended_peers());
+    }
+
+    /// Nothing repeats the last message of a program that exits.
+    #[test]
+    fn a_message_to_another_host_leaves_three_times_if_the_program_may_exit() {
+        let from = crate::wire::tests::address();
+        let setting = WireConfig {
+            addresses: WireSetting::Addresses(vec![from]),
+            ..WireConfig::OFF
+        };
+        let mut carrier = carrier(&Arc::new(Reactor::new().unwrap()));
+        carrier.use_wire(Wire::of_process(&setting));
+        let mut left = 0;
+        for (is_parting, exits, copies) in [(false, false, 1), (true, false, 3), (false, true, 3)] {
+            carrier.exits = exits;
+            let message = Transmit {
+                from,
+                // For documentation, so no host has it. The kernel may refuse to send the message.
+                to: [192, 0, 2, 1].into(),
+                mad: [0; rkey_cm::wire::MAD],
+                of: None,
+                is_parting,
+            };
+            carrier.carry(0, message);
+            left += copies;
+            let counts = carrier.wire().unwrap().describe().counts;
+            let refused: u64 = counts.dropped.iter().map(|(_, count)| count).sum();
+            assert_eq!(counts.sent + refused, left);
+        }
     }
 
     /// For example when no descriptor is left: the socket stays readable and `accept` fails.
