@@ -18,12 +18,15 @@ use std::time::Duration;
 /// How long a non-blocking call waits for the peer's answer. Peers answer at once, unless they are stopped or on a slow network.
 /// librspreload falls back to an ordinary socket only if this call itself reports a refusal.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for a peer on another host. If no program uses RDMA there, the request is refused after two seconds.
+const ANSWER_TIMEOUT_FAR: Duration = Duration::from_secs(3);
 
 const EALREADY: Errno = Errno::from_raw(libc::EALREADY);
 const EINPROGRESS: Errno = Errno::from_raw(libc::EINPROGRESS);
 const EISCONN: Errno = Errno::from_raw(libc::EISCONN);
 
-fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<(), Errno> {
+/// Starts to connect. Returns whether the peer is on this host.
+fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<bool, Errno> {
     match state.phase {
         Phase::New | Phase::Refused(_) => {}
         Phase::Connecting(_) => return Err(EALREADY),
@@ -44,7 +47,7 @@ fn begin(socket: &Arc<Socket>, state: &mut State, to: SocketAddr) -> Result<(), 
     let id = state.id.as_ref().ok_or(Errno::BADF)?;
     id.resolve(to)?;
     state.enter(Phase::Connecting(None));
-    Ok(())
+    Ok(is_here)
 }
 
 fn answer(state: &mut State) -> Option<Result<(), Errno>> {
@@ -79,13 +82,14 @@ pub unsafe extern "C" fn rconnect(
                 return Ok(0);
             }
         };
-        {
+        let is_here = {
             let mut state = socket.state.lock();
-            begin(&socket, &mut state, to)?;
-        }
-        let deadline = match socket.waiting.is_nonblocking() {
-            true => Some(rkey_device::time::now() + ANSWER_TIMEOUT),
-            false => socket.deadline(|options| options.send_timeout),
+            begin(&socket, &mut state, to)?
+        };
+        let deadline = match (socket.waiting.is_nonblocking(), is_here) {
+            (true, true) => Some(rkey_device::time::now() + ANSWER_TIMEOUT),
+            (true, false) => Some(rkey_device::time::now() + ANSWER_TIMEOUT_FAR),
+            (false, _) => socket.deadline(|options| options.send_timeout),
         };
         socket
             .wait(true, deadline, answer)

@@ -1,4 +1,5 @@
-/* An ordinary HTTP server, without RDMA calls. It answers "GET /N" with N bytes, and exits after three connections. */
+/* An ordinary HTTP server, without RDMA calls. It answers "GET /N" with N bytes, and exits after three connections.
+ * Arguments: the address, if it is not the loopback address, and the port. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(argv[argc - 1])) };
 	int one = 1, left, fd = socket(AF_INET, SOCK_STREAM, 0);
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	at.sin_addr.s_addr = argc == 3 ? inet_addr(argv[1]) : htonl(INADDR_LOOPBACK);
 	alarm(250);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 5))

@@ -219,16 +219,8 @@ impl Connection {
     }
 
     fn sidr_refusal(&self) -> SidrRep {
-        SidrRep {
-            request: self.remote_id.unwrap_or(0),
-            status: SidrStatus::REJECT,
-            info_len: 0,
-            qpn: 0,
-            service: self.service,
-            qkey: 0,
-            info: PrivateData::default(),
-            data: PrivateData::default(),
-        }
+        let request = self.remote_id.unwrap_or(0);
+        SidrRep::without_queue_pair(request, self.service, SidrStatus::REJECT)
     }
 
     /// Our address as a GID.

@@ -17,6 +17,9 @@ pub struct Transmit {
     /// The connection that sends the message and the requested service; `None` for an answer that belongs to no
     /// connection.
     pub of: Option<(ConnectionId, ServiceId)>,
+    /// Whether it is the DREQ or DREP with which a call of the program ends a connection. The program may exit right after the call, and
+    /// nothing repeats the message then, so a host whose network loses messages may send it several times.
+    pub is_parting: bool,
 }
 
 /// A program on this or another host wants a connection.

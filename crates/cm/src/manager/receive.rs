@@ -12,7 +12,7 @@ use crate::ids::IdSpace;
 use crate::time::Nanos;
 use crate::wire::{
     About, Detail, Drep, Dreq, Ece, Mad, Message, Mra, PrivateData, Rej, RejectReason, Rep, Rtu,
-    SidrRep,
+    SidrRep, SidrStatus,
 };
 use core::net::IpAddr;
 
@@ -73,6 +73,7 @@ impl Manager {
             to: at.from,
             mad: Mad::new(at.tid, message).encode(),
             of: None,
+            is_parting: false,
         });
     }
 
@@ -278,6 +279,40 @@ impl Manager {
             _ => return Ok(()),
         };
         self.step(now, id, input, given)
+    }
+
+    /// Tells the manager that no device listens at the peer's address, so a message that waits for an answer gets none: a connection
+    /// that our program ends has ended, and a request is refused like one to a port without a listener, with the detail
+    /// [`Detail::NoDevice`]. Has no effect on any other connection: the peer itself has not said anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    pub fn device_absent(&mut self, now: Nanos, id: ConnectionId) -> Result<(), Error> {
+        let it = self.connections.get(&id).ok_or(Error::Unknown)?;
+        let (input, event) = match it.state {
+            State::DreqSent => return self.step(now, id, Input::Drep, Given::Nothing),
+            State::ReqSent => {
+                let rej = Rej::bare(0, it.local_id, About::Req, RejectReason::SERVICE_ID);
+                let event = Event::Rejected {
+                    connection: id,
+                    rej: Box::new(rej.with_detail(Detail::NoDevice)),
+                    options: 0,
+                };
+                (Input::Rej, event)
+            }
+            State::SidrSent => {
+                let rep =
+                    SidrRep::without_queue_pair(it.local_id, it.service, SidrStatus::UNSUPPORTED);
+                let event = Event::DatagramResponse {
+                    connection: id,
+                    rep: Box::new(rep.with_detail(Detail::NoDevice)),
+                };
+                (Input::SidrRep, event)
+            }
+            _ => return Ok(()),
+        };
+        self.step(now, id, input, Given::Event(event))
     }
 
     /// The connections whose peers have communication ids of this space: if several managers share an address, the

@@ -51,7 +51,10 @@ impl Manager {
         }
         for action in step.actions {
             match *action {
-                Action::Send(send) => self.send(id, send, &given),
+                Action::Send(send) => {
+                    let parts = matches!(send, Send::Dreq | Send::Drep) && input.is_call();
+                    self.send(id, send, &given, parts);
+                }
                 Action::Start(timer) => self.start_timer(now, id, timer, &given),
                 Action::Tell(report) => self.tell(id, report, &given),
             }
@@ -144,7 +147,7 @@ impl Manager {
         self.timers.insert((deadline, id));
     }
 
-    fn send(&mut self, id: ConnectionId, send: Send, given: &Given) {
+    fn send(&mut self, id: ConnectionId, send: Send, given: &Given, is_parting: bool) {
         let timing = self.config.timing;
         let Some(it) = self.connections.get_mut(&id) else {
             return;
@@ -180,6 +183,7 @@ impl Manager {
             to: it.peer,
             mad: bytes,
             of: Some((id, it.service)),
+            is_parting,
         });
     }
 

@@ -6,13 +6,15 @@
 
 use super::{PrivateData, Rej, RejectReason, SidrRep, SidrStatus};
 
-/// Details of a refusal with the reason [`RejectReason::CONSUMER`] or [`SidrStatus::REJECT`].
+/// Details of a refusal, with the reason that each belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// The listener is for queue pairs of another type.
+    /// The listener is for queue pairs of another type. With [`RejectReason::CONSUMER`] or [`SidrStatus::REJECT`].
     QueuePairType,
-    /// The peer's process has ended. Never sent: the manager reports it to its own program.
+    /// The peer's process has ended. With the same reasons. Never sent: the manager reports it to its own program.
     PeerEnded,
+    /// No device listens at the peer's address. With [`RejectReason::SERVICE_ID`] or [`SidrStatus::UNSUPPORTED`]. Never sent, either.
+    NoDevice,
 }
 
 /// The first bytes of the information.
@@ -24,6 +26,15 @@ impl Detail {
         match self {
             Self::QueuePairType => 1,
             Self::PeerEnded => 2,
+            Self::NoDevice => 3,
+        }
+    }
+
+    /// The reason of a REJ, and the status of a SIDR_REP, that this detail belongs to.
+    const fn reasons(self) -> (RejectReason, SidrStatus) {
+        match self {
+            Self::QueuePairType | Self::PeerEnded => (RejectReason::CONSUMER, SidrStatus::REJECT),
+            Self::NoDevice => (RejectReason::SERVICE_ID, SidrStatus::UNSUPPORTED),
         }
     }
 
@@ -35,7 +46,7 @@ impl Detail {
     fn read(info: &PrivateData<72>, len: u8) -> Option<Self> {
         let bytes = info.as_bytes().first_chunk::<LEN>()?;
         let fits = usize::from(len) == LEN && bytes.starts_with(&MARK);
-        let all = [Self::QueuePairType, Self::PeerEnded];
+        let all = [Self::QueuePairType, Self::PeerEnded, Self::NoDevice];
         all.into_iter().find(|it| fits && *bytes == it.bytes())
     }
 }
@@ -50,8 +61,8 @@ impl Rej {
     /// The detail, if there is one.
     #[must_use]
     pub fn detail(&self) -> Option<Detail> {
-        let has = self.reason == RejectReason::CONSUMER;
-        Detail::read(&self.info, self.info_len).filter(|_| has)
+        let found = Detail::read(&self.info, self.info_len);
+        found.filter(|detail| detail.reasons().0 == self.reason)
     }
 }
 
@@ -68,8 +79,8 @@ impl SidrRep {
     /// The detail, if there is one.
     #[must_use]
     pub fn detail(&self) -> Option<Detail> {
-        let has = self.status == SidrStatus::REJECT;
-        Detail::read(&self.info, self.info_len).filter(|_| has)
+        let found = Detail::read(&self.info, self.info_len);
+        found.filter(|detail| detail.reasons().1 == self.status)
     }
 }
 
@@ -80,9 +91,10 @@ mod tests {
 
     #[test]
     fn the_detail_of_a_rej_round_trips_and_other_bytes_are_ignored() {
-        let bare = Rej::bare(1, 2, About::Req, RejectReason::CONSUMER);
-        assert_eq!(bare.detail(), None);
-        for detail in [Detail::QueuePairType, Detail::PeerEnded] {
+        let bare_with = |reason| Rej::bare(1, 2, About::Req, reason);
+        for detail in [Detail::QueuePairType, Detail::PeerEnded, Detail::NoDevice] {
+            let bare = bare_with(detail.reasons().0);
+            assert_eq!(bare.detail(), None);
             let sent = Mad::new(7, Message::Rej(bare.with_detail(detail))).encode();
             let Ok(Mad {
                 message: Message::Rej(rej),
@@ -100,7 +112,8 @@ mod tests {
             let longer = Rej { info_len: 6, ..rej };
             assert_eq!(longer.detail(), None);
         }
-        for info in [&b"rkey"[..], b"rkey\x03", b"RKEY\x01", b""] {
+        let bare = bare_with(RejectReason::CONSUMER);
+        for info in [&b"rkey"[..], b"rkey\x03", b"rkey\x04", b"RKEY\x01", b""] {
             assert_eq!(bare.with_info(info).detail(), None);
         }
     }

@@ -118,12 +118,17 @@ impl SidrRep {
     /// An answer without a queue pair.
     #[must_use]
     pub fn refusal(request: &SidrReq, status: SidrStatus) -> Self {
+        Self::without_queue_pair(request.request, request.service, status)
+    }
+
+    /// An answer without a queue pair to the request with this id for a service.
+    pub(crate) fn without_queue_pair(request: u32, service: ServiceId, status: SidrStatus) -> Self {
         Self {
-            request: request.request,
+            request,
             status,
             info_len: 0,
             qpn: 0,
-            service: request.service,
+            service,
             qkey: 0,
             info: PrivateData::default(),
             data: PrivateData::default(),

@@ -51,6 +51,60 @@ fn a_peer_that_ends_before_it_answers_counts_as_a_refusal() {
     assert_eq!(world.state(B, b), None);
 }
 
+/// The peer itself has not said anything, so only connections end that wait for an answer and get none.
+#[test]
+fn the_absence_of_a_device_ends_only_connections_that_end_or_begin() {
+    let mut world = World::new();
+    let (a, b) = world.pair();
+    let now = world.now;
+    for (side, id) in [(A, a), (B, b)] {
+        let manager = &mut world.hosts[side].manager;
+        assert!(manager.device_absent(now, id).is_ok());
+        assert_eq!(manager.state(id), Some(State::Established));
+        assert_eq!(manager.next_event(), None);
+    }
+    let manager = &mut world.hosts[A].manager;
+    assert!(manager.disconnect(now, a).is_ok());
+    assert!(manager.device_absent(now, a).is_ok());
+    let told = manager.next_event();
+    assert!(matches!(told, Some(Event::Disconnected { .. })), "{told:?}");
+    assert_eq!(manager.state(a), Some(State::TimeWait));
+    world.hosts[B].policy = Policy::Keep;
+    let a = world.connect(A, b"");
+    world.run(0);
+    let b = world.requested(B);
+    let now = world.now;
+    assert!(world.hosts[B].manager.device_absent(now, b).is_ok());
+    assert_eq!(world.state(B, b), Some(State::ReqReceived));
+    assert_eq!(world.state(A, a), Some(State::ReqSent));
+}
+
+/// Only the messages of calls: a message gets one answer at most.
+#[test]
+fn a_dreq_or_drep_that_a_call_sends_is_marked_as_parting() {
+    let mut world = World::new();
+    let (a, b) = world.pair();
+    let now = world.now;
+    let all = |manager: &mut rkey_cm::Manager| -> Vec<_> {
+        std::iter::from_fn(|| manager.next_transmit()).collect()
+    };
+    let [client, server] = &mut world.hosts;
+    let (client, server) = (&mut client.manager, &mut server.manager);
+    client.disconnect(now, a).unwrap();
+    let dreq = all(client).pop().unwrap();
+    assert!(dreq.is_parting);
+    server.receive(now, dreq.from, dreq.to, &dreq.mad);
+    server.disconnect(now, b).unwrap();
+    let drep = all(server).pop().unwrap();
+    assert!(drep.is_parting);
+    server.receive(now, dreq.from, dreq.to, &dreq.mad);
+    let again = all(server).pop().unwrap();
+    assert_eq!((again.mad, again.is_parting), (drep.mad, false));
+    client.advance(client.next_deadline().unwrap());
+    let again = all(client).pop().unwrap();
+    assert_eq!((again.mad, again.is_parting), (dreq.mad, false));
+}
+
 /// On a host with several managers, the ids in a message determine its manager.
 #[test]
 fn messages_name_their_addressee_and_their_connection() {

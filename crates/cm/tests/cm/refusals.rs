@@ -1,8 +1,9 @@
 //! What each side can report about a connection that was not established.
 
 use crate::world::{A, B, PORT, Policy, SECOND, World, address};
+use rkey_cm::ConnectionId;
 use rkey_cm::address::PortSpace;
-use rkey_cm::manager::{Kind, NotAccepted, Refused, Resolve};
+use rkey_cm::manager::{Event, Kind, NotAccepted, Refused, Resolve};
 use rkey_cm::wire::{Detail, PrivateData, RejectReason, SidrStatus, Transport};
 use std::net::SocketAddr;
 
@@ -17,6 +18,19 @@ fn told(world: &mut World, side: usize) -> Vec<NotAccepted> {
         all.push(it.why);
     }
     all
+}
+
+/// Requests a datagram queue pair.
+fn resolve(world: &mut World) -> ConnectionId {
+    let resolve = Resolve {
+        from: SocketAddr::new(address(A), 40_000),
+        to: SocketAddr::new(address(B), PORT),
+        space: PortSpace::Tcp,
+        data: PrivateData::default(),
+    };
+    let now = world.now;
+    let asked = world.hosts[A].manager.resolve_datagram(now, &resolve);
+    asked.unwrap()
 }
 
 #[test]
@@ -59,15 +73,7 @@ fn both_sides_report_that_the_queue_pair_types_differ() {
         [NotAccepted::Transport { asked, offered }]
     );
     // The same for a datagram queue pair.
-    let resolve = Resolve {
-        from: SocketAddr::new(address(A), 40_000),
-        to: SocketAddr::new(address(B), PORT),
-        space: PortSpace::Tcp,
-        data: PrivateData::default(),
-    };
-    let now = world.now;
-    let asked = world.hosts[A].manager.resolve_datagram(now, &resolve);
-    asked.unwrap();
+    resolve(&mut world);
     world.run(0);
     let peer = NotAccepted::PeerDatagram(SidrStatus::REJECT, detail);
     assert_eq!(told(&mut world, A), [peer]);
@@ -105,6 +111,43 @@ fn the_active_side_can_tell_an_ended_peer_from_a_refusal() {
     world.run(0);
     let ended = NotAccepted::Peer(RejectReason::CONSUMER, Some(Detail::PeerEnded));
     assert_eq!(told(&mut world, A), [ended]);
+}
+
+#[test]
+fn a_host_without_a_device_refuses_like_a_port_without_a_listener() {
+    let mut world = World::new();
+    world.listen(B, 1);
+    let a = world.connect(A, b"");
+    let now = world.now;
+    let manager = &mut world.hosts[A].manager;
+    assert!(manager.device_absent(now, a).is_ok());
+    let absent = Some(Detail::NoDevice);
+    let told_program = manager.next_event();
+    let Some(Event::Rejected { rej, .. }) = &told_program else {
+        panic!("{told_program:?}")
+    };
+    assert_eq!(
+        (rej.reason, rej.detail()),
+        (RejectReason::SERVICE_ID, absent)
+    );
+    assert_eq!(manager.state(a), None);
+    assert_eq!(
+        told(&mut world, A),
+        [NotAccepted::Peer(RejectReason::SERVICE_ID, absent)]
+    );
+    let a = resolve(&mut world);
+    let manager = &mut world.hosts[A].manager;
+    assert!(manager.device_absent(now, a).is_ok());
+    let told_program = manager.next_event();
+    let Some(Event::DatagramResponse { rep, .. }) = &told_program else {
+        panic!("{told_program:?}")
+    };
+    assert_eq!(rep.status, SidrStatus::UNSUPPORTED);
+    assert_eq!(manager.state(a), None);
+    assert_eq!(
+        told(&mut world, A),
+        [NotAccepted::PeerDatagram(SidrStatus::UNSUPPORTED, absent)]
+    );
 }
 
 /// A third party can cause any number of refusals.

@@ -26,6 +26,7 @@ use super::limits::Limits;
 use super::notices::Notices;
 use super::packet::{CmPacket, Protection};
 use super::ports::Ports;
+use super::presence::{Presence, Route, Unanswered};
 use super::receivers::Receivers;
 use super::refusals::Why;
 use super::senders::Senders;
@@ -40,6 +41,8 @@ use crate::wire::Wire;
 const WAITING_TIME: Nanos = 1_000_000_000;
 /// How long links that nothing needs may stay open after a change.
 const TIDY_PAUSE: Nanos = 50_000_000;
+/// How many times a message leaves for another host if the process may exit before it could repeat it.
+const PARTING_COPIES: usize = 3;
 
 /// An address for messages, owned by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +85,8 @@ pub(super) enum Timer {
     Accept,
     /// Close the links that nothing needs.
     Tidy,
+    /// Check whether any program listens at a host.
+    Presence(Route),
 }
 
 /// A message that has not been delivered yet.
@@ -97,6 +102,8 @@ pub(super) struct PendingMessage {
 pub(super) struct Needs<'a> {
     /// Whether a connection still waits for the first answer to its request.
     pub(super) waits: &'a dyn Fn(ConnectionId) -> bool,
+    /// Whether a connection still waits for the answer to its last message.
+    pub(super) awaits: &'a dyn Fn(ConnectionId) -> bool,
     /// Whether any connection has its peer in this block.
     pub(super) has_connections: &'a dyn Fn(u16) -> bool,
 }
@@ -133,6 +140,9 @@ pub(super) struct Carrier {
     pub(super) notices: Notices,
     pub(super) limits: Box<dyn Fn() -> Limits + Send>,
     wire: Option<Arc<Wire>>,
+    pub(super) presence: Presence,
+    /// Whether the process exits, so that it repeats no message later.
+    pub(super) exits: bool,
 }
 
 impl Carrier {
@@ -160,6 +170,8 @@ impl Carrier {
             notices: Notices::default(),
             limits,
             wire: None,
+            presence: Presence::default(),
+            exits: false,
         })
     }
 
@@ -204,7 +216,14 @@ impl Carrier {
         if let Some(wire) = &self.wire
             && !self.inbox.is_of_this_host(now, message.to)
         {
-            return wire.send_message(message.from, message.to, &message.mad);
+            let copies = match message.is_parting || self.exits {
+                true => PARTING_COPIES,
+                false => 1,
+            };
+            for _ in 0..copies {
+                wire.send_message(message.from, message.to, &message.mad);
+            }
+            return self.expect_answer(now, &message);
         }
         let Some((name, is_request)) = Name::of(&message) else {
             return;
@@ -227,6 +246,20 @@ impl Carrier {
         if let Some(at) = self.waiting.begin(now, name) {
             self.timers.insert((at, Timer::Retry(name)));
         }
+    }
+
+    /// If another host should answer this message, checks after a while whether any program listens there.
+    fn expect_answer(&mut self, now: Nanos, message: &Transmit) {
+        let Some(((id, _), unanswered)) = message.of.zip(Unanswered::of(&message.mad)) else {
+            return;
+        };
+        let route = Route {
+            local: message.from,
+            peer: message.to,
+        };
+        let at = self.presence.expect(now, route, id, unanswered);
+        self.timers
+            .extend(at.map(|at| (at, Timer::Presence(route))));
     }
 
     fn try_send(&mut self, now: Nanos, name: Name, pending: &PendingMessage) -> MessageSent {
@@ -337,6 +370,12 @@ impl Carrier {
                 Timer::Retry(name) => self.retry(now, name, needs),
                 Timer::Check(name) => self.check(now, name),
                 Timer::Accept => self.resume_accepting(now),
+                Timer::Presence(route) => {
+                    let may_open = (self.limits)().files_left > 0;
+                    let (watches, waits) = (&mut self.watches, needs.awaits);
+                    let at = self.presence.run(now, route, watches, waits, may_open);
+                    self.timers.extend(at.map(|at| (at, timer)));
+                }
                 Timer::Tidy => {
                     self.tidies = false;
                     self.tidy(needs);
@@ -360,6 +399,7 @@ impl Carrier {
             Some(Watched::Port(service)) => self.accept_from(now, Some(service)),
             Some(Watched::Sender) => self.read_link(now, token),
             Some(Watched::Receiver(name)) => self.unlink(now, name),
+            Some(Watched::Presence(route)) => self.presence.ready(now, route, &mut self.watches),
             None => {}
         }
     }
@@ -418,13 +458,14 @@ impl Carrier {
         self.senders = Senders::default();
         self.receivers = Receivers::default();
         self.queries.clear();
+        self.presence.close_in_child();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Share;
+    use crate::config::{Share, WireConfig, WireSetting};
     use rkey_cm::wire::{Drep, Message, PrivateData};
     use std::net::Ipv4Addr;
     use std::time::Duration;
@@ -451,10 +492,40 @@ mod tests {
             to: here,
             mad: Mad::new(1, Message::Drep(drep)).encode(),
             of: None,
+            is_parting: false,
         };
         carrier.carry(0, answer);
         assert!(carrier.inbox.pop().is_some(), "it was returned");
         assert!(!carrier.has_ended_peers());
+    }
+
+    /// Nothing repeats the last message of a program that exits.
+    #[test]
+    fn a_message_to_another_host_leaves_three_times_if_the_program_may_exit() {
+        let from = crate::wire::tests::address();
+        let setting = WireConfig {
+            addresses: WireSetting::Addresses(vec![from]),
+            ..WireConfig::OFF
+        };
+        let mut carrier = carrier(&Arc::new(Reactor::new().unwrap()));
+        carrier.use_wire(Wire::of_process(&setting));
+        let mut left = 0;
+        for (is_parting, exits, copies) in [(false, false, 1), (true, false, 3), (false, true, 3)] {
+            carrier.exits = exits;
+            let message = Transmit {
+                from,
+                // For documentation, so no host has it. The kernel may refuse to send the message.
+                to: [192, 0, 2, 1].into(),
+                mad: [0; rkey_cm::wire::MAD],
+                of: None,
+                is_parting,
+            };
+            carrier.carry(0, message);
+            left += copies;
+            let counts = carrier.wire().unwrap().describe().counts;
+            let refused: u64 = counts.dropped.iter().map(|(_, count)| count).sum();
+            assert_eq!(counts.sent + refused, left);
+        }
     }
 
     /// For example when no descriptor is left: the socket stays readable and `accept` fails.
@@ -478,6 +549,7 @@ mod tests {
         assert!(at > 7);
         let needs = Needs {
             waits: &|_| true,
+            awaits: &|_| true,
             has_connections: &|_| true,
         };
         carrier.run_timers(at, &needs);

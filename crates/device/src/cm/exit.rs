@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A connection manager that may have connections to other hosts.
 trait Leave: Send + Sync {
-    /// Ends all connections to other hosts because the process exits: the peers learn it from a DREQ, REJ or DREP. Each is sent once, so
-    /// the network may lose it. The program gets no more events of these connections. Does nothing in a forked child, whose parent
+    /// Ends all connections to other hosts because the process exits: the peers learn it from a DREQ, REJ or DREP. Each is sent three
+    /// times, because nothing repeats it later. The program gets no more events of these connections. Does nothing in a forked child, whose parent
     /// still uses the connections.
     ///
     /// The connection manager's thread does it: the exiting thread may hold any lock, and has no thread-local storage any more, which
@@ -116,6 +116,7 @@ impl<H: Handler> Inner<H> {
     }
 
     fn leave_other_hosts(&mut self, now: Nanos) {
+        self.carrier.exits = true;
         for id in self.of_other_hosts(now) {
             // An error means that it has just ended.
             let _ = self.manager.close(now, id);

@@ -6,7 +6,7 @@
 //! child closes its copies of them (`fork`).
 //!
 //! With a wire ([`Settings::wire`]), messages to and from other hosts travel between queue pairs 1 (`remote`). A process that exits ends
-//! its connections to them (`exit`).
+//! its connections to them (`exit`). A host that does not answer may have no program that could (`presence`).
 //!
 //! Processes on one host exchange the same 256-byte messages as hosts do. If a process ends without closing its connections, its
 //! peers see its sockets close and end each connection as if the process had sent a DREQ or REJ (which the kernel would send on a
@@ -21,6 +21,7 @@ mod limits;
 mod notices;
 pub(crate) mod packet;
 mod ports;
+mod presence;
 mod receivers;
 pub mod refusals;
 pub(crate) mod remote;
@@ -449,6 +450,7 @@ impl<H: Handler> Inner<H> {
         let manager = &self.manager;
         let needs = Needs {
             waits: &|id| manager.state(id).is_some_and(is_unanswered),
+            awaits: &|id| manager.state(id).is_some_and(awaits_answer),
             has_connections: &|block| manager.has_connections_to(IdSpace::block(block)),
         };
         self.carrier.run_timers(now, &needs);
@@ -471,6 +473,10 @@ impl<H: Handler> Inner<H> {
                 // The connection may have ended in the meantime.
                 let _ = self.manager.peer_ended(now, id);
             }
+        }
+        for id in self.carrier.presence.take_absent() {
+            // As above.
+            let _ = self.manager.device_absent(now, id);
         }
         let is_due = self.manager.next_deadline().is_some_and(|at| at <= now);
         if is_due {
@@ -527,6 +533,11 @@ impl<H: Handler> fork::CloseInChild for Inner<H> {
 /// Whether a connection waits for the first answer to its request.
 fn is_unanswered(state: State) -> bool {
     matches!(state, State::ReqSent | State::ReqDelayed | State::SidrSent)
+}
+
+/// Whether a connection waits for the answer to its last message, and its peer has not said that the answer takes longer.
+fn awaits_answer(state: State) -> bool {
+    matches!(state, State::ReqSent | State::SidrSent | State::DreqSent)
 }
 
 /// A random number, for initial PSNs and ports.

@@ -21,6 +21,8 @@ pub const KEPT: usize = 256;
 pub enum Why {
     /// No program listens at the address and port.
     NothingListens,
+    /// No program uses the device of the other host.
+    NoDevice,
     /// The port belongs to a program of this user, and users do not share their devices.
     OtherUser(u32),
     /// The port belongs to a program that shares its devices with other processes than ours does.
@@ -56,8 +58,9 @@ pub enum Why {
 
 impl Why {
     /// Examples: at least one of each variant.
-    pub const EXAMPLES: [Self; 14] = [
+    pub const EXAMPLES: [Self; 15] = [
         Self::NothingListens,
+        Self::NoDevice,
         Self::OtherUser(1001),
         Self::OtherShare,
         Self::QueuePairType,
@@ -81,6 +84,7 @@ impl Why {
     pub fn name(self) -> &'static str {
         match self {
             Self::NothingListens => "nothing-listens",
+            Self::NoDevice => "no-device",
             Self::OtherUser(_) => "other-user",
             Self::OtherShare => "other-share",
             Self::QueuePairType => "queue-pair-type",
@@ -103,6 +107,9 @@ impl Why {
         match self {
             Self::NothingListens => {
                 "Start the server first, or check the address, port and port space: `rkey ls` lists all listeners."
+            }
+            Self::NoDevice => {
+                "Start the server there, with RKEY_WIRE=auto, and let its host's firewall pass UDP port 4791."
             }
             Self::OtherUser(_) => {
                 "If both users trust each other, set RKEY_SHARE=all for both programs."
@@ -153,6 +160,7 @@ impl Why {
         match detail {
             Detail::QueuePairType => Self::QueuePairType,
             Detail::PeerEnded => Self::PeerGone,
+            Detail::NoDevice => Self::NoDevice,
         }
     }
 
@@ -187,6 +195,9 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NothingListens => f.write_str("nothing listens at this address and port"),
+            Self::NoDevice => {
+                f.write_str("no RDMA device listens at this host (UDP port 4791 is closed)")
+            }
             Self::OtherUser(uid) => write!(f, "the port belongs to user {uid}"),
             Self::OtherShare => {
                 f.write_str("the port belongs to a program with a different RKEY_SHARE")

@@ -112,6 +112,7 @@ mod tests {
             to: here,
             mad: [0; MAD],
             of: None,
+            is_parting: false,
         };
         PendingMessage {
             message,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rkey_cm::address::ServiceId;
 
 use super::carrier::Name;
+use super::presence::Route;
 use crate::progress::reactor::{Reactor, Token};
 
 /// What a watched descriptor belongs to.
@@ -17,6 +18,7 @@ pub(super) enum Watched {
     Port(ServiceId),
     Sender,
     Receiver(Name),
+    Presence(Route),
 }
 
 /// The watched sockets.

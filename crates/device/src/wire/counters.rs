@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Dropped {
     /// The bytes are not a packet.
     Malformed,
+    /// An empty datagram, with which another host checks whether any program listens here.
+    Empty,
     /// The invariant checksum is wrong.
     Checksum,
     /// With `RKEY_WIRE_KEY`: no host that has the key sent it. Without: a process that has a key passed it on.
@@ -36,8 +38,9 @@ pub enum Dropped {
 
 impl Dropped {
     /// All reasons.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Malformed,
+        Self::Empty,
         Self::Checksum,
         Self::Forged,
         Self::Replayed,

@@ -173,6 +173,10 @@ impl Core {
         let opened = self.open(datagrams);
         for (index, incoming) in datagrams.iter().enumerate() {
             let &Incoming { from, to, .. } = incoming;
+            if incoming.bytes.is_empty() {
+                self.counters.dropped(Dropped::Empty, 1);
+                continue;
+            }
             let (number, bytes) = match opened.get(index) {
                 None => (None, incoming.bytes),
                 Some(Some((number, bytes))) => (Some(*number), &bytes[..]),

@@ -90,6 +90,9 @@ fn packets_without_the_key_are_dropped_and_not_answered() {
         socket.send_to(&bytes, to).unwrap();
         wait_until(|| dropped(&wire) == [(Dropped::Forged, before + 1)]);
     }
+    // Another host checks whether a program listens, which is no attack.
+    socket.send_to(&[], to).unwrap();
+    wait_until(|| dropped(&wire) == [(Dropped::Empty, 1), (Dropped::Forged, 5)]);
     assert!(recorder.packets.lock().is_empty());
     socket.set_nonblocking(true).unwrap();
     assert!(socket.recv(&mut [0; 64]).is_err(), "no answer");

@@ -7,7 +7,9 @@
 //! | `rsockets` | programs that use rsockets |
 //! | `others` | qperf, fio, UCX, providers of libfabric and uDAPL, librpma |
 //! | `networks` | a bad network between the hosts |
+//! | `absent` | a host at which no program uses RDMA |
 
+mod absent;
 mod networks;
 mod others;
 mod rsockets;
