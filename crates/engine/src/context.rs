@@ -257,12 +257,13 @@ impl<M> Context<M> {
         }
     }
 
-    /// Counts a denied request, if its process may be guessing keys.
+    /// Counts a denied request, if its process may be guessing keys. If processes must wait because of that, their warrants end.
     #[cold]
     pub(crate) fn count_guess(&mut self, origin: &Origin, denial: &Denial) {
         if let Some(guesser) = self.guesses.note(origin, denial, self.now) {
             self.events.push_back(Event::Guessing(guesser));
         }
+        self.warrants.revoke_of_paused(&self.guesses, self.now);
     }
 
     /// Records an error in the local memory of a request with these scatter/gather entries; returns the report's id, or 0

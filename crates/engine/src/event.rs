@@ -58,6 +58,8 @@ pub enum Event {
         /// What to ask for.
         request: WarrantRequest,
     },
+    /// Pushes over this link have waited for the peer's memory several times. There will be no more.
+    PushesStalled(LinkId),
     /// An access was denied, here or at the peer. [`crate::Engine::reports`] already has the report.
     Denied(Arc<DenialReport>),
     /// A process has named many unknown keys. Raised when its requests are first delayed, and when the number of its

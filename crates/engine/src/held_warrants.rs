@@ -145,6 +145,8 @@ pub(crate) struct HeldWarrant {
     /// The memory in the target's process.
     pub(crate) memory: VaRange,
     pub(crate) warrant: PeerWarrant,
+    /// How many writes the queue pair had pushed when it last used the warrant.
+    pub(crate) used: u64,
 }
 
 impl HeldWarrant {

@@ -28,6 +28,7 @@
 //! | `requester` | sends requests as fragments; handles acknowledgements and responses |
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
 //! | `warrants`, `held_warrants` | warrants that peers have for our memory, and those that we have for theirs |
+//! | `warrant_room` | how many warrants there are, and which one a further one replaces |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
 //! | `nak` | the codes of refusals |
 //! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
@@ -92,6 +93,7 @@ mod srqs;
 pub mod status;
 mod timer;
 pub mod ud;
+mod warrant_room;
 mod warrants;
 pub mod wire;
 pub mod work;

@@ -8,19 +8,19 @@
 //! error, a change of its peer or its rights. For regions the owner does it ([`Engine::revoke_warrants`]), after the table
 //! refuses the key. From then on no copy of the peer begins. A copy that has begun may last for some microseconds; the owner
 //! waits for it before it returns the memory. So a revoked warrant stays in the list until the peer is at rest.
+//!
+//! The number of warrants is limited. At the limit, a new one replaces one that has not been used for a while (`warrant_room`); its peer
+//! finds that out at its next write, which it sends through the ring. A warrant with which the peer is copying counts as in use.
 
 use crate::exposure::Exposure;
-use crate::{Engine, LinkId, QpId, QpType};
+use crate::guesses::Guesses;
+use crate::warrant_room::{self, Holder, Room};
+use crate::{Engine, LinkId, Origin, QpId, QpType};
 use rkey_base::memory::Memory;
 use rkey_core::{Access, Operation, PlainRegion, RKey, RegionId};
 use rkey_link::peer::{OwnWarrant, RemotePeer};
 use rkey_link::{Link, LinkRole};
 use std::sync::Arc;
-
-/// The maximum number of warrants of one queue pair. A further one replaces the oldest.
-pub(crate) const WARRANTS_PER_QP: usize = 4;
-/// The maximum number of warrants of one link, and of a device. Each holds a descriptor.
-const WARRANTS_MAX: (usize, usize) = (16, 64);
 
 /// What a peer asks a warrant for: a write that it has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +53,11 @@ pub enum WarrantScope {
 /// A warrant in the list.
 struct Issued {
     warrant: OwnWarrant,
-    link: LinkId,
-    qp: QpId,
+    holder: Holder,
     region: RegionId,
-    revoked: bool,
+    origin: Origin,
+    /// When its link was first served.
+    since: u64,
 }
 
 /// The warrants that peers have, or had until a moment ago.
@@ -77,27 +78,33 @@ impl Warrants {
     #[inline]
     pub(crate) fn revoke_of_qp(&mut self, qp: QpId) {
         if !self.list.is_empty() {
-            self.revoke(|issued| issued.qp == qp);
+            self.revoke(|issued| issued.holder.qp == qp);
         }
     }
 
     /// Revokes the warrants of a link.
     pub(crate) fn revoke_of_link(&mut self, link: LinkId) {
-        self.revoke(|issued| issued.link == link);
+        self.revoke(|issued| issued.holder.link == link);
+    }
+
+    /// Revokes the warrants of processes that must wait because of guessed keys. They would otherwise go on to write.
+    pub(crate) fn revoke_of_paused(&mut self, guesses: &Guesses, now: u64) {
+        self.revoke(|it| guesses.paused_until(&it.origin, it.since, now).is_some());
     }
 
     /// How many warrants the peer at the other end of a link has.
     pub(crate) fn of_link(&self, link: LinkId) -> u32 {
-        let of_link = |issued: &&Issued| issued.link == link && !issued.revoked;
-        self.list.iter().filter(of_link).count() as u32
+        let holders = self.list.iter().map(|issued| issued.holder);
+        let of_link = holders.filter(|holder| holder.link == link && !holder.revoked);
+        of_link.count() as u32
     }
 
     #[cold]
     fn revoke(&mut self, which: impl Fn(&Issued) -> bool) {
         for issued in &mut self.list {
-            if !issued.revoked && which(issued) {
+            if !issued.holder.revoked && which(issued) {
                 issued.warrant.revoke();
-                issued.revoked = true;
+                issued.holder.revoked = true;
             }
         }
     }
@@ -105,31 +112,27 @@ impl Warrants {
     /// Removes revoked warrants whose peers are not copying.
     fn forget_idle(&mut self) {
         self.list
-            .retain(|issued| !issued.revoked || !issued.warrant.is_idle());
+            .retain(|issued| !issued.holder.revoked || !issued.warrant.is_idle());
         let regions = self.list.iter().map(|issued| issued.region);
         self.exposure.set_warranted(regions);
     }
 
-    /// The position of the warrant that a new one of this queue pair for this region replaces.
-    fn replaced(&self, qp: QpId, region: RegionId) -> Option<usize> {
-        let of_qp = |issued: &Issued| !issued.revoked && issued.qp == qp;
-        let list = || self.list.iter().enumerate().filter(|it| of_qp(it.1));
-        let same = list().find(|(_, issued)| issued.region == region);
-        let oldest = || list().next().filter(|_| list().count() >= WARRANTS_PER_QP);
-        same.or_else(oldest).map(|(index, _)| index)
-    }
-
-    /// Whether the limits allow one more warrant of this link, after this one has been replaced.
-    fn has_room(&self, link: LinkId, replaced: Option<usize>) -> bool {
-        let of_link = self.list.iter().filter(|issued| issued.link == link);
-        let left = usize::from(replaced.is_some());
-        of_link.count() < WARRANTS_MAX.0 + left && self.list.len() < WARRANTS_MAX.1 + left
+    /// How to make room for one more warrant, for this region.
+    fn room(&self, new: &Holder, region: RegionId) -> Room {
+        let holders: Vec<Holder> = self.list.iter().map(|issued| issued.holder).collect();
+        let is_same =
+            |it: &Issued| it.holder.qp == new.qp && it.region == region && !it.holder.revoked;
+        let same = self.list.iter().position(is_same);
+        warrant_room::room(&holders, new, same, |index| {
+            let issued = self.list.get(index);
+            issued.map_or(std::time::Duration::ZERO, |it| it.warrant.unused_for())
+        })
     }
 
     fn add(&mut self, issued: Issued, replaced: Option<usize>) {
         if let Some(old) = replaced.and_then(|index| self.list.get_mut(index)) {
             old.warrant.revoke();
-            old.revoked = true;
+            old.holder.revoked = true;
         }
         self.list.push(issued);
         self.forget_idle();
@@ -166,6 +169,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             return None;
         }
         let (who, qp) = (qp.accessor(), qp.id);
+        let (origin, since) = (link_state.meta.origin, link_state.meta.since);
         let WarrantRequest { key, addr, len, .. } = *request;
         let section = &self.x.checked.section;
         let whole = section.whole_region(&who, key, addr, len, Operation::Write);
@@ -178,17 +182,24 @@ impl<L: Link, M: Memory> Engine<L, M> {
             }
         };
         self.x.warrants.forget_idle();
-        let replaced = self.x.warrants.replaced(qp, region.region);
-        if !self.x.warrants.has_room(link, replaced) {
-            return None;
-        }
+        let holder = Holder {
+            link,
+            qp,
+            process: origin.process,
+            revoked: false,
+        };
+        let replaced = match self.x.warrants.room(&holder, region.region) {
+            Room::Free => None,
+            Room::Replaces(index) => Some(index),
+            Room::None => return None,
+        };
         let warrant = issuer.issue().ok()?;
         let issued = Issued {
             warrant: warrant.clone(),
-            link,
-            qp,
+            holder,
             region: region.region,
-            revoked: false,
+            origin,
+            since,
         };
         self.x.warrants.add(issued, replaced);
         Some((warrant, region))
@@ -199,15 +210,15 @@ impl<L: Link, M: Memory> Engine<L, M> {
     pub fn revoke_warrants(&mut self, scope: WarrantScope) -> Vec<(LinkId, OwnWarrant)> {
         let covers = |issued: &Issued| match scope {
             WarrantScope::Region(region) => issued.region == region,
-            WarrantScope::Qp(qp) => issued.qp == qp,
-            WarrantScope::Revoked => issued.revoked,
+            WarrantScope::Qp(qp) => issued.holder.qp == qp,
+            WarrantScope::Revoked => issued.holder.revoked,
             WarrantScope::All => true,
         };
         let warrants = &mut self.x.warrants;
         warrants.revoke(covers);
         warrants.forget_idle();
         let rest = warrants.list.iter().filter(|issued| covers(issued));
-        rest.map(|issued| (issued.link, issued.warrant.clone()))
+        rest.map(|issued| (issued.holder.link, issued.warrant.clone()))
             .collect()
     }
 
@@ -223,7 +234,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let warrants = &mut self.x.warrants;
         warrants
             .list
-            .retain(|issued| !issued.revoked || !issued.warrant.is_same(warrant));
+            .retain(|issued| !issued.holder.revoked || !issued.warrant.is_same(warrant));
         warrants.forget_idle();
     }
 }

@@ -14,7 +14,7 @@ use rkey_link::{AnyLink, Header, Link as _, PullError, Ticket};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The requester's memory: the bytes 1, 2, 3 and so on, at a made-up address.
 fn source(len: usize) -> ArenaMemory {
@@ -250,10 +250,42 @@ fn no_byte_changes_once_a_revoked_warrant_is_at_rest() {
             target[..len]
                 .iter()
                 .for_each(|b| b.store(0, Ordering::Relaxed));
-            std::thread::sleep(std::time::Duration::from_micros(200));
+            std::thread::sleep(Duration::from_micros(200));
             let changed = bytes(&target[..len]).iter().any(|b| *b != 0);
             stop.store(true, Ordering::Relaxed);
             assert!(!changed, "round {round}: a byte changed after the end");
         });
     }
+}
+
+/// The owner replaces the warrant that was not used for the longest time.
+#[test]
+fn the_owner_knows_when_a_warrant_was_used_and_that_it_is_given_back() {
+    /// The clock is accurate to 10 ms on the slowest kernel.
+    const STEP: Duration = Duration::from_millis(20);
+    if !is_permitted() {
+        return;
+    }
+    let (requester, responder) = pair();
+    let (own, warrant) = issue(&responder, &requester);
+    let (other, other_warrant) = issue(&responder, &requester);
+    let (_target, to) = target(8);
+    let idle = Duration::from_millis(200);
+    std::thread::sleep(idle);
+    assert!(own.unused_for() + STEP >= idle, "{:?}", own.unused_for());
+    let begin = Instant::now();
+    warrant.write_bytes(to, &[1; 8]).unwrap();
+    let unused = own.unused_for();
+    assert!(unused <= begin.elapsed() + STEP, "{unused:?}");
+    assert!(other.unused_for() + STEP >= idle);
+    assert!(!warrant.has_stalled() || begin.elapsed() > Duration::from_millis(80));
+    // A write that copies nothing is no use.
+    let failed = other_warrant.write_bytes(8, &[1; 8]);
+    assert_eq!(failed, Err(PullError::Remote(8)));
+    assert!(other.unused_for() + STEP >= idle);
+    drop(warrant);
+    assert_eq!(own.unused_for(), Duration::MAX);
+    assert!(other.unused_for() < Duration::MAX);
+    other.revoke();
+    assert!(other_warrant.is_revoked());
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::garbage::scribble;
 use common::process::{
-    Holdings, Peer, alone, command, name_is_taken, quietest, role, sleep_in_read,
+    Holdings, Peer, Warrants, alone, command, name_is_taken, quietest, role, sleep_in_read,
 };
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, atomics};
@@ -377,6 +377,7 @@ impl Attacked<'_> {
             self.side.device.inspect().unwrap().links.len() == self.links
         });
         self.holdings.wait_for(role);
+        Warrants::settle(&self.side.device, role);
         self.side.check_memory(self.honest.seed, role);
         eprintln!("{TEST}: {role}: {during} rounds of the honest peer during that time");
     }

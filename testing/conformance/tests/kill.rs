@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::process::{Holdings, Peer, alone, command, litter, name_is_taken, open_files, role};
+use common::process::{
+    Holdings, Peer, Warrants, alone, command, litter, name_is_taken, open_files, role,
+};
 use common::side::{Remote, Side, seed_of};
 use common::traffic::{HANG, Traffic};
 use common::{LONG, Random, setting, until};
@@ -276,6 +278,7 @@ fn a_peer_killed_during_traffic_leaks_nothing_at_the_survivor() {
             side.device.inspect().unwrap().links.len() == links
         });
         holdings.wait_for(&when);
+        Warrants::settle(&side.device, &when);
         if number == WARM_UP {
             memory = resident().unwrap();
         }

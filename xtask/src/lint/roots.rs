@@ -32,6 +32,10 @@ const FILES: &[(&str, &str)] = &[
         "timestamps of completions, in the clocks that verbs names",
     ),
     (
+        "crates/base/src/process/coarse_time.rs",
+        "a clock that two processes compare",
+    ),
+    (
         "crates/base/src/process/watch.rs",
         "compares with the times at which threads started",
     ),

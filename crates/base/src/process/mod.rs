@@ -14,6 +14,7 @@
 mod canary;
 mod cma;
 mod cma_in_order;
+mod coarse_time;
 mod fork;
 mod pidfd;
 mod resident;
@@ -23,6 +24,7 @@ mod watch;
 pub use canary::Canary;
 pub use cma::{CmaError, cma_read, cma_read_with, cma_write, cma_write_with};
 pub use cma_in_order::{cma_write_in_order, cma_writes_words};
+pub use coarse_time::coarse_time;
 pub use fork::{ForkMark, incarnation};
 pub use pidfd::PidFd;
 pub use resident::resident;

@@ -15,12 +15,17 @@
 
 use super::mapping::{Children, Mapping, Rights, create, seal, seals_of_a_memfd};
 use crate::fault::Fault;
+use crate::process::incarnation;
 use rustix::fs::{SealFlags, fstat, ftruncate};
+use rustix::io::pread;
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Where the page has the note, in bytes: past every list.
+const NOTE: usize = 2048;
 
 /// A permit that this process gives to one other process.
 #[derive(Debug)]
@@ -36,7 +41,16 @@ impl OwnPermit {
     ///
     /// When the process cannot get more descriptors or memory.
     pub fn create() -> io::Result<Self> {
-        let (fd, _) = create("rkey-permit", 1)?;
+        Self::with_name("rkey-permit")
+    }
+
+    /// A new permit whose memfd has this name, which `/proc` shows.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn with_name(name: &str) -> io::Result<Self> {
+        let (fd, _) = create(name, 1)?;
         // Seal the permit against further seals, too: the peer must not be able to prevent the truncation.
         seal(&fd, SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self {
@@ -67,12 +81,25 @@ impl OwnPermit {
         self.revoked.fetch_or(cut, Ordering::AcqRel);
         cut
     }
+
+    /// The note that the other process has left ([`PeerPermit::leave_note`]), which may be any number. 0 before the first one, and once the
+    /// permit has been revoked.
+    #[must_use]
+    pub fn note(&self) -> u64 {
+        let mut note = [0; 8];
+        match pread(&self.fd, &mut note, NOTE as u64) {
+            Ok(8) => u64::from_ne_bytes(note),
+            _ => 0,
+        }
+    }
 }
 
 /// A permit from another process. One thread at a time uses it.
 #[derive(Debug)]
 pub struct PeerPermit {
     mapping: Mapping,
+    /// The process that mapped it. Forked children do not have the page.
+    incarnation: u64,
     _one_thread: PhantomData<Cell<()>>,
 }
 
@@ -96,6 +123,7 @@ impl PeerPermit {
         crate::copy::install()?;
         Ok(Self {
             mapping: Mapping::new(&fd, 0, page, Rights::ReadWrite, Children::DoNot)?,
+            incarnation: incarnation(),
             _one_thread: PhantomData,
         })
     }
@@ -109,13 +137,29 @@ impl PeerPermit {
         &self,
         list: [libc::iovec; N],
     ) -> Result<*const libc::iovec, Fault> {
-        // The smallest page has 4 KiB.
-        const { assert!(size_of::<[libc::iovec; N]>() <= 4096) };
+        const { assert!(size_of::<[libc::iovec; N]>() <= NOTE) };
         let to = self.mapping.as_ptr();
         let from = list.as_ptr().cast::<u8>();
         // SAFETY: our own page, larger than the list, to which there is no other reference; one thread uses it at a
         // time (the type is not `Sync`). If the page no longer exists, this returns an error.
         unsafe { crate::copy::copy(to, from, size_of_val(&list))? };
         Ok(to.cast())
+    }
+
+    /// Leaves a note for the owner of the permit, which replaces the last one.
+    ///
+    /// # Errors
+    ///
+    /// The permit has been revoked, or this is a forked child of the process that took it over.
+    pub fn leave_note(&self, note: u64) -> Result<(), Fault> {
+        // The smallest page has 4 KiB.
+        const { assert!(NOTE + size_of::<u64>() <= 4096) };
+        let to = self.mapping.as_ptr().wrapping_add(NOTE);
+        if self.incarnation != incarnation() {
+            return Err(Fault::at(to as u64));
+        }
+        // SAFETY: 8 bytes of our own page, to which there is no other reference; one thread uses it at a time. If the page no longer
+        // exists, this returns an error.
+        unsafe { crate::copy::copy(to, (&raw const note).cast(), size_of_val(&note)) }
     }
 }

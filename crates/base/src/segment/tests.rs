@@ -393,6 +393,20 @@ fn a_permit_lasts_until_it_is_revoked() {
 }
 
 #[test]
+fn the_owner_of_a_permit_reads_the_note_of_its_peer() {
+    let own = OwnPermit::create().unwrap();
+    let peer = PeerPermit::map(own.fd().try_clone_to_owned().unwrap()).unwrap();
+    assert_eq!(own.note(), 0);
+    for note in [1, u64::MAX, 7] {
+        peer.leave_note(note).unwrap();
+        assert_eq!(own.note(), note);
+    }
+    own.revoke();
+    assert!(peer.leave_note(8).is_err());
+    assert_eq!(own.note(), 0);
+}
+
+#[test]
 fn a_forked_child_lacks_the_segment_and_can_drop_it_safely() {
     let own = OwnSegment::create("rkey-test", 1).unwrap();
     own.word_u32(0).store(1, Ordering::Relaxed);

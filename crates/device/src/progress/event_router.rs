@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use rkey_engine::{AsyncEvent, Event, QpAttributes, QpId, QpState};
+use rkey_engine::{AsyncEvent, Event, LinkId, QpAttributes, QpId, QpState};
+use rkey_link::Link;
+use rkey_link::peer::STALL;
 
 use super::{EngineDriver, UnresponsivePeer};
 use crate::inspect::denials::Denials;
 use crate::objects::async_queues::AsyncQueues;
 use crate::objects::{AccessCounters, CqTable, QpTable};
-use crate::peers::names;
 use crate::peers::qp_numbers::QpNumbers;
+use crate::peers::{names, process};
 
 /// The objects that engine events concern.
 pub(crate) struct EventRouter {
@@ -43,6 +45,7 @@ impl EventRouter {
             Event::WarrantWanted { link, request } => {
                 driver.requests.ask_for_warrant(link, request);
             }
+            Event::PushesStalled(link) => log_stalls(driver, link),
             Event::GroupNeeded { qp, group } => driver.requests.find_group(qp, group),
             Event::LinkDown { link, reason } => {
                 tracing::debug!(?link, %reason, "a link broke");
@@ -138,6 +141,18 @@ impl EventRouter {
             let _ = engine.connect_qp(qp, link);
         });
     }
+}
+
+/// Logs that this device no longer pushes to a peer.
+#[cold]
+fn log_stalls(driver: &EngineDriver, link: LinkId) {
+    let peer = driver.lock().link(link).and_then(Link::peer);
+    let pid = peer.and_then(|peer| peer.process.pid());
+    tracing::warn!(
+        peer = process::name_of(pid),
+        "no more pushes to a peer: writes to its memory took {} ms or longer, and this process waited",
+        STALL.as_millis()
+    );
 }
 
 #[cfg(test)]

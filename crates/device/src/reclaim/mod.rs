@@ -13,9 +13,11 @@
 //! | `segment` | memory that can be leased |
 //! | `revoke` | revokes leases |
 //! | `remote_copies` | peers that copy by system calls, also after their link has ended |
+//! | `ask_limit` | how often a peer may ask for a warrant |
 //! | `warrants` | warrants that peers have on our memory, and we on theirs |
 //! | `quiesce` | returns the memory that a queue pair's requests named |
 
+mod ask_limit;
 mod lease;
 pub(crate) mod lease_messages;
 mod lease_requests;
@@ -38,6 +40,7 @@ use rkey_link::peer::{Control, PeerAccess};
 use crate::inspect::denials::Denials;
 use crate::objects::QpTable;
 use crate::progress::{Backoff, DeviceEngine, EngineDriver};
+use ask_limit::AskLimit;
 use lease::Leases;
 use lease_messages::{Message, decode};
 use lease_requests::{Answer, LeaseRequests};
@@ -52,6 +55,7 @@ pub(crate) struct Reclaim {
     pub(crate) leases: Leases,
     pub(crate) lease_requests: Arc<LeaseRequests>,
     remote_copies: RemoteCopies,
+    ask_limit: AskLimit,
     /// What the engine has exposed to peers, readable without its lock.
     exposure: Arc<Exposure>,
 }
@@ -67,6 +71,7 @@ impl Reclaim {
             leases: Leases::new(protection, qps, denials),
             lease_requests: Arc::default(),
             remote_copies: RemoteCopies::default(),
+            ask_limit: AskLimit::default(),
             exposure: Arc::clone(engine.exposure()),
         }
     }
@@ -81,6 +86,7 @@ impl Reclaim {
     /// check again.
     pub(crate) fn forget_link(&self, driver: &EngineDriver, link: LinkId) -> bool {
         self.leases.outbox.forget(link);
+        self.ask_limit.forget(link);
         let copies = self
             .remote_copies
             .recheck_lost_peers(driver, CopyScope::All);

@@ -39,8 +39,11 @@ impl Reclaim {
         }
     }
 
-    /// Answers a peer that asks for a warrant.
+    /// Answers a peer that asks for a warrant, unless it asks too often.
     pub(super) fn issue_warrant(&self, driver: &EngineDriver, link: LinkId, ask: &WarrantAsk) {
+        if !self.ask_limit.admits(link, crate::time::now()) {
+            return;
+        }
         let request = WarrantRequest {
             qpn: ask.qpn,
             src_qpn: ask.src_qpn,

@@ -6,6 +6,7 @@
 mod common;
 #[cfg(target_arch = "x86_64")]
 mod executed;
+mod throttled;
 
 use std::time::{Duration, Instant};
 

@@ -112,6 +112,8 @@ pub(crate) struct Meta {
     pub(crate) bulk: Option<Bulk>,
     /// How many writes were pushed over it.
     pub(crate) pushed: u64,
+    /// How many pushes have waited for the peer's memory.
+    pub(crate) stalls: u8,
     /// The response to the request at the front that could not be sent yet.
     pub(crate) unsent: Option<Response>,
     /// The last queue pair that was looked up by number: (number, index).
@@ -166,6 +168,7 @@ impl<L: Link> LinkState<L> {
             no_push: false,
             bulk: None,
             pushed: 0,
+            stalls: 0,
             unsent: None,
             last: (u32::MAX, 0),
             stuck: false,

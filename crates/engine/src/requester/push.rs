@@ -14,6 +14,9 @@
 //!   sides work at once.
 //!
 //! Every other request goes the usual way, and so does one whose push fails. Only there are requests refused and explained.
+//!
+//! A push waits if the target's memory does not respond, and all that the engine serves waits with it. Nothing can end the wait but the
+//! target. So a link over which that has happened [`STALLS_MAX`] times has no more pushes.
 
 use super::cut_through::is_clear;
 use crate::checked_memory::AccessError;
@@ -23,7 +26,8 @@ use crate::id::Table;
 use crate::link_state::Meta;
 use crate::qp::pair::Qp;
 use crate::send_queue::WqeFlags;
-use crate::warrants::{WARRANTS_PER_QP, WarrantRequest, takes_warrants};
+use crate::warrant_room::WARRANTS_PER_QP;
+use crate::warrants::{WarrantRequest, takes_warrants};
 use crate::{
     Completion, CompletionOp, Engine, Event, LinkId, QpId, QpState, QpType, SendFlags, SendRequest,
     Status, Target, Work,
@@ -38,6 +42,8 @@ use rkey_link::{Link, PullError};
 /// If a link has more fragments outstanding than this, its writes are not slow: they wait for one another. The
 /// longest write that can be pushed has 16.
 const FEW: u32 = 16;
+/// After this many pushes that took [`STALL`](rkey_link::peer::STALL) or longer, there are no more pushes over the link.
+const STALLS_MAX: u8 = 3;
 
 /// What the target issued a warrant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,10 @@ pub(crate) fn push<M: Memory>(
     {
         return false;
     }
+    if meta.stalls >= STALLS_MAX {
+        qp.req.warrants.clear();
+        return false;
+    }
     let find = |held: &HeldWarrant| held.address_of(qp.out, remote, len as u64);
     let mut found = qp.req.warrants.iter().enumerate();
     let Some((index, to)) = found.find_map(|(index, held)| Some((index, find(held)?))) else {
@@ -100,8 +110,17 @@ pub(crate) fn push<M: Memory>(
             return false;
         }
     }
-    match copy(x, qp, request, &qp.req.warrants[index].warrant, to, len) {
-        Ok(()) => {}
+    let copied = copy(x, qp, request, &qp.req.warrants[index].warrant, to, len);
+    let has_stalled = qp.req.warrants[index].warrant.has_stalled();
+    if has_stalled {
+        meta.stalls += 1;
+        if meta.stalls == STALLS_MAX {
+            x.events.push_back(Event::PushesStalled(meta.id));
+        }
+    }
+    match copied {
+        Ok(()) if has_stalled => drop(qp.req.warrants.remove(index)),
+        Ok(()) => qp.req.warrants[index].used = qp.req.pushed,
         // The usual way explains it.
         Err(AccessError::Denied(_) | AccessError::Fault(_)) => return false,
         Err(AccessError::Pull(error)) => {
@@ -156,7 +175,10 @@ impl<L: Link, M: Memory> Engine<L, M> {
     pub fn note_slow_writes(&mut self, now_ns: u64) {
         for link_state in self.links.iter() {
             let meta = &link_state.meta;
-            if !(1..=FEW).contains(&meta.outstanding.len()) || meta.down.is_some() {
+            if !(1..=FEW).contains(&meta.outstanding.len())
+                || meta.down.is_some()
+                || meta.stalls >= STALLS_MAX
+            {
                 continue;
             }
             for record in meta.outstanding.iter().filter(|record| record.is_last()) {
@@ -198,9 +220,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
             qp.req.trials = Trials::NONE;
         }
         let held = &mut qp.req.warrants;
-        held.retain(|old| old.key != region.key && old.link == link);
+        held.retain(|old| old.key != region.key && old.link == link && !old.warrant.is_revoked());
         if held.len() >= WARRANTS_PER_QP {
-            held.remove(0);
+            let oldest = held.iter().enumerate().min_by_key(|(_, held)| held.used);
+            if let Some((index, _)) = oldest {
+                held.remove(index);
+            }
         }
         held.push(HeldWarrant {
             link,
@@ -208,6 +233,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             base: region.base,
             memory: region.memory,
             warrant,
+            used: qp.req.pushed,
         });
     }
 }

@@ -11,6 +11,9 @@
 //! At least one sees the other: a call that begins after the permit was revoked finds no list of addresses and copies nothing.
 //! If the busy word stays the same, the responder watches the requester's threads, as for a remote iovec.
 //!
+//! The requester notes in the permit's page when it has used the warrant, so that the responder can replace the one that was not used
+//! for the longest time. Nothing depends on this note but the choice.
+//!
 //! A responder that executes another program cannot revoke anything any more, and does not close the link if a forked child has it, too.
 //! So each copy begins with a byte of the responder's [`Canary`], which the new program does not have.
 // UNSAFETY: process_vm_writev copies to addresses of another process.
@@ -22,18 +25,26 @@ use crate::PullError;
 use crate::ring::{Half, KeepMapped};
 use parking_lot::Mutex;
 use rkey_base::memory::Memory;
-use rkey_base::process::{CallWatch, Canary, cma_write_in_order, cma_writes_words};
+use rkey_base::process::{CallWatch, Canary, cma_write_in_order, cma_writes_words, coarse_time};
 use rkey_base::segment::{OwnPermit, PeerPermit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The maximum length of a write under a warrant, in bytes. It also bounds how long the owner waits for a call.
 pub const WARRANT_WRITE_MAX: usize = 256 << 10;
+
+/// A copy under a warrant that takes this long has waited for the responder's memory. A copy takes 50 us at most; the rest is the
+/// time for which the thread was not running.
+pub const STALL: Duration = Duration::from_millis(100);
+
+/// The note of a requester that no longer uses a warrant. Other notes are times, in milliseconds, of [`coarse_time`].
+const GIVEN_BACK: u64 = u64::MAX;
 
 /// Responder: issues warrants for this process's memory to the requester of a link. It may outlive the link.
 #[derive(Clone, Debug)]
@@ -65,13 +76,14 @@ impl WarrantIssuer {
     /// No descriptor or memory is available, or the kernel has no canaries ([`Canary::new`]).
     pub fn issue(&self) -> io::Result<OwnWarrant> {
         let canary = self.canary()?;
-        let permit = OwnPermit::create()?;
+        let permit = OwnPermit::with_name("rkey-warrant")?;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.own.warrants().fetch_or(bit(number), Ordering::Release);
         Ok(OwnWarrant(Arc::new(Issued {
             number,
             canary,
             permit,
+            since: now_ms(),
             own: self.own,
             peer: self.peer,
             process: Arc::clone(&self.process),
@@ -100,6 +112,8 @@ struct Issued {
     number: u64,
     canary: Arc<Canary>,
     permit: OwnPermit,
+    /// When it was issued, in milliseconds of [`coarse_time`].
+    since: u64,
     own: Half,
     peer: Half,
     process: Arc<PeerProcess>,
@@ -155,6 +169,19 @@ impl OwnWarrant {
         self.0.process.is_clear(watch, deadline)
     }
 
+    /// For how long the requester has not used the warrant: [`Duration::MAX`] if it has given it back, 0 while it is copying. Accurate to
+    /// about 10 ms, and only as true as the requester's notes.
+    pub fn unused_for(&self) -> Duration {
+        let used = self.0.permit.note();
+        if self.0.peer.busy().load(Ordering::Acquire) == self.0.number {
+            return Duration::ZERO;
+        }
+        if used == GIVEN_BACK {
+            return Duration::MAX;
+        }
+        Duration::from_millis(now_ms().saturating_sub(used.max(self.0.since)))
+    }
+
     /// Whether this is a clone of the same warrant.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -183,6 +210,10 @@ impl Drop for Issued {
         // The requester's mapping keeps the permit's page alive.
         self.revoke();
     }
+}
+
+fn now_ms() -> u64 {
+    coarse_time().as_millis() as u64
 }
 
 /// The bit of a warrant in the responder's word.
@@ -232,17 +263,22 @@ impl WarrantTaker {
             number,
             canary,
             permit: PeerPermit::map(fd)?,
+            noted: Cell::new(0),
+            has_stalled: Cell::new(false),
             taker: self.clone(),
         })
     }
 }
 
-/// A warrant from the responder. One thread at a time uses the warrants of a link.
+/// A warrant from the responder. One thread at a time uses the warrants of a link. Dropping it gives it back.
 #[derive(Debug)]
 pub struct PeerWarrant {
     number: u64,
     canary: u64,
     permit: PeerPermit,
+    /// The last note.
+    noted: Cell<u64>,
+    has_stalled: Cell<bool>,
     taker: WarrantTaker,
 }
 
@@ -290,6 +326,16 @@ impl PeerWarrant {
         self.copy(to, bytes.as_ptr(), bytes.len())
     }
 
+    /// Whether the responder has revoked the warrant.
+    pub fn is_revoked(&self) -> bool {
+        self.taker.peer.warrants().load(Ordering::Acquire) & bit(self.number) == 0
+    }
+
+    /// Whether a write under this warrant took [`STALL`] or longer: perhaps the responder's memory does not respond.
+    pub fn has_stalled(&self) -> bool {
+        self.has_stalled.get()
+    }
+
     fn copy(&self, to: u64, from: *const u8, len: usize) -> Result<(), PullError> {
         if len > WARRANT_WRITE_MAX {
             return Err(PullError::Refused);
@@ -297,16 +343,33 @@ impl PeerWarrant {
         if to.checked_add(len as u64).is_none() {
             return Err(PullError::Remote(to));
         }
+        let began = coarse_time();
         let busy = self.taker.own.busy();
         busy.store(self.number, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let copied = self.copy_if_alive(to, from, len);
         busy.store(0, Ordering::Release);
+        let ended = coarse_time();
+        if ended.saturating_sub(began) >= STALL {
+            self.has_stalled.set(true);
+        }
+        if copied.is_ok() {
+            self.note_use(ended.as_millis() as u64);
+        }
         copied
     }
 
+    #[inline]
+    fn note_use(&self, now: u64) {
+        if self.noted.get() != now {
+            self.noted.set(now);
+            // If the page is gone, the next copy finds that out.
+            let _ = self.permit.leave_note(now);
+        }
+    }
+
     fn copy_if_alive(&self, to: u64, from: *const u8, len: usize) -> Result<(), PullError> {
-        if self.taker.peer.warrants().load(Ordering::Acquire) & bit(self.number) == 0 {
+        if self.is_revoked() {
             return Err(PullError::Gone);
         }
         let pid = self.pid_if_alive()?;
@@ -338,6 +401,14 @@ impl PeerWarrant {
                 Err(Errno::INTR) => {}
                 _ => return Err(PullError::Gone),
             }
+        }
+    }
+}
+
+impl Drop for PeerWarrant {
+    fn drop(&mut self) {
+        if !self.is_revoked() {
+            let _ = self.permit.leave_note(GIVEN_BACK);
         }
     }
 }

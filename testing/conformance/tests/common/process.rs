@@ -167,7 +167,8 @@ pub fn quietest(pids: &[u32], time: Duration, enough: Duration) -> Duration {
     least
 }
 
-/// The resources that this process holds.
+/// The resources that this process holds, except those of warrants: with `RKEY_PUSH=on`, peers may get some at any time.
+/// [`Warrants`] has those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
     pub descriptors: usize,
@@ -179,9 +180,11 @@ pub struct Holdings {
 impl Holdings {
     pub fn now() -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let ours = maps.lines().filter(|l| l.contains("memfd:rkey"));
+        let warrants = Warrants::now();
         Self {
-            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
-            mappings: maps.lines().filter(|l| l.contains("memfd:rkey")).count(),
+            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count() - warrants.descriptors,
+            mappings: ours.filter(|l| !l.contains(WARRANT)).count(),
             threads: std::fs::read_dir("/proc/self/task").unwrap().count(),
         }
     }
@@ -212,6 +215,51 @@ impl Holdings {
                 Instant::now() < deadline,
                 "{when}: this process holds {now:?} instead of {self:?}; open files: {:?}",
                 open_files(std::process::id())
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The name of the memory of a warrant.
+const WARRANT: &str = "memfd:rkey-warrant";
+
+/// What this process holds for warrants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Warrants {
+    /// For those that it has issued.
+    pub descriptors: usize,
+    /// For those that it has got.
+    pub mappings: usize,
+}
+
+impl Warrants {
+    pub fn now() -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let files = open_files(std::process::id());
+        let of_warrants = files
+            .iter()
+            .filter(|file| file.to_string_lossy().contains(WARRANT));
+        Self {
+            descriptors: of_warrants.count(),
+            mappings: maps.lines().filter(|l| l.contains(WARRANT)).count(),
+        }
+    }
+
+    /// Waits until there is nothing but what peers have now (one descriptor for each warrant), and what queue pairs may have got
+    /// (4 warrants each).
+    pub fn settle(device: &rkey_device::Device, when: &str) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let snapshot = device.inspect().unwrap();
+            let issued: u32 = snapshot.links.iter().map(|link| link.warrants).sum();
+            let now = Self::now();
+            if now.descriptors == issued as usize && now.mappings <= 4 * snapshot.qps.len() {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{when}: this process holds {now:?}, but its peers have {issued} warrants"
             );
             std::thread::sleep(Duration::from_millis(1));
         }

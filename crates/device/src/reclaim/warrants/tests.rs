@@ -15,7 +15,10 @@ use rkey_link::LinkRole;
 use super::*;
 use crate::{Config, Cq, Device, Listener, Qp, QpOptions};
 
+mod ends;
+mod limits;
 mod order;
+mod stalls;
 
 /// Only a hang lasts longer.
 const LONG: Duration = Duration::from_secs(60);
@@ -480,63 +483,4 @@ fn pushes_end_once_the_target_polls() {
             assert!(Instant::now() < deadline, "all writes are pushed");
         }
     });
-}
-
-fn request_for(qp: &Qp, theirs: &Qp, region: &Region, target: &Side) -> WarrantRequest {
-    WarrantRequest {
-        qpn: theirs.qpn(),
-        src_qpn: qp.qpn(),
-        key: RKey::Device(region.key),
-        addr: target.address_of(0),
-        len: 8,
-    }
-}
-
-/// At the limit a warrant can still be replaced, but no other one is issued.
-#[test]
-fn a_link_has_16_warrants_and_a_queue_pair_4() {
-    let Some(pair) = Pair::with_qps(5) else {
-        return;
-    };
-    let target = &pair.target;
-    let regions: Vec<Region> = (0..5)
-        .map(|_| register(&target.device, target.domain, target.memory))
-        .collect();
-    pair.qps.iter().for_each(|qp| pair.write(qp));
-    let link = target.inbound_link();
-    let theirs = pair.theirs.lock();
-    let issue = |qp: usize, region: usize| {
-        let request = request_for(&pair.qps[qp], &theirs[qp], &regions[region], target);
-        let now = target.driver().schedule.refresh_clock();
-        target
-            .driver()
-            .command(|engine| engine.issue_warrant(link, &request, now))
-    };
-    for number in 0..16 {
-        assert!(issue(number / 4, number % 4).is_some(), "{number}");
-        assert_eq!(target.issued() as usize, number + 1);
-    }
-    assert!(issue(4, 0).is_none(), "a further one");
-    assert_eq!(target.issued(), 16);
-    // The same region again, and a fifth region, which replaces the oldest.
-    let (same, _) = issue(1, 2).expect("a replacement");
-    assert!(issue(1, 4).is_some());
-    assert_eq!(target.issued(), 16);
-    // A warrant that could not be sent is forgotten, and there is room again.
-    target
-        .driver()
-        .command(|engine| engine.withdraw_warrant(&same));
-    assert_eq!(target.issued(), 15);
-    assert!(issue(4, 0).is_some());
-    assert!(issue(4, 1).is_none());
-    // The regions that peers have warrants for are known without the engine's lock.
-    let exposure = &target.device.shared().reclaim.exposure;
-    assert!(regions.iter().all(|it| exposure.may_be_warranted(it.id)));
-    let without = register(&target.device, target.domain, target.memory);
-    assert!(!exposure.may_be_warranted(without.id));
-    for region in regions {
-        target.device.deregister(region).unwrap();
-        assert!(!exposure.may_be_warranted(region.id));
-    }
-    assert!(!exposure.is_warranted());
 }
