@@ -20,7 +20,7 @@ pub(crate) const DEPTH: u32 = 256;
 /// How long the other side may be silent; on a busy machine, other programs share its core.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of regions that may be live.
-const MOST_REGIONS: u32 = 2_000_000;
+const MOST_REGIONS: u32 = 1_010_000;
 /// The queue pair's timeout, as an exponent: 4.096 us * 2^23 are 34 s.
 pub(super) const TRANSPORT_TIMEOUT: u8 = 23;
 

@@ -153,7 +153,7 @@ fn the_plot_shows_sizes_ranges_and_growth() {
         "100000",
         "the protection table alone, by live regions",
         "keys far apart",
-        "10000000",
+        "1000000",
         "poll, by queue pairs",
         "poll, by links",
         "write and its completion",

@@ -126,6 +126,8 @@ impl Presence {
         waits: &dyn Fn(ConnectionId) -> bool,
         may_open: bool,
     ) -> Option<Nanos> {
+        // A host whose check has had no answer leaves its place to others for a period.
+        let gives_way = self.checks >= SOCKETS && self.end_check(route, watches);
         self.end_check(route, watches);
         let host = self.hosts.get_mut(&route)?;
         host.waiting.retain(|id, _| waits(*id));
@@ -135,6 +137,7 @@ impl Presence {
         }
         // If it fails, the next one may succeed.
         if may_open
+            && !gives_way
             && self.checks < SOCKETS
             && let Ok(socket) = ask(route, self.port)
             && let Ok(token) = watches.add(&socket, Watched::Presence(route))
@@ -180,12 +183,15 @@ impl Presence {
         });
     }
 
-    fn end_check(&mut self, route: Route, watches: &mut Watches) {
+    /// Ends the check of a host. Returns whether there was one.
+    fn end_check(&mut self, route: Route, watches: &mut Watches) -> bool {
         let host = self.hosts.get_mut(&route);
-        if let Some((socket, token)) = host.and_then(|it| it.check.take()) {
-            watches.remove(&socket, token);
-            self.checks -= 1;
-        }
+        let Some((socket, token)) = host.and_then(|it| it.check.take()) else {
+            return false;
+        };
+        watches.remove(&socket, token);
+        self.checks -= 1;
+        true
     }
 
     /// Removes and returns the connections whose peers have no device, as far as their hosts say.
@@ -378,10 +384,17 @@ mod tests {
         }
         assert_eq!(world.presence.checks, SOCKETS);
         let last = route(SOCKETS as u8);
+        // A host whose check has had no answer gives way to the one that waits, which does so in turn.
+        for (route, is_checked) in [(route(3), false), (last, true), (route(4), false)] {
+            world.run(FIRST + PERIOD, route, true);
+            let check = &world.presence.hosts[&route].check;
+            assert_eq!(check.is_some(), is_checked);
+        }
         // Another check ends.
-        world.run(FIRST + PERIOD, route(3), false);
-        world.run(FIRST + PERIOD, last, true);
-        assert!(world.presence.hosts[&last].check.is_some());
+        world.run(FIRST + PERIOD, route(5), false);
+        world.run(FIRST + PERIOD, route(3), true);
+        world.run(FIRST + PERIOD, route(4), true);
+        assert_eq!(world.presence.checks, SOCKETS);
         // A descriptor that the program needs is not used.
         let watches = &mut world.watches;
         let presence = &mut world.presence;

@@ -176,10 +176,13 @@ impl Qp {
     pub fn modify(&self, attributes: &QpAttributes) -> Result<(), DeviceError> {
         let shared = self.0.device.shared();
         shared.lifecycle().check()?;
+        let ends_rights = matches!(attributes.state, Some(QpState::Reset | QpState::Error));
+        if ends_rights {
+            shared.driver.repeat_acknowledgement(self.0.id);
+        }
         shared
             .driver
             .post(|engine| engine.modify_qp(self.0.id, attributes))?;
-        let ends_rights = matches!(attributes.state, Some(QpState::Reset | QpState::Error));
         if ends_rights {
             // The peer's last acknowledgements must leave before the message with which the program then ends the connection.
             shared.driver.drain_packets();

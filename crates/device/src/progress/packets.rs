@@ -9,7 +9,7 @@ use super::driver::PanicAlarm;
 use super::{DeviceEngine, EngineDriver, Mode, Transmitter};
 use crate::wire::Arrived;
 
-/// How often a queue pair that is destroyed repeats its last acknowledgement.
+/// How often a queue pair that ends repeats its last acknowledgement.
 const LAST_ACKNOWLEDGEMENTS: u32 = 2;
 
 impl EngineDriver {
@@ -93,8 +93,8 @@ impl EngineDriver {
         }
     }
 
-    /// Repeats the last acknowledgement of a queue pair that is about to be destroyed, so that its peer gets it although the network
-    /// loses some packets.
+    /// Repeats the last acknowledgement of a queue pair that is about to be destroyed or flushed, so that its peer gets it although the
+    /// network loses some packets.
     pub(crate) fn repeat_acknowledgement(&self, qp: QpId) {
         for _ in 0..LAST_ACKNOWLEDGEMENTS {
             if !self.command(|engine| engine.wire_repeat_acknowledgement(qp)) {

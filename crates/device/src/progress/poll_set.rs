@@ -90,8 +90,7 @@ pub(crate) enum PollResult {
 }
 
 impl PollResult {
-    /// Checks another link. A second link with something ends the search.
-    #[inline]
+    /// Checks another link, which may be one that was checked before. A second link with something ends the search.
     fn look(&mut self, (id, link): &Polled) -> ControlFlow<(), bool> {
         let arrived = link.has_arrived();
         if !arrived && !link.owes() {
@@ -127,18 +126,29 @@ struct List {
 
 impl List {
     /// Checks all links.
-    #[inline]
+    #[inline(always)]
     fn check(&self) -> PollResult {
         let mut result = PollResult::Nothing;
-        for polled in &self.links {
-            if result.look(polled).is_break() {
-                break;
+        for (id, link) in &self.links {
+            let arrived = link.has_arrived();
+            if !arrived && !link.owes() {
+                continue;
             }
+            result = match (result, arrived) {
+                (PollResult::Nothing, true) => PollResult::Arrived(Some(*id)),
+                (PollResult::Nothing | PollResult::Owed, false) => PollResult::Owed,
+                _ => {
+                    result = PollResult::Arrived(None);
+                    break;
+                }
+            };
         }
         result
     }
 
     /// Checks the links in which something was found lately, and some of the others.
+    #[cold]
+    #[inline(never)]
     fn check_some(&self) -> PollResult {
         let mut result = PollResult::Nothing;
         let recent = self.recent.each_ref().map(|it| it.load(Ordering::Relaxed));
@@ -203,7 +213,7 @@ impl PollSet {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_with(&self, check: impl Fn(&List) -> PollResult) -> PollResult {
         // An exiting thread no longer has a count. This makes it drive under the lock instead.
         CHECK_COUNT
@@ -211,7 +221,7 @@ impl PollSet {
             .unwrap_or(PollResult::Arrived(None))
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_as(
         &self,
         check_count: &CheckCount,

@@ -576,4 +576,28 @@ fn the_last_acknowledgement_can_be_repeated() {
     assert_eq!(lone.answers(), [(501, INVALID, 1)]);
     lone.connection.repeat_acknowledgement();
     assert_eq!(lone.answers(), [], "the refusal stays the last answer");
+    let mut lone = ready();
+    lone.request(500, ONLY, &[2]);
+    assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    lone.connection.flush();
+    lone.connection.repeat_acknowledgement();
+    assert_eq!(lone.answers(), [], "nothing is sent after the end");
+}
+
+/// Soft-RoCE takes an acknowledgement of a read's packet for the read's end, although its data was lost.
+#[test]
+fn reads_and_atomics_at_the_end_are_not_acknowledged_without_their_data() {
+    let mut lone = ready();
+    lone.request(500, ONLY, &[2]);
+    lone.request(501, fetch_add(0), &[]);
+    lone.request(502, Request::Read(reth(0, 1)), &[]);
+    lone.sent();
+    lone.connection.repeat_acknowledgement();
+    assert_eq!(lone.answers(), [(500, ACK, 1)]);
+    lone.request(500, ONLY, &[2]);
+    assert_eq!(lone.answers(), [(500, ACK, 1)], "a duplicate");
+    lone.request(503, ONLY, &[2]);
+    assert_eq!(lone.answers(), [(503, ACK, 4)]);
+    lone.connection.repeat_acknowledgement();
+    assert_eq!(lone.answers(), [(503, ACK, 4)]);
 }

@@ -253,8 +253,11 @@ impl Responder {
         }
     }
 
+    /// Acknowledges everything that has been executed, except reads and atomics at the end.
     fn acknowledge_all(&mut self) {
-        self.acknowledge(self.expected.previous(), Syndrome::Ack(Credits::UNLIMITED));
+        let (end, msn) = self.remembered.acknowledgeable(self.expected, self.msn);
+        let syndrome = Syndrome::Ack(Credits::UNLIMITED);
+        (self.replies).acknowledge(end.previous(), Aeth { syndrome, msn });
     }
 
     fn acknowledge(&mut self, at: Sequence, syndrome: Syndrome) {

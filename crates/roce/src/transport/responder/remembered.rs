@@ -3,6 +3,7 @@
 //! The peer may have `max_dest_rd_atomic` reads and atomics outstanding, so it can retransmit only the most recent ones, up to
 //! this number.
 
+use super::MSN_MASK;
 use super::replies::Replies;
 use crate::packet::{Mtu, Request, Reth};
 use crate::transport::sequence::Sequence;
@@ -83,6 +84,24 @@ impl Remembered {
         {
             entry.is_answered = true;
         }
+    }
+
+    /// The position and message number up to which an acknowledgement may acknowledge, if everything before `expected` and up to `msn`
+    /// was executed: a read or atomic at the end is answered by its own response. Soft-RoCE takes an acknowledgement of its packet for
+    /// its end, although the data never came.
+    pub(super) fn acknowledgeable(&self, expected: Sequence, msn: u32) -> (Sequence, u32) {
+        let mut end = (expected, msn);
+        for entry in self.requests.iter().rev() {
+            let packets = match entry.kind {
+                Kind::Read { packets, .. } => packets,
+                Kind::Atomic { .. } => 1,
+            };
+            if entry.first.plus(packets) != end.0 {
+                break;
+            }
+            end = (entry.first, entry.msn.wrapping_sub(1) & MSN_MASK);
+        }
+        end
     }
 
     /// Whether the whole response to the request at `first` has been sent at least once.
