@@ -27,7 +27,10 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn with(live: u64) -> Result<Self> {
         let secrets = Secrets([0x5eed, 1, 2, 3]);
-        let protection = Protection::new(Limits::default(), secrets);
+        let mut limits = Limits::default();
+        // Another one comes and goes.
+        limits.max_regions = limits.max_regions.max(live as u32 + 1);
+        let protection = Protection::new(limits, secrets);
         let domain = protection.create_domain()?;
         let mut regions = Vec::with_capacity(live as usize);
         regions.resize(live as usize, register(&protection, domain, 0)?);

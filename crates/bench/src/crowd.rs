@@ -49,6 +49,7 @@ impl Side {
     fn open(pairs: u64) -> Result<Self> {
         let mut config = Config::from_env()?;
         config.max_links_per_process = config.max_links;
+        config.max_links_per_user = config.max_links;
         config.timeout = TRANSPORT_TIMEOUT;
         let device = Device::builder().config(config).open()?;
         let domain = device.domain()?;
@@ -117,7 +118,7 @@ impl Crowd {
         for _ in 0..count {
             match work {
                 Work::EmptyPoll => {
-                    ensure!(self.us.poll()? == 0, "a completion that nobody awaits");
+                    ensure!(self.us.poll()? == 0, "a completion that was not expected");
                 }
                 Work::Write => write(&mut self.us, 0, &self.key, &mut self.others[0])?,
             }

@@ -142,7 +142,8 @@ fn growth(steps: &mut Vec<Step>) {
     }
     for (many, counts) in [
         (Many::QueuePairs, &[1, 10, 100, 1_000, 10_000][..]),
-        (Many::Links, &[1, 10, 100, 1_000]),
+        // A device remembers at most 256 devices of one process.
+        (Many::Links, &[1, 10, 30, 100]),
     ] {
         for &count in counts {
             steps.extend([Work::EmptyPoll, Work::Write].map(|work| Step::Poll(many, count, work)));

@@ -10,6 +10,7 @@ mod network;
 mod probes;
 mod program;
 mod reliable;
+mod repeats;
 mod requester;
 mod responder;
 mod retries;

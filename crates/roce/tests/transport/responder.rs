@@ -8,10 +8,10 @@ use rkey_roce::packet::{
 };
 use rkey_roce::transport::{Access, Event, MESSAGE_MAX, Received, Status};
 
-const ONLY: Request = Request::SendOnly(Tail::None);
-const LAST: Request = Request::SendLast(Tail::None);
+pub(crate) const ONLY: Request = Request::SendOnly(Tail::None);
+pub(crate) const LAST: Request = Request::SendLast(Tail::None);
 
-fn reth(place: usize, length: u32) -> Reth {
+pub(crate) fn reth(place: usize, length: u32) -> Reth {
     Reth {
         address: BASE + place as u64,
         rkey: KEY,
@@ -19,7 +19,7 @@ fn reth(place: usize, length: u32) -> Reth {
     }
 }
 
-fn fetch_add(place: u64) -> Request {
+pub(crate) fn fetch_add(place: u64) -> Request {
     Request::FetchAdd(AtomicEth {
         address: BASE + place,
         rkey: KEY,
@@ -29,7 +29,7 @@ fn fetch_add(place: u64) -> Request {
 }
 
 /// A queue pair with 4000-byte receives.
-fn ready() -> Lone {
+pub(crate) fn ready() -> Lone {
     let mut lone = Lone::new(|_| {});
     post_receives(&mut lone, 5);
     lone
@@ -558,46 +558,4 @@ fn a_flushed_queue_pair_sends_nothing() {
         status: Status::Flushed,
     };
     assert_eq!(lone.events(), [ended, flushed]);
-}
-
-/// A side that ends its connection does not answer retransmissions, so it repeats the acknowledgement that may have been lost.
-#[test]
-fn the_last_acknowledgement_can_be_repeated() {
-    let mut lone = ready();
-    lone.connection.repeat_acknowledgement();
-    assert_eq!(lone.answers(), [], "nothing was executed");
-    lone.request(500, ONLY, &[2]);
-    assert_eq!(lone.answers(), [(500, ACK, 1)]);
-    for _ in 0..2 {
-        lone.connection.repeat_acknowledgement();
-        assert_eq!(lone.answers(), [(500, ACK, 1)]);
-    }
-    lone.request(501, LAST, &[3]);
-    assert_eq!(lone.answers(), [(501, INVALID, 1)]);
-    lone.connection.repeat_acknowledgement();
-    assert_eq!(lone.answers(), [], "the refusal stays the last answer");
-    let mut lone = ready();
-    lone.request(500, ONLY, &[2]);
-    assert_eq!(lone.answers(), [(500, ACK, 1)]);
-    lone.connection.flush();
-    lone.connection.repeat_acknowledgement();
-    assert_eq!(lone.answers(), [], "nothing is sent after the end");
-}
-
-/// Soft-RoCE takes an acknowledgement of a read's packet for the read's end, although its data was lost.
-#[test]
-fn reads_and_atomics_at_the_end_are_not_acknowledged_without_their_data() {
-    let mut lone = ready();
-    lone.request(500, ONLY, &[2]);
-    lone.request(501, fetch_add(0), &[]);
-    lone.request(502, Request::Read(reth(0, 1)), &[]);
-    lone.sent();
-    lone.connection.repeat_acknowledgement();
-    assert_eq!(lone.answers(), [(500, ACK, 1)]);
-    lone.request(500, ONLY, &[2]);
-    assert_eq!(lone.answers(), [(500, ACK, 1)], "a duplicate");
-    lone.request(503, ONLY, &[2]);
-    assert_eq!(lone.answers(), [(503, ACK, 4)]);
-    lone.connection.repeat_acknowledgement();
-    assert_eq!(lone.answers(), [(503, ACK, 4)]);
 }
