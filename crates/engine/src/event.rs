@@ -58,7 +58,7 @@ pub enum Event {
         /// What to ask for.
         request: WarrantRequest,
     },
-    /// Pushes over this link have waited for the peer's memory several times. There will be no more.
+    /// Pushes over this link have waited for the peer's memory for so long that there will be few more. Raised once for each link.
     PushesStalled(LinkId),
     /// An access was denied, here or at the peer. [`crate::Engine::reports`] already has the report.
     Denied(Arc<DenialReport>),

@@ -29,6 +29,7 @@
 //! | `responder` | executes a peer's requests: in one step, or in several (`responder/bulk`) |
 //! | `warrants`, `held_warrants` | warrants that peers have for our memory, and those that we have for theirs |
 //! | `warrant_room` | how many warrants there are, and which one a further one replaces |
+//! | `lost_time` | how long pushes may wait for memory of a peer |
 //! | `bind` | binding and invalidating windows, in the order of the send queue |
 //! | `nak` | the codes of refusals |
 //! | `timer`, `silence`, `silent_peers` | deadlines, and when to give up on a silent peer |
@@ -75,6 +76,7 @@ pub mod inspect;
 mod link_loss;
 mod link_state;
 mod links;
+mod lost_time;
 mod membership;
 mod nak;
 mod numbers;

@@ -90,6 +90,7 @@ impl Warrants {
     /// Revokes the warrants of processes that must wait because of guessed keys. They would otherwise go on to write.
     pub(crate) fn revoke_of_paused(&mut self, guesses: &Guesses, now: u64) {
         self.revoke(|it| guesses.paused_until(&it.origin, it.since, now).is_some());
+        self.forget_idle();
     }
 
     /// How many warrants the peer at the other end of a link has.

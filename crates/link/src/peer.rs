@@ -10,7 +10,7 @@ use crate::ring::PollView;
 
 pub use crate::shm::{
     Control, ControlLine, Credentials, Event, OwnWarrant, PeerAccess, PeerProcess, PeerWarrant,
-    STALL, WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker, peer_credentials, receive_before_end,
+    Stall, WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker, peer_credentials, receive_before_end,
 };
 
 /// This side's roles on a link.

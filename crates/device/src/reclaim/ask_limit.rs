@@ -24,7 +24,7 @@ struct Budget {
     left: u32,
     /// When `left` was computed.
     at: Instant,
-    /// How many requests have been dropped since the last one that was not.
+    /// How many requests have been dropped since the budget was full.
     dropped: u64,
 }
 
@@ -39,13 +39,13 @@ impl AskLimit {
         });
         let more = now.saturating_duration_since(budget.at).as_nanos() / REFILL.as_nanos();
         if more >= u128::from(BURST - budget.left) {
-            (budget.left, budget.at) = (BURST, now);
+            (budget.left, budget.at, budget.dropped) = (BURST, now, 0);
         } else {
             budget.left += more as u32;
             budget.at += REFILL * more as u32;
         }
         if let Some(left) = budget.left.checked_sub(1) {
-            (budget.left, budget.dropped) = (left, 0);
+            budget.left = left;
             return true;
         }
         budget.dropped += 1;

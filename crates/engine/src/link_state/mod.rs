@@ -2,6 +2,7 @@
 
 mod bulk;
 
+use crate::lost_time::LostTime;
 use crate::{LinkId, Origin};
 use rkey_core::DENIAL_LEN;
 use rkey_link::{Capabilities, DownReason, Header, Link, LinkRole, NodeId, Ticket};
@@ -112,8 +113,8 @@ pub(crate) struct Meta {
     pub(crate) bulk: Option<Bulk>,
     /// How many writes were pushed over it.
     pub(crate) pushed: u64,
-    /// How many pushes have waited for the peer's memory.
-    pub(crate) stalls: u8,
+    /// How long pushes have waited for the peer's memory.
+    pub(crate) lost_time: LostTime,
     /// The response to the request at the front that could not be sent yet.
     pub(crate) unsent: Option<Response>,
     /// The last queue pair that was looked up by number: (number, index).
@@ -168,7 +169,7 @@ impl<L: Link> LinkState<L> {
             no_push: false,
             bulk: None,
             pushed: 0,
-            stalls: 0,
+            lost_time: LostTime::default(),
             unsent: None,
             last: (u32::MAX, 0),
             stuck: false,

@@ -16,7 +16,7 @@
 //! Every other request goes the usual way, and so does one whose push fails. Only there are requests refused and explained.
 //!
 //! A push waits if the target's memory does not respond, and all that the engine serves waits with it. Nothing can end the wait but the
-//! target. So a link over which that has happened [`STALLS_MAX`] times has no more pushes.
+//! target. So each link has a budget of such time ([`crate::lost_time`]).
 
 use super::cut_through::is_clear;
 use crate::checked_memory::AccessError;
@@ -42,8 +42,6 @@ use rkey_link::{Link, PullError};
 /// If a link has more fragments outstanding than this, its writes are not slow: they wait for one another. The
 /// longest write that can be pushed has 16.
 const FEW: u32 = 16;
-/// After this many pushes that took [`STALL`](rkey_link::peer::STALL) or longer, there are no more pushes over the link.
-const STALLS_MAX: u8 = 3;
 
 /// What the target issued a warrant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +90,7 @@ pub(crate) fn push<M: Memory>(
     {
         return false;
     }
-    if meta.stalls >= STALLS_MAX {
+    if meta.lost_time.is_spent() {
         qp.req.warrants.clear();
         return false;
     }
@@ -111,15 +109,12 @@ pub(crate) fn push<M: Memory>(
         }
     }
     let copied = copy(x, qp, request, &qp.req.warrants[index].warrant, to, len);
-    let has_stalled = qp.req.warrants[index].warrant.has_stalled();
-    if has_stalled {
-        meta.stalls += 1;
-        if meta.stalls == STALLS_MAX {
-            x.events.push_back(Event::PushesStalled(meta.id));
-        }
+    if let Some(stall) = qp.req.warrants[index].warrant.take_stall()
+        && meta.lost_time.note(stall)
+    {
+        x.events.push_back(Event::PushesStalled(meta.id));
     }
     match copied {
-        Ok(()) if has_stalled => drop(qp.req.warrants.remove(index)),
         Ok(()) => qp.req.warrants[index].used = qp.req.pushed,
         // The usual way explains it.
         Err(AccessError::Denied(_) | AccessError::Fault(_)) => return false,
@@ -177,7 +172,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             let meta = &link_state.meta;
             if !(1..=FEW).contains(&meta.outstanding.len())
                 || meta.down.is_some()
-                || meta.stalls >= STALLS_MAX
+                || meta.lost_time.is_spent()
             {
                 continue;
             }

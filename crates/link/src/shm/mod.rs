@@ -102,4 +102,4 @@ pub use link::ShmLink;
 pub use local::{LinkConfig, LocalNode};
 pub use peer_access::PeerAccess;
 pub use socket::{Credentials, FDS_MAX, PACKET_MAX, Policy, peer_credentials, receive_before_end};
-pub use warrant::{OwnWarrant, PeerWarrant, STALL, WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker};
+pub use warrant::{OwnWarrant, PeerWarrant, Stall, WARRANT_WRITE_MAX, WarrantIssuer, WarrantTaker};

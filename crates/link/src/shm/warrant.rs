@@ -39,9 +39,18 @@ use std::time::{Duration, Instant};
 /// The maximum length of a write under a warrant, in bytes. It also bounds how long the owner waits for a call.
 pub const WARRANT_WRITE_MAX: usize = 256 << 10;
 
-/// A copy under a warrant that takes this long has waited for the responder's memory. A copy takes 50 us at most; the rest is the
-/// time for which the thread was not running.
-pub const STALL: Duration = Duration::from_millis(100);
+/// A copy under a warrant that takes this long has waited for the responder's memory, or its thread was not running: a copy takes 50 us at
+/// most. Longer than two steps of the coarse clock.
+const STALL: Duration = Duration::from_millis(24);
+
+/// A copy that took long.
+#[derive(Clone, Copy, Debug)]
+pub struct Stall {
+    /// How long it took.
+    pub took: Duration,
+    /// When it ended, in [`coarse_time`].
+    pub ended: Duration,
+}
 
 /// The note of a requester that no longer uses a warrant. Other notes are times, in milliseconds, of [`coarse_time`].
 const GIVEN_BACK: u64 = u64::MAX;
@@ -264,7 +273,7 @@ impl WarrantTaker {
             canary,
             permit: PeerPermit::map(fd)?,
             noted: Cell::new(0),
-            has_stalled: Cell::new(false),
+            stall: Cell::new(None),
             taker: self.clone(),
         })
     }
@@ -278,7 +287,7 @@ pub struct PeerWarrant {
     permit: PeerPermit,
     /// The last note.
     noted: Cell<u64>,
-    has_stalled: Cell<bool>,
+    stall: Cell<Option<Stall>>,
     taker: WarrantTaker,
 }
 
@@ -331,9 +340,9 @@ impl PeerWarrant {
         self.taker.peer.warrants().load(Ordering::Acquire) & bit(self.number) == 0
     }
 
-    /// Whether a write under this warrant took [`STALL`] or longer: perhaps the responder's memory does not respond.
-    pub fn has_stalled(&self) -> bool {
-        self.has_stalled.get()
+    /// Removes and returns the last write under this warrant that took so long that perhaps the responder's memory does not respond.
+    pub fn take_stall(&self) -> Option<Stall> {
+        self.stall.take()
     }
 
     fn copy(&self, to: u64, from: *const u8, len: usize) -> Result<(), PullError> {
@@ -350,8 +359,9 @@ impl PeerWarrant {
         let copied = self.copy_if_alive(to, from, len);
         busy.store(0, Ordering::Release);
         let ended = coarse_time();
-        if ended.saturating_sub(began) >= STALL {
-            self.has_stalled.set(true);
+        let took = ended.saturating_sub(began);
+        if took >= STALL {
+            self.stall.set(Some(Stall { took, ended }));
         }
         if copied.is_ok() {
             self.note_use(ended.as_millis() as u64);
