@@ -28,7 +28,7 @@ use crate::progress::reactor::Token;
 
 /// How long a message may be unanswered before the first check of its host. Most answers take less.
 const FIRST: Nanos = 200_000_000;
-/// The time between two checks of a host, and how long a check waits for its result.
+/// How long a check waits for its result, and the time until the next check.
 const PERIOD: Nanos = 1_000_000_000;
 /// How long a host has to say that nothing listens before a request is refused: at the third check.
 const PATIENCE: Nanos = 3 * PERIOD / 2;
@@ -126,9 +126,8 @@ impl Presence {
         waits: &dyn Fn(ConnectionId) -> bool,
         may_open: bool,
     ) -> Option<Nanos> {
-        // A host whose check has had no answer leaves its place to others for a period.
-        let gives_way = self.checks >= SOCKETS && self.end_check(route, watches);
-        self.end_check(route, watches);
+        // A host whose check has had no answer leaves its place to others for a period, and the program its descriptor.
+        let gives_way = self.end_check(route, watches);
         let host = self.hosts.get_mut(&route)?;
         host.waiting.retain(|id, _| waits(*id));
         if host.waiting.is_empty() {
@@ -358,11 +357,16 @@ mod tests {
         let socket = UdpSocket::bind((route.peer, 0)).unwrap();
         let mut world = World::new(socket.local_addr().unwrap().port());
         world.presence.expect(0, route, id, Unanswered::Dreq);
-        for at in [FIRST, FIRST + PERIOD] {
+        for round in 0..3 {
+            let at = FIRST + round * PERIOD;
             assert_eq!(world.run(at, route, true), Some(at + PERIOD));
-            let (len, from) = socket.recv_from(&mut [0; 9]).unwrap();
-            assert_eq!((len, from.ip()), (0, HERE));
-            assert_eq!(world.presence.checks, 1);
+            // In between, the program has its descriptor back.
+            let checks = usize::from(round != 1);
+            assert_eq!(world.presence.checks, checks);
+            for _ in 0..checks {
+                let (len, from) = socket.recv_from(&mut [0; 9]).unwrap();
+                assert_eq!((len, from.ip()), (0, HERE));
+            }
         }
         // The check has no result, and the next one is made only if the connection still waits.
         assert_eq!(world.reactor.wait(Some(Duration::ZERO)), []);
@@ -390,10 +394,7 @@ mod tests {
             let check = &world.presence.hosts[&route].check;
             assert_eq!(check.is_some(), is_checked);
         }
-        // Another check ends.
-        world.run(FIRST + PERIOD, route(5), false);
         world.run(FIRST + PERIOD, route(3), true);
-        world.run(FIRST + PERIOD, route(4), true);
         assert_eq!(world.presence.checks, SOCKETS);
         // A descriptor that the program needs is not used.
         let watches = &mut world.watches;
