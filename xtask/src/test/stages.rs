@@ -74,7 +74,7 @@ pub(super) const ALL: &[Stage] = &[
     ),
     stage(
         "fuzz",
-        "mutated input for each entry that reads a peer's bytes, 20 seconds each",
+        "mutated input for each entry that reads a peer's bytes, for some seconds each",
         fuzz::mutated,
     ),
     stage(

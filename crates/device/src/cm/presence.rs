@@ -221,9 +221,10 @@ fn ask(route: Route, port: u16) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cm::tests::connect_with;
     use crate::progress::reactor::Reactor;
-    use rkey_cm::manager::{Config, Connect, PathOptions, QueuePair};
-    use rkey_cm::wire::{Ece, PrivateData, Transport};
+    use rkey_cm::manager::Config;
+    use rkey_cm::wire::{PrivateData, Transport};
     use rkey_cm::{Manager, address};
     use std::net::UdpSocket;
     use std::sync::Arc;
@@ -277,25 +278,9 @@ mod tests {
     fn ids() -> [ConnectionId; 2] {
         let mut manager = Manager::new(Config::new(address::Guid([2; 8]), 7));
         let mut connect = |qpn| {
-            let to = Connect {
-                from: "10.0.0.1:40000".parse().unwrap(),
-                to: "10.0.0.2:7471".parse().unwrap(),
-                space: address::PortSpace::Tcp,
-                transport: Transport::Rc,
-                queue_pair: QueuePair {
-                    qpn,
-                    starting_psn: 7,
-                    responder_resources: 1,
-                    initiator_depth: 1,
-                    retry_count: 7,
-                    rnr_retry: 7,
-                    srq: false,
-                    flow_control: false,
-                },
-                path: PathOptions::default(),
-                ece: Ece::default(),
-                data: PrivateData::default(),
-            };
+            let (from, to) = ("10.0.0.1:40000", "10.0.0.2:7471");
+            let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+            let to = connect_with(from, to, Transport::Rc, qpn);
             manager.connect(0, &to).unwrap()
         };
         [connect(0x11), connect(0x12)]

@@ -122,6 +122,25 @@ fn queue_pair(qpn: u32) -> QueuePair {
     }
 }
 
+/// A request for a connection, with a queue pair of this type and number.
+pub(super) fn connect_with(
+    from: SocketAddr,
+    to: SocketAddr,
+    transport: Transport,
+    qpn: u32,
+) -> Connect {
+    Connect {
+        from,
+        to,
+        space: PortSpace::Tcp,
+        transport,
+        queue_pair: queue_pair(qpn),
+        path: PathOptions::default(),
+        ece: Ece::default(),
+        data: PrivateData::default(),
+    }
+}
+
 pub(super) fn connect(service: &Service<Program>, to: ServiceId) -> ConnectionId {
     connect_from(service, 40_000, Transport::Rc, 0x11, to)
 }
@@ -134,16 +153,12 @@ fn connect_from(
     qpn: u32,
     to: ServiceId,
 ) -> ConnectionId {
-    let request = Connect {
-        from: format!("{HERE}:{port}").parse().unwrap(),
-        to: format!("{HERE}:{}", to.port()).parse().unwrap(),
-        space: PortSpace::Tcp,
+    let request = connect_with(
+        format!("{HERE}:{port}").parse().unwrap(),
+        format!("{HERE}:{}", to.port()).parse().unwrap(),
         transport,
-        queue_pair: queue_pair(qpn),
-        path: PathOptions::default(),
-        ece: Ece::default(),
-        data: PrivateData::default(),
-    };
+        qpn,
+    );
     service
         .with(|parts| parts.manager.connect(parts.now, &request))
         .unwrap()

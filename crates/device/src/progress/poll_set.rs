@@ -125,7 +125,7 @@ struct List {
 }
 
 impl List {
-    /// Checks all links.
+    /// Checks all links. The loop is written out because a poll with [`PollResult::look`] takes 25 instructions more.
     #[inline(always)]
     fn check(&self) -> PollResult {
         let mut result = PollResult::Nothing;

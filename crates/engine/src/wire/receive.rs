@@ -88,9 +88,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let Machine::Connection(connection) = &mut wire.machine else {
             return false;
         };
-        connection.repeat_acknowledgement();
-        await_turn_of(&mut self.x.wire, index, wire);
-        true
+        let repeats = connection.repeat_acknowledgement();
+        if repeats {
+            await_turn_of(&mut self.x.wire, index, wire);
+        }
+        repeats
     }
 
     /// How many packets [`Self::wire_receive`] has dropped, by reason.

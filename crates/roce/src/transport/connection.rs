@@ -230,12 +230,13 @@ impl Connection {
 
     /// Acknowledges everything that this side has executed once more, except reads and atomics at the end, which have responses: the
     /// last acknowledgement may have been lost, and a connection that ends does not answer the peer's retransmission. Does nothing
-    /// if no message was executed, a request was refused, the connection has been flushed, or it is unreliable.
-    pub fn repeat_acknowledgement(&mut self) {
-        if let Responding::Reliable(responder) = &mut self.responder
-            && !self.is_flushed
-        {
-            responder.repeat_acknowledgement();
+    /// and returns false if no message was executed, a request was refused, the connection has been flushed, or it is unreliable.
+    pub fn repeat_acknowledgement(&mut self) -> bool {
+        match &mut self.responder {
+            Responding::Reliable(responder) if !self.is_flushed => {
+                responder.repeat_acknowledgement()
+            }
+            _ => false,
         }
     }
 

@@ -247,10 +247,12 @@ impl Responder {
         }
     }
 
-    pub(crate) fn repeat_acknowledgement(&mut self) {
-        if self.msn > 0 && self.refused.is_none() {
+    pub(crate) fn repeat_acknowledgement(&mut self) -> bool {
+        let repeats = self.msn > 0 && self.refused.is_none();
+        if repeats {
             self.acknowledge_all();
         }
+        repeats
     }
 
     /// Acknowledges everything that has been executed, except reads and atomics at the end.
