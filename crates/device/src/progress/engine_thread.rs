@@ -57,7 +57,7 @@ impl EngineThread {
             .claim_first(|number, fd| shared.add_block(number, fd))?;
         if let Some(wire) = &shared.wire {
             let receiver: Arc<dyn Receiver> = Arc::<Shared>::clone(&shared);
-            wire.add_receiver(Arc::downgrade(&receiver));
+            wire.add_receiver(&receiver);
         }
         let mut thread = Self {
             peers: Peers::new(local),

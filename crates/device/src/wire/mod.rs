@@ -22,6 +22,7 @@
 //! | `options` | socket options without a safe wrapper |
 //! | `outgoing` | packets to send |
 //! | `receiver` | the thread |
+//! | `receivers` | the devices that receive packets |
 //! | `refusals` | packets that the kernel refuses to send |
 //! | `route` | the route from a device to an address |
 //! | `seal`, `replay` | encryption and authentication, and what has arrived before |
@@ -42,6 +43,7 @@ mod lending;
 mod options;
 pub(crate) mod outgoing;
 mod receiver;
+mod receivers;
 mod refusals;
 mod replay;
 mod route;
@@ -67,7 +69,7 @@ use parking_lot::Mutex;
 use rkey_cm::address::{Gid, Guid};
 use rkey_cm::wire::MAD;
 use rkey_roce::icrc::{self, Flow};
-use rkey_roce::packet::{Mtu, Packet};
+use rkey_roce::packet::Mtu;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +91,8 @@ use forward::Forwarding;
 use lending::Lending;
 use outgoing::OutgoingPackets;
 use receiver::Scratch;
+use receivers::Receivers;
+pub(crate) use receivers::{Arrived, Receiver};
 use seal::{Kind, Seal};
 use socket::{DatagramSent, Port};
 use stateless::StatelessReplies;
@@ -98,34 +102,6 @@ use waiting::WaitingRequests;
 static WIRES: Mutex<Vec<(WireConfig, Weak<Wire>)>> = Mutex::new(Vec::new());
 /// How long to wait while another thread opens a wire. If the process forks in the meantime, nothing unlocks [`WIRES`] in the child.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A packet from another host.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrived<'a> {
-    /// Our address.
-    pub(crate) local: IpAddr,
-    /// The sender's address.
-    pub(crate) remote: IpAddr,
-    /// Whether a router has reported congestion on the way.
-    pub(crate) is_marked: bool,
-    pub(crate) packet: Packet<'a>,
-}
-
-/// A device that receives packets.
-pub(crate) trait Receiver: Send + Sync {
-    /// Whether the device owns this block of queue pair numbers.
-    fn owns(&self, block: u16) -> bool;
-
-    /// Handles packets for the device's queue pairs. If `in_poll`, the caller is a thread of the program, which polls: acknowledgements
-    /// may wait until [`Receiver::send_held`] is called, a millisecond later at most.
-    fn receive(&self, packets: &[Arrived<'_>], in_poll: bool);
-
-    /// Sends acknowledgements that wait.
-    fn send_held(&self);
-
-    /// Called when the wire's thread has failed because of a bug: no more packets will arrive.
-    fn failed(&self, why: &str);
-}
 
 /// The sockets on which a process receives packets from other hosts.
 #[derive(Debug)]
@@ -144,7 +120,7 @@ struct Core {
     seal: Option<Arc<Seal>>,
     faults: Option<Injector>,
     forwarding: Forwarding,
-    receivers: Mutex<Vec<Weak<dyn Receiver>>>,
+    receivers: Receivers,
     scratch: Mutex<Scratch>,
     lending: Lending,
     /// How many devices delay acknowledgements.
@@ -283,7 +259,7 @@ impl Wire {
             seal,
             faults: Injector::new(setting.faults).map_err(io::Error::other)?,
             forwarding: Forwarding::new(),
-            receivers: Mutex::default(),
+            receivers: Receivers::default(),
             scratch: Mutex::new(Scratch::new()),
             lending: Lending::default(),
             holding: AtomicUsize::new(0),
@@ -365,17 +341,22 @@ impl Wire {
         }
     }
 
-    /// Registers a device for as long as it lives.
-    pub(crate) fn add_receiver(&self, receiver: Weak<dyn Receiver>) {
-        let added = receiver.upgrade();
-        let mut receivers = self.core.receivers.lock();
-        receivers.retain(|it| it.strong_count() > 0);
-        receivers.push(receiver);
-        let devices = receivers.len();
-        self.core.lending.devices.store(devices, Ordering::Relaxed);
-        drop(receivers);
-        if let (Some(why), Some(added)) = (self.core.failure.get(), added) {
-            added.failed(why);
+    /// Registers a device until [`Wire::remove_receiver`].
+    pub(crate) fn add_receiver(&self, receiver: &Arc<dyn Receiver>) {
+        let core = &self.core;
+        core.receivers.add(receiver, &core.lending.devices);
+        if let Some(why) = core.failure.get() {
+            receiver.failed(why);
+        }
+    }
+
+    /// Reverses [`Wire::add_receiver`], and waits until no other thread uses the device for its packets.
+    pub(crate) fn remove_receiver(&self, receiver: &dyn Receiver) {
+        let core = &self.core;
+        if !core.receivers.remove(receiver, &core.lending.devices) {
+            tracing::warn!(
+                "the wire still uses a device that is closed: packets that wait are lost if the process exits now"
+            );
         }
     }
 

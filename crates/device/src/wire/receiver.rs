@@ -1,8 +1,8 @@
 //! The wire's thread: it receives datagrams and dispatches them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use rkey_cm::wire::MAD;
 
@@ -66,16 +66,11 @@ impl Core {
             port.close(&self.reactor);
         }
         self.forwarding.close(&self.reactor);
-        for receiver in self.receivers() {
+        for receiver in self.receivers.all().iter() {
             receiver.failed(why);
         }
         // Last: the log may block.
         tracing::error!(%why, "other hosts can no longer reach this program");
-    }
-
-    fn receivers(&self) -> Vec<Arc<dyn Receiver>> {
-        let known = self.receivers.lock();
-        known.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn run(&self) {
@@ -116,7 +111,7 @@ impl Core {
 
     /// Sends acknowledgements that wait for the program's answer.
     pub(super) fn send_held(&self) {
-        for receiver in self.receivers() {
+        for receiver in self.receivers.all().iter() {
             receiver.send_held();
         }
     }
@@ -166,7 +161,7 @@ impl Core {
         mut bundle: Option<&mut Bundle>,
         in_poll: bool,
     ) {
-        let receivers = self.receivers();
+        let receivers = self.receivers.all();
         let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
         // Delivered after the packets: a request to disconnect must not overtake the last acknowledgement.
         let mut messages = Vec::new();

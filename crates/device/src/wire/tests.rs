@@ -3,7 +3,7 @@
 use super::*;
 use crate::peers::names::Scope;
 use crate::peers::qp_numbers::QpNumbers;
-use rkey_roce::packet::{Body, Headers, Psn, Request, Service, Tail};
+use rkey_roce::packet::{Body, Headers, Packet, Psn, Request, Service, Tail};
 use std::time::Duration;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ impl Recorder {
 
     pub(super) fn add_to(self: &Arc<Self>, wire: &Wire) {
         let receiver: Arc<dyn Receiver> = Arc::<Self>::clone(self);
-        wire.add_receiver(Arc::downgrade(&receiver));
+        wire.add_receiver(&receiver);
     }
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn make_panic(wire: &Wire, ip: IpAddr) {
     numbers.claim_first(claim).unwrap();
     let qp = u32::from(numbers.numbers()[0]) << 8;
     let receiver: Arc<dyn Receiver> = Arc::new(Panicking(numbers));
-    wire.add_receiver(Arc::downgrade(&receiver));
+    wire.add_receiver(&receiver);
     let mut outgoing = OutgoingPackets::default();
     outgoing.push(ip, ip, &packet(qp, 1, b"data"));
     wire.send(&mut outgoing);
