@@ -147,7 +147,7 @@ impl Default for Config {
             explain: Explain::User,
             wire: WireConfig::OFF,
             direct_copy: DirectCopy::Auto,
-            push: false,
+            push: true,
             remote_iovec_min: 32 * 1024,
             ring_bytes: 2 * 1024 * 1024,
             ptracer_any: false,

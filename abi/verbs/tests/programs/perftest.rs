@@ -96,7 +96,6 @@ fn ib_write_lat_pushes_its_writes() {
         processors.set([other, own]);
         pin(command, own);
         command.env("RKEY_LOG", "debug").env("RKEY_PTRACER", "any");
-        command.env("RKEY_PUSH", "on");
     });
     for text in said {
         let line = text.lines().find(|it| it.contains("has pushed writes"));

@@ -145,10 +145,10 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "RKEY_PUSH",
-        default: "off",
-        allowed: "off or on",
-        meaning: "on: writes go straight into memory that a peer polls (ib_write_lat, mailboxes), without its engine; both sides must \
-                  set it",
+        default: "on",
+        allowed: "on or off",
+        meaning: "off: no writes go straight into memory that a peer polls (ib_write_lat, mailboxes), and no peer's writes into ours: all wait for \
+                  the target's engine",
         apply: |config, value| {
             config.push = parse_switch(value)?;
             Some(())

@@ -167,7 +167,7 @@ pub fn quietest(pids: &[u32], time: Duration, enough: Duration) -> Duration {
     least
 }
 
-/// The resources that this process holds, except those of warrants: with `RKEY_PUSH=on`, peers may get some at any time.
+/// The resources that this process holds, except those of warrants: peers may get some at any time.
 /// [`Warrants`] has those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {

@@ -36,11 +36,7 @@ struct Side {
 
 impl Side {
     fn open() -> Self {
-        let config = Config {
-            push: true,
-            ..Config::default()
-        };
-        let device = Device::open(config).unwrap();
+        let device = Device::open(Config::default()).unwrap();
         let domain = device.create_domain().unwrap();
         let cq = device.create_cq(64, None).unwrap();
         let memory: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
