@@ -355,12 +355,7 @@ impl Drop for Handle {
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("bug: the engine thread panicked");
         }
-        if let Some(wire) = &self.shared.wire {
-            wire.remove_receiver(&*self.shared);
-        }
-        if let Some(wire) = &self.shared.wire {
-            wire.remove_receiver(&*self.shared);
-        }
+        self.shared.leave_wire();
         self.shared.flush_capture();
     }
 }

@@ -78,7 +78,7 @@ impl Shared {
         let counters = Arc::<AccessCounters>::default();
         let qp_numbers = Arc::new(QpNumbers::new(scope));
         let events = Arc::new(AsyncQueues::new()?);
-        let reclaim = Reclaim::new(&engine, &protection, &qps, &denials);
+        let reclaim = Reclaim::new(&engine, &protection, &qps, &denials, config.reserved_files);
         let wire = Wire::of_process(&config.wire);
         let transmitter = wire.clone().map(Transmitter::new);
         let lifecycle = Lifecycle::new(fork);
@@ -163,6 +163,13 @@ impl Shared {
                 .for_each(|block| wire.release_block(block));
         }
         self.qp_numbers.close(|fd| self.reactor.remove(fd));
+    }
+
+    /// Receives no more packets from other hosts. On return, the wire's thread has no reference to the device.
+    pub(crate) fn leave_wire(&self) {
+        if let Some(wire) = &self.wire {
+            wire.remove_receiver(self);
+        }
     }
 
     /// The state of the device as a whole.

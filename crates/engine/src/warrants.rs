@@ -20,6 +20,7 @@ use rkey_base::memory::Memory;
 use rkey_core::{Access, Operation, PlainRegion, RKey, RegionId};
 use rkey_link::peer::{OwnWarrant, RemotePeer};
 use rkey_link::{Link, LinkRole};
+use std::any::Any;
 use std::sync::Arc;
 
 /// What a peer asks a warrant for: a write that it has made.
@@ -58,6 +59,8 @@ struct Issued {
     origin: Origin,
     /// When its link was first served.
     since: u64,
+    /// How the owner counts it.
+    _counted: Arc<dyn Any + Send + Sync>,
 }
 
 /// The warrants that peers have, or had until a moment ago.
@@ -143,12 +146,14 @@ impl Warrants {
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Issues a warrant to the peer at the other end of a link, and returns the warrant and the region that it is for. `None` if
     /// the peer must go on to request its writes: they need checks that only this engine can make, its process is paused, or a
-    /// limit is reached. `now_ns` is a time of the clock that [`Engine::drive`] uses.
+    /// limit is reached. `now_ns` is a time of the clock that [`Engine::drive`] uses. `counted` is dropped when the warrant no longer
+    /// takes a descriptor.
     pub fn issue_warrant(
         &mut self,
         link: LinkId,
         request: &WarrantRequest,
         now_ns: u64,
+        counted: Arc<dyn Any + Send + Sync>,
     ) -> Option<(OwnWarrant, PlainRegion)> {
         if self.is_paused(link, now_ns) || self.x.checked.no_remote_iovecs {
             return None;
@@ -201,6 +206,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             region: region.region,
             origin,
             since,
+            _counted: counted,
         };
         self.x.warrants.add(issued, replaced);
         Some((warrant, region))

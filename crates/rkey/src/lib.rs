@@ -68,7 +68,7 @@
 //!   flight holds the memory for one step at a time and must ask again for the next; after deregistration it is denied.
 //!   Dropping a [`Pending`] or a [`Region`] at any moment is therefore safe.
 //! * All bytes that a peer sends are copied before they are parsed, and every access is checked
-//!   against the owner's own table.
+//!   against the owner's own table, or was permitted by the owner, which can revoke that.
 //!
 //! None of this protects against a hostile process of the same user, which can read and write our memory by other means
 //! (`ptrace`, `/proc/PID/mem`).

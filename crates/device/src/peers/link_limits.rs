@@ -16,10 +16,10 @@ const FILES_OF_RESPONDER: usize = 2;
 /// How many descriptors a link that we opened uses: the socket, the pidfd and the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
-/// How many descriptors the links of all devices of this process, and of its connection manager, use.
+/// How many descriptors the links of all devices of this process use, with their warrants, and those of its connection manager.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// The descriptors of one link, counted while it lives.
+/// The descriptors of one link or warrant, counted while it lives.
 #[derive(Debug)]
 pub(crate) struct LinkFiles(usize);
 
@@ -37,12 +37,18 @@ impl LinkFiles {
         Self::add(1)
     }
 
+    /// A warrant: its permit. `None` if that would be one of the descriptors that are `reserved` for the program.
+    pub(crate) fn of_warrant(reserved: u32) -> Option<Self> {
+        let has_room = Self::in_use() < files_of_links(reserved);
+        has_room.then(|| Self::add(1))
+    }
+
     fn add(files: usize) -> Self {
         FILES.fetch_add(files, Ordering::Relaxed);
         Self(files)
     }
 
-    /// How many descriptors all links use.
+    /// How many descriptors all links and their warrants use.
     pub(crate) fn in_use() -> usize {
         FILES.load(Ordering::Relaxed)
     }

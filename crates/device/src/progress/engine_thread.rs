@@ -59,12 +59,14 @@ impl EngineThread {
             let receiver: Arc<dyn Receiver> = Arc::<Shared>::clone(&shared);
             wire.add_receiver(&receiver);
         }
+        let kept = Arc::clone(&shared);
         let mut thread = Self {
             peers: Peers::new(local),
             last_polls: 0,
             shared,
         };
         threads::spawn("rkey-engine", move || thread.main())
+            .inspect_err(|_| kept.leave_wire())
             .map_err(DeviceError::io("starting the engine thread"))
     }
 

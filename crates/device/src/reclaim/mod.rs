@@ -49,6 +49,9 @@ use remote_copies::{CopyScope, RemoteCopies};
 /// How long a peer that has received addresses of a region may take to respond once the region is being deregistered.
 /// After that its link is cut.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(1);
+/// Why a lease that a peer granted cannot be used.
+const NO_DESCRIPTOR: &str =
+    "its descriptor did not arrive; perhaps this process has no free one (RLIMIT_NOFILE)";
 
 /// Takes memory back from peers that access it without this device's engine.
 pub(crate) struct Reclaim {
@@ -58,6 +61,8 @@ pub(crate) struct Reclaim {
     ask_limit: AskLimit,
     /// What the engine has exposed to peers, readable without its lock.
     exposure: Arc<Exposure>,
+    /// How many descriptors warrants leave to the program.
+    reserved_files: u32,
 }
 
 impl Reclaim {
@@ -66,6 +71,7 @@ impl Reclaim {
         protection: &Arc<Protection>,
         qps: &Arc<QpTable>,
         denials: &Arc<Denials>,
+        reserved_files: u32,
     ) -> Self {
         Self {
             leases: Leases::new(protection, qps, denials),
@@ -73,6 +79,7 @@ impl Reclaim {
             remote_copies: RemoteCopies::default(),
             ask_limit: AskLimit::default(),
             exposure: Arc::clone(engine.exposure()),
+            reserved_files,
         }
     }
 
@@ -120,9 +127,11 @@ impl Reclaim {
         match message {
             Some(Message::Ask(request)) => self.leases.answer(driver, link, &request),
             Some(Message::Granted { id, grant }) => {
-                let offer = LeaseOffer::from_bytes(&grant);
-                if let (Ok(offer), Some(fd)) = (offer, fds.pop()) {
-                    let answer = Answer::Granted(offer, fd);
+                if let Ok(offer) = LeaseOffer::from_bytes(&grant) {
+                    let answer = match fds.pop() {
+                        Some(fd) => Answer::Granted(offer, fd),
+                        None => Answer::Refused(NO_DESCRIPTOR.to_owned()),
+                    };
                     self.lease_requests.answer(link, id, answer);
                 }
             }

@@ -16,6 +16,7 @@ use super::Reclaim;
 use super::lease_messages::{IssuedWarrant, Message, WarrantAsk, encode, key_of, number_of};
 use super::outbox::LeaseAnswer;
 use super::remote_copies::{CHECK_LIMIT, LIMIT};
+use crate::peers::link_limits::LinkFiles;
 use crate::progress::{Backoff, EngineDriver};
 
 impl Reclaim {
@@ -44,6 +45,13 @@ impl Reclaim {
         if !self.ask_limit.admits(link, crate::time::now()) {
             return;
         }
+        let Some(files) = LinkFiles::of_warrant(self.reserved_files) else {
+            tracing::debug!(
+                ?link,
+                "no warrant: the other descriptors are reserved for the program"
+            );
+            return;
+        };
         let request = WarrantRequest {
             qpn: ask.qpn,
             src_qpn: ask.src_qpn,
@@ -52,7 +60,8 @@ impl Reclaim {
             len: ask.len,
         };
         let now = driver.schedule.refresh_clock();
-        let issued = driver.command(|engine| engine.issue_warrant(link, &request, now));
+        let issued =
+            driver.command(|engine| engine.issue_warrant(link, &request, now, Arc::new(files)));
         let Some((warrant, region)) = issued else {
             return;
         };

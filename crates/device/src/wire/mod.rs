@@ -350,12 +350,12 @@ impl Wire {
         }
     }
 
-    /// Reverses [`Wire::add_receiver`], and waits until no other thread uses the device for its packets.
+    /// Reverses [`Wire::add_receiver`], and waits until no other thread uses the device for its packets: a second at most.
     pub(crate) fn remove_receiver(&self, receiver: &dyn Receiver) {
         let core = &self.core;
         if !core.receivers.remove(receiver, &core.lending.devices) {
             tracing::warn!(
-                "the wire still uses a device that is closed: packets that wait are lost if the process exits now"
+                "the wire is busy while a device closes: packets that wait are lost if the process exits now"
             );
         }
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rkey_roce::packet::Packet;
 
-/// How long to wait until no thread uses a removed device, which takes microseconds.
+/// How long to wait until no thread uses a removed device. This takes microseconds, unless the wire's thread waits for another device or
+/// for the log.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A packet from another host.
@@ -71,7 +72,7 @@ impl Receivers {
     /// done and exits: packets that wait would never leave.
     pub(super) fn remove(&self, receiver: &dyn Receiver, devices: &AtomicUsize) -> bool {
         let mut known = self.known.lock();
-        known.retain(|it| !std::ptr::addr_eq(it.as_ptr(), receiver));
+        known.retain(|it| it.strong_count() > 0 && !std::ptr::addr_eq(it.as_ptr(), receiver));
         devices.store(known.len(), Ordering::Relaxed);
         drop(known);
         self.in_use.try_write_for(TIMEOUT).is_some()
@@ -99,6 +100,11 @@ impl Deref for InUse<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::WireSetting;
+    use crate::wire::tests::{address, wait_until};
+    use crate::{Config, Device};
+    use rkey_roce::icrc::PORT;
+    use std::net::UdpSocket;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::{Sender, channel};
 
@@ -148,5 +154,33 @@ mod tests {
             (receivers.all().len(), devices.load(Ordering::Relaxed)),
             (0, 0)
         );
+    }
+
+    /// A stranger sends all the time, so the wire's thread often uses the device that is being closed.
+    #[test]
+    fn a_closed_device_has_closed_its_sockets() {
+        let (ip, has_ended) = (address(), AtomicBool::new(false));
+        let still_open = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let stranger = UdpSocket::bind((address(), 0)).unwrap();
+                while !has_ended.load(Ordering::Relaxed) {
+                    let _ = stranger.send_to(&[0; 3], (ip, PORT));
+                }
+            });
+            let is_still_open = |_: &u32| {
+                let config = Config {
+                    wire: WireSetting::Addresses(vec![ip]).into(),
+                    ..Config::default()
+                };
+                let device = Device::open(config).unwrap();
+                wait_until(|| !device.wire().unwrap().describe().counts.dropped.is_empty());
+                drop(device);
+                UdpSocket::bind((ip, PORT)).is_err()
+            };
+            let still_open = (0..100).filter(is_still_open).count();
+            has_ended.store(true, Ordering::Relaxed);
+            still_open
+        });
+        assert_eq!(still_open, 0);
     }
 }

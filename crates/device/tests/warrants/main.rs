@@ -255,6 +255,38 @@ fn writes_to_a_target_that_does_not_poll_are_pushed_in_order() {
     peer.signal(libc::SIGCONT);
 }
 
+/// Each side alone can turn pushes off. In the child, its role says which side does.
+#[test]
+fn nothing_is_pushed_if_one_side_forbids_it() {
+    const TEST: &str = "nothing_is_pushed_if_one_side_forbids_it";
+    let open_with = |push| {
+        let mut config = Config::from_env().unwrap();
+        config.push = push;
+        config.timeout = 21;
+        Side::with(config)
+    };
+    if let Some(role) = role() {
+        let side = open_with(role == "permits");
+        let (_qp, _) = side.connect();
+        return sleep_in_read();
+    }
+    for permits in [true, false] {
+        let side = open_with(!permits);
+        let listener = side.listen();
+        let role = if permits { "permits" } else { "forbids" };
+        let peer = Peer::start(TEST, role, listener.local_address());
+        let (qp, remote) = side.accept(&listener);
+        // A warrant would come after the fourth slow write.
+        for _ in 0..8 {
+            write_slowly(&side, &peer, &qp, remote.at(0), side.sge(0, 8));
+        }
+        for _ in 0..100 {
+            side.run(&qp, write_to(remote.at(0)), &[side.sge(0, 8)]);
+        }
+        assert_eq!(pushed(&side), 0, "{role}");
+    }
+}
+
 #[test]
 fn pushes_stop_before_deregistering_returns() {
     const TEST: &str = "pushes_stop_before_deregistering_returns";

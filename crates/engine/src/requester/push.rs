@@ -258,7 +258,7 @@ fn slow_write(qp: &mut Qp, now_ns: u64) -> Option<WarrantRequest> {
     };
     let (addr, len) = (wqe.addr, u64::from(wqe.total));
     let to = Target { addr, key };
-    if !qp.req.slow.becomes_slow(seq, now_ns) {
+    if !qp.req.slow.becomes_slow(seq, len, now_ns) {
         return None;
     }
     qp.req.trials.is_slow(seq);

@@ -79,6 +79,10 @@ pub(crate) fn map_segment(
             let segment = PeerSegment::map(segment, min, min + SLACK)?;
             Ok((segment, permit.map(PeerPermit::map).transpose()?))
         }
+        (None, ..) => Err(Malformed::new(
+            "no descriptor of a segment; perhaps this process has no free descriptor (RLIMIT_NOFILE)",
+        )
+        .into()),
         _ => Err(Malformed::new("descriptors other than a segment and at most one permit").into()),
     }
 }

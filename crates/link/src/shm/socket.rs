@@ -223,14 +223,15 @@ impl Socket {
             // The end of the connection looks like an empty packet, which no peer sends.
             return Ok(Received::End);
         }
-        if received
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        {
+        if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the packet is too long",
             ));
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            // This process has no free descriptor, or the peer has sent too many. The packet arrives without any.
+            fds.clear();
         }
         bytes.truncate(received.bytes);
         Ok(Received::Packet(Packet { bytes, fds }))
@@ -381,6 +382,30 @@ mod tests {
         assert!(a.send(&vec![1; PACKET_MAX + 1], &[]).is_err());
         drop(b);
         a.ring_doorbell();
+    }
+
+    /// As if this process had no free descriptor.
+    #[test]
+    fn a_packet_whose_descriptors_do_not_fit_arrives_without_them() {
+        let (a, b) = Socket::pair().unwrap();
+        let many = [a.as_fd(); FDS_MAX + 4];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX + 4))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
+        let bytes = [IoSlice::new(b"with descriptors")];
+        let flags = SendFlags::empty();
+        rustix::net::sendmsg(&a, &bytes, &mut ancillary, flags).unwrap();
+        a.send(b"next", &[]).unwrap();
+        let next = || match b.receive() {
+            Ok(Received::Packet(packet)) => packet,
+            other => panic!("{other:?}"),
+        };
+        let first = next();
+        assert_eq!(
+            (&first.bytes[..], first.fds.len()),
+            (&b"with descriptors"[..], 0)
+        );
+        assert_eq!(next().bytes, b"next");
     }
 
     #[test]
