@@ -2,6 +2,7 @@
 
 use super::buffer::PacketBuffer;
 use super::config::{Config, ConnectionType};
+use super::deadline::earlier;
 use super::event::{Counters, Event};
 use super::host::Host;
 use super::notify::Notifier;
@@ -195,10 +196,7 @@ impl Connection {
             Responding::Reliable(responder) => responder.next_deadline(),
             Responding::Unreliable(_) => None,
         };
-        [self.requester.next_deadline(), answer]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(self.requester.next_deadline(), answer)
     }
 
     /// Removes the oldest event.
