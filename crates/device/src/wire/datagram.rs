@@ -80,6 +80,7 @@ impl Reader {
     }
 
     /// Decodes the next datagram.
+    #[inline]
     pub(super) fn read<'a>(&mut self, datagram: &'a [u8]) -> Result<Content<'a>, Dropped> {
         let flow = self.flow.as_ref().ok_or(Dropped::Source)?;
         if datagram.len() < Bth::LEN + icrc::LEN || datagram.len() > MAX_LEN {

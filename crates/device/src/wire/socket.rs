@@ -219,9 +219,6 @@ impl Port {
 
     /// Fills buffers with datagrams that have arrived. Returns how many buffers.
     fn fill(&self, buffers: &mut Buffers) -> usize {
-        let mut chunks = buffers.bytes.chunks_exact_mut(BUFFER);
-        let mut slices: [IoSliceMut<'_>; BATCH] =
-            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
         let mut half = self.receiving.lock();
         let Half {
             socket: Some(socket),
@@ -231,6 +228,11 @@ impl Port {
         else {
             return 0;
         };
+        let mut slices: [IoSliceMut<'_>; BATCH] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let offered = buffers.bytes.chunks_exact_mut(BUFFER).take(offer.0);
+        for (slice, buffer) in slices.iter_mut().zip(offered) {
+            *slice = IoSliceMut::new(buffer);
+        }
         let (slices, meta) = (&mut slices[..offer.0], &mut buffers.meta[..offer.0]);
         // An error concerns one datagram (a signal, memory): the others are still queued.
         let received = state.recv((&*socket).into(), slices, meta).unwrap_or(0);
