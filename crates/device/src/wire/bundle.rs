@@ -24,9 +24,9 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
-    /// Adds a datagram; `false` if it must go into another bundle.
-    pub(super) fn add(&mut self, block: u16, incoming: &Incoming<'_>) -> bool {
-        let (flow, datagram) = ((incoming.from, incoming.to), incoming.bytes);
+    /// Adds one of the datagrams that have arrived together; `false` if it must go into another bundle.
+    pub(super) fn add(&mut self, block: u16, incoming: &Incoming<'_>, datagram: &[u8]) -> bool {
+        let flow = (incoming.from, incoming.to);
         let Ok(length) = u16::try_from(datagram.len()) else {
             return false;
         };
@@ -78,6 +78,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<Incoming<'_>>> {
             to,
             ecn,
             bytes,
+            each: bytes.len(),
         });
         rest = more;
     }
@@ -99,26 +100,29 @@ mod tests {
             to,
             ecn: Ecn::CONGESTED,
             bytes,
+            each: bytes.len(),
         }
+    }
+
+    fn add(bundle: &mut Bundle, block: u16, flow: (SocketAddr, SocketAddr), bytes: &[u8]) -> bool {
+        bundle.add(block, &incoming(flow, bytes), bytes)
     }
 
     #[test]
     fn datagrams_of_one_block_and_flow_are_bundled_while_there_is_room() {
         let mut bundle = Bundle::default();
-        assert!(
-            bundle.add(7, &incoming(flow(), b"first")) && bundle.add(7, &incoming(flow(), b""))
-        );
-        assert!(!bundle.add(8, &incoming(flow(), b"another block")));
+        assert!(add(&mut bundle, 7, flow(), b"first") && add(&mut bundle, 7, flow(), b""));
+        assert!(!add(&mut bundle, 8, flow(), b"another block"));
         let (from, to) = flow();
-        assert!(!bundle.add(7, &incoming((to, from), b"another sender")));
-        assert!(!bundle.add(7, &incoming(flow(), &[0; MAX_LEN - HEADER])));
+        assert!(!add(&mut bundle, 7, (to, from), b"another sender"));
+        assert!(!add(&mut bundle, 7, flow(), &[0; MAX_LEN - HEADER]));
         let wanted = [&b"first"[..], b""].map(|it| incoming((from, to), it));
         assert_eq!(unpack(&bundle.bytes).unwrap(), wanted);
         bundle.clear();
-        assert!(bundle.add(8, &incoming((to, from), b"x")));
+        assert!(add(&mut bundle, 8, (to, from), b"x"));
         let mut full = Bundle::default();
         let mut count = 0;
-        while full.add(1, &incoming(flow(), &[1; 4000])) {
+        while add(&mut full, 1, flow(), &[1; 4000]) {
             count += 1;
         }
         assert_eq!(unpack(&full.bytes).unwrap().len(), count);
@@ -128,7 +132,7 @@ mod tests {
     #[test]
     fn malformed_bundles_are_refused() {
         let mut bundle = Bundle::default();
-        assert!(bundle.add(7, &incoming(flow(), b"datagram")));
+        assert!(add(&mut bundle, 7, flow(), b"datagram"));
         let bytes = bundle.bytes;
         for length in 0..bytes.len() {
             // A header alone is a message without datagrams.

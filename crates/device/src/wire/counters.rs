@@ -78,8 +78,8 @@ pub struct Counts {
 }
 
 impl WireCounters {
-    pub(super) fn received(&self) {
-        self.received.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn received(&self, packets: u64) {
+        self.received.fetch_add(packets, Ordering::Relaxed);
     }
 
     pub(super) fn sent(&self, packets: u64) {

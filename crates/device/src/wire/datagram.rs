@@ -18,7 +18,7 @@ const MANAGEMENT_QKEY: u32 = 0x8001_0000;
 /// The default partition key: without its top bit, the sender is a limited member.
 const PKEY: u16 = 0x7fff;
 
-/// A datagram that has arrived.
+/// Datagrams that have arrived one after the other, and that the kernel has coalesced: they differ only in their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Incoming<'a> {
     /// The sender's address.
@@ -26,7 +26,23 @@ pub(super) struct Incoming<'a> {
     /// Our address.
     pub(super) to: SocketAddr,
     pub(super) ecn: Ecn,
+    /// The bytes of all datagrams.
     pub(super) bytes: &'a [u8],
+    /// The length of each datagram, except the last, which may be shorter.
+    pub(super) each: usize,
+}
+
+impl<'a> Incoming<'a> {
+    /// How many datagrams these are.
+    pub(super) fn count(&self) -> usize {
+        self.bytes.len().div_ceil(self.each.max(1)).max(1)
+    }
+
+    /// The datagrams: a single empty one if there are no bytes.
+    pub(super) fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let empty = self.bytes.is_empty().then_some(self.bytes);
+        empty.into_iter().chain(self.bytes.chunks(self.each.max(1)))
+    }
 }
 
 /// A datagram that is ready to be sent: with its checksum, and sealed if the wire has a key.
@@ -48,27 +64,46 @@ pub(super) enum Content<'a> {
     Packet(Packet<'a>),
 }
 
-/// Decodes a datagram.
-pub(super) fn read(
-    from: SocketAddr,
-    to: SocketAddr,
-    datagram: &[u8],
-) -> Result<Content<'_>, Dropped> {
-    if !is_unicast(from.ip().to_canonical()) {
-        return Err(Dropped::Source);
+/// Decodes datagrams that arrive one after the other between two addresses.
+pub(super) struct Reader {
+    /// `None` if these addresses cannot be those of a packet.
+    flow: Option<Flow>,
+    /// The expected identification of the next IPv4 header: senders count the datagrams that they send in one call.
+    next: u16,
+}
+
+impl Reader {
+    pub(super) fn new(from: SocketAddr, to: SocketAddr) -> Self {
+        let is_unicast = is_unicast(from.ip().to_canonical());
+        let flow = is_unicast.then(|| Flow::new(from, to)).flatten();
+        Self { flow, next: 0 }
     }
-    if datagram.len() < Bth::LEN + icrc::LEN || datagram.len() > MAX_LEN {
-        return Err(Dropped::Malformed);
+
+    /// Decodes the next datagram.
+    #[inline]
+    pub(super) fn read<'a>(&mut self, datagram: &'a [u8]) -> Result<Content<'a>, Dropped> {
+        let flow = self.flow.as_ref().ok_or(Dropped::Source)?;
+        if datagram.len() < Bth::LEN + icrc::LEN || datagram.len() > MAX_LEN {
+            return Err(Dropped::Malformed);
+        }
+        let opened = flow
+            .open_expecting(datagram, self.next)
+            .map_err(|_| Dropped::Checksum)?;
+        self.next = opened.identification.unwrap_or(0).wrapping_add(1);
+        let packet = Packet::decode(opened.packet).map_err(|_| Dropped::Malformed)?;
+        if packet.headers.pkey & PKEY != PKEY {
+            return Err(Dropped::Partition);
+        }
+        if packet.headers.destination != MANAGEMENT {
+            return Ok(Content::Packet(packet));
+        }
+        message_of(&packet)
     }
-    let flow = Flow::new(from, to).ok_or(Dropped::Source)?;
-    let opened = flow.open(datagram).map_err(|_| Dropped::Checksum)?;
-    let packet = Packet::decode(opened.packet).map_err(|_| Dropped::Malformed)?;
-    if packet.headers.pkey & PKEY != PKEY {
-        return Err(Dropped::Partition);
-    }
-    if packet.headers.destination != MANAGEMENT {
-        return Ok(Content::Packet(packet));
-    }
+}
+
+/// The message of the connection manager in a packet to its queue pair.
+#[cold]
+fn message_of<'a>(packet: &Packet<'a>) -> Result<Content<'a>, Dropped> {
     let Body::Request(Service::Ud(deth), Request::SendOnly(_)) = packet.headers.body else {
         return Err(Dropped::Management);
     };
@@ -130,6 +165,11 @@ mod tests {
     fn arrive(datagram: &[u8]) -> Result<Content<'_>, Dropped> {
         let (from, to) = addresses();
         read(from, to, datagram)
+    }
+
+    /// Decodes a datagram that arrives alone.
+    fn read(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Result<Content<'_>, Dropped> {
+        Reader::new(from, to).read(datagram)
     }
 
     /// A packet with these headers and this payload.
@@ -198,6 +238,43 @@ mod tests {
         assert_eq!(arrive(&other), Err(Dropped::Partition));
         let limited = sealed(|headers| headers.pkey = 0x7fff, &mad());
         assert!(arrive(&limited).is_ok());
+    }
+
+    /// Whatever their identifications are.
+    #[test]
+    fn datagrams_that_arrive_together_are_read_one_after_the_other() {
+        let (from, to) = addresses();
+        let mut bytes = Vec::new();
+        let identifications = [0, 1, 2, 7, 8, 0, 0xffff, 0, 5];
+        for identification in identifications {
+            let datagram = write(&flow(), &mad(), identification.into());
+            bytes.extend_from_slice(&datagram[..LONGEST_MANAGEMENT - icrc::LEN]);
+            let packet = &bytes[bytes.len() + icrc::LEN - LONGEST_MANAGEMENT..];
+            let checksum = flow().checksum(packet, identification);
+            bytes.extend(checksum);
+        }
+        // The last one is shorter.
+        bytes.extend([0; 9]);
+        let incoming = Incoming {
+            from,
+            to,
+            ecn: Ecn::default(),
+            bytes: &bytes,
+            each: LONGEST_MANAGEMENT,
+        };
+        let mut reader = Reader::new(from, to);
+        let read: Vec<_> = incoming.datagrams().map(|it| reader.read(it)).collect();
+        assert_eq!(read.len(), incoming.count());
+        let (last, others) = read.split_last().unwrap();
+        assert_eq!((others.len(), last), (9, &Err(Dropped::Malformed)));
+        assert!(others.iter().all(Result::is_ok), "{others:?}");
+        let nothing = Incoming {
+            bytes: b"",
+            each: 0,
+            ..incoming
+        };
+        assert_eq!(nothing.datagrams().collect::<Vec<_>>(), [b""]);
+        assert_eq!(nothing.count(), 1);
     }
 
     #[test]

@@ -352,8 +352,9 @@ mod tests {
             to,
             ecn: Ecn::default(),
             bytes: b"datagram",
+            each: 8,
         };
-        assert!(bundle.add(block, &incoming));
+        assert!(bundle.add(block, &incoming, b"datagram"));
         bundle
     }
 

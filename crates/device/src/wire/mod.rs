@@ -12,6 +12,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `addresses` | which addresses to serve, and their path MTU |
+//! | `batch` | the packets that arrived together, by device |
 //! | `bundle` | datagrams that one process forwards to another in one message |
 //! | `counters` | packets received, sent, and dropped by reason |
 //! | `datagram` | classification of a datagram |
@@ -33,6 +34,7 @@
 //! Everything that arrives is untrusted, and a dropped packet gets no answer.
 
 mod addresses;
+mod batch;
 mod bundle;
 mod counters;
 pub(crate) mod datagram;
@@ -83,7 +85,7 @@ use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
 use counters::WireCounters;
 pub use counters::{Counts, Dropped};
-use datagram::Outgoing;
+use datagram::{Outgoing, Reader};
 pub(crate) use exit::send_held;
 use faults::Injector;
 pub use faults::{FaultCounts, FaultDescription};
@@ -512,7 +514,7 @@ pub(crate) fn would_accept(bytes: &[u8]) -> bool {
     }
     [bytes, &sealed]
         .iter()
-        .any(|it| datagram::read(from, to, it).is_ok())
+        .any(|it| Reader::new(from, to).read(it).is_ok())
         || bundle::unpack(bytes).is_some()
 }
 

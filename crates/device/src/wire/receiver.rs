@@ -1,18 +1,19 @@
 //! The wire's thread: it receives datagrams and dispatches them.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rkey_cm::wire::MAD;
+use smallvec::SmallVec;
 
+use super::batch::Batch;
 use super::bundle::{self, Bundle};
 use super::counters::Dropped;
-use super::datagram::{self, Content, Incoming};
+use super::datagram::{Content, Incoming, Reader};
 use super::faults::Injector;
 use super::seal::Number;
-use super::socket::{Buffers, Port};
-use super::{Arrived, Core, Receiver, lending, waiting};
+use super::socket::{BATCH, Buffers, Port};
+use super::{Arrived, Core, lending, waiting};
 use crate::cm::packet::Protection;
 use crate::cm::remote::{self, Delivery};
 use crate::ecn::Ecn;
@@ -123,11 +124,12 @@ impl Core {
             Turn::Poll => (1, true),
         };
         for batch in 0..batches {
-            let datagrams = port.receive(&mut scratch.buffers);
-            if datagrams.is_empty() {
+            let arrived = port.receive(&mut scratch.buffers);
+            if arrived.len() == 0 {
                 return batch > 0;
             }
-            self.sort(&datagrams, Some(&mut scratch.bundle), in_poll);
+            let arrived: SmallVec<[Incoming<'_>; BATCH]> = arrived.collect();
+            self.sort(&arrived, Some(&mut scratch.bundle), in_poll);
         }
         true
     }
@@ -157,95 +159,104 @@ impl Core {
     /// Dispatches each datagram. Datagrams for other processes' queue pairs go into the bundle, or are dropped.
     pub(super) fn sort<'a>(
         &self,
-        datagrams: &[Incoming<'a>],
+        arrived: &[Incoming<'a>],
         mut bundle: Option<&mut Bundle>,
         in_poll: bool,
     ) {
-        let receivers = self.receivers.all();
-        let mut packets: Vec<Vec<Arrived<'_>>> = receivers.iter().map(|_| Vec::new()).collect();
+        let opened = self.open(arrived);
+        let mut opened = self.seal.as_ref().map(|_| opened.iter());
+        let devices = self.receivers.all();
+        let mut packets = Batch::new(&devices, arrived.iter().map(Incoming::count).sum());
         // Delivered after the packets: a request to disconnect must not overtake the last acknowledgement.
         let mut messages = Vec::new();
-        let opened = self.open(datagrams);
-        for (index, incoming) in datagrams.iter().enumerate() {
-            let &Incoming { from, to, .. } = incoming;
-            if incoming.bytes.is_empty() {
-                self.counters.dropped(Dropped::Empty, 1);
-                continue;
-            }
-            let (number, bytes) = match opened.get(index) {
-                None => (None, incoming.bytes),
-                Some(Some((number, bytes))) => (Some(*number), &bytes[..]),
-                Some(None) => {
-                    self.counters.dropped(Dropped::Forged, 1);
-                    continue;
-                }
-            };
-            let content = datagram::read(from, to, bytes);
-            if !is_for_others(content.as_ref(), &receivers) {
-                if !self.is_new(from.ip().to_canonical(), number) {
-                    self.counters.dropped(Dropped::Replayed, 1);
-                    continue;
-                }
-                if let Some(capture) = &self.capture {
-                    capture.received((from, to), incoming.ecn, bytes);
-                }
-            }
-            let content = match content {
-                Ok(content) => content,
-                Err(why) => {
-                    self.counters.dropped(why, 1);
-                    continue;
-                }
-            };
+        for incoming in arrived {
+            let &Incoming { from, to, ecn, .. } = incoming;
             let (remote, local) = (from.ip().to_canonical(), to.ip().to_canonical());
-            match content {
-                Content::Management(mad) => {
-                    messages.push((remote, local, mad, self.protection(number)));
+            let is_marked = ecn == Ecn::CONGESTED;
+            let mut reader = Reader::new(from, to);
+            for datagram in incoming.datagrams() {
+                let opened = opened.as_mut().map(|it| it.next().and_then(Option::as_ref));
+                if datagram.is_empty() {
+                    self.counters.dropped(Dropped::Empty, 1);
+                    continue;
                 }
-                Content::Packet(packet) => {
-                    let block = names::block_of(packet.headers.destination);
-                    match receivers.iter().position(|it| it.owns(block)) {
-                        Some(index) => {
-                            self.counters.received();
-                            packets[index].push(Arrived {
-                                local,
-                                remote,
-                                is_marked: incoming.ecn == Ecn::CONGESTED,
-                                packet,
-                            });
-                        }
-                        None => match &mut bundle {
-                            Some(bundle) => self.pass_on(bundle, block, incoming),
-                            None => self.counters.dropped(Dropped::NoReceiver, 1),
-                        },
+                let (number, bytes) = match opened {
+                    None => (None, datagram),
+                    Some(Some((number, bytes))) => (Some(*number), &bytes[..]),
+                    Some(None) => {
+                        self.counters.dropped(Dropped::Forged, 1);
+                        continue;
                     }
+                };
+                let takes = || self.takes((remote, number), incoming, bytes);
+                match reader.read(bytes) {
+                    Ok(Content::Packet(packet)) => {
+                        let block = names::block_of(packet.headers.destination);
+                        match packets.owner_of(block) {
+                            Some(owner) if takes() => {
+                                let arrived = Arrived {
+                                    local,
+                                    remote,
+                                    is_marked,
+                                    packet,
+                                };
+                                packets.push(owner, arrived);
+                            }
+                            Some(_) => {}
+                            None => match &mut bundle {
+                                Some(bundle) => self.pass_on(bundle, block, incoming, datagram),
+                                None => self.counters.dropped(Dropped::NoReceiver, 1),
+                            },
+                        }
+                    }
+                    Ok(Content::Management(mad)) if takes() => {
+                        messages.push((remote, local, mad, self.protection(number)));
+                    }
+                    Err(why) if takes() => self.counters.dropped(why, 1),
+                    Ok(Content::Management(_)) | Err(_) => {}
                 }
             }
         }
         if let Some(bundle) = bundle {
             self.flush(bundle);
         }
-        for (receiver, packets) in receivers.iter().zip(packets) {
-            if !packets.is_empty() {
-                receiver.receive(&packets, in_poll);
-            }
-        }
+        self.counters.received(packets.count() as u64);
+        packets.deliver(in_poll);
         for (remote, local, mad, protection) in messages {
             self.take_message(remote, local, &mad, protection);
         }
     }
 
     /// Opens sealed datagrams: `None` for those that no holder of the key has sent. Empty if the wire has no key.
-    fn open(&self, datagrams: &[Incoming<'_>]) -> Vec<Option<(Number, Vec<u8>)>> {
+    fn open(&self, arrived: &[Incoming<'_>]) -> Vec<Option<(Number, Vec<u8>)>> {
         let Some(seal) = &self.seal else {
             return Vec::new();
         };
-        let open = |it: &Incoming<'_>| {
+        let open = |it: &Incoming<'_>, datagram| {
             let mut bytes = Vec::new();
-            let number = seal.open(it.from, it.to, it.bytes, &mut bytes)?;
+            let number = seal.open(it.from, it.to, datagram, &mut bytes)?;
             Some((number, bytes))
         };
-        datagrams.iter().map(open).collect()
+        let all = arrived.iter();
+        all.flat_map(|it| it.datagrams().map(move |datagram| open(it, datagram)))
+            .collect()
+    }
+
+    /// Whether to take a datagram that is not for another process. It is captured then.
+    fn takes(
+        &self,
+        sender: (IpAddr, Option<Number>),
+        incoming: &Incoming<'_>,
+        bytes: &[u8],
+    ) -> bool {
+        if !self.is_new(sender.0, sender.1) {
+            self.counters.dropped(Dropped::Replayed, 1);
+            return false;
+        }
+        if let Some(capture) = &self.capture {
+            capture.received((incoming.from, incoming.to), incoming.ecn, bytes);
+        }
+        true
     }
 
     /// How a datagram was protected.
@@ -262,12 +273,12 @@ impl Core {
         pair.is_none_or(|(seal, number)| seal.is_new(from, number))
     }
 
-    fn pass_on(&self, bundle: &mut Bundle, block: u16, incoming: &Incoming<'_>) {
-        if bundle.add(block, incoming) {
+    fn pass_on(&self, bundle: &mut Bundle, block: u16, incoming: &Incoming<'_>, datagram: &[u8]) {
+        if bundle.add(block, incoming, datagram) {
             return;
         }
         self.flush(bundle);
-        if !bundle.add(block, incoming) {
+        if !bundle.add(block, incoming, datagram) {
             self.counters.dropped(Dropped::Malformed, 1);
         }
     }
@@ -286,7 +297,7 @@ impl Core {
             return self.counters.dropped(Dropped::Source, 1);
         }
         match remote::deliver(from, to, mad, protection) {
-            Delivery::Done => self.counters.received(),
+            Delivery::Done => self.counters.received(1),
             Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
             Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
             Delivery::NoListener => {
@@ -305,7 +316,7 @@ impl Core {
         self.waiting.lock().retain(|it| {
             match remote::deliver(it.from, it.to, &it.mad, it.protection) {
                 Delivery::Done => {
-                    self.counters.received();
+                    self.counters.received(1);
                     false
                 }
                 Delivery::Busy if it.is_over(now) => {
@@ -323,7 +334,7 @@ impl Core {
 
     /// Answers a message that has no receiver here.
     fn refuse(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD]) {
-        self.counters.received();
+        self.counters.received(1);
         let now = crate::time::now();
         let answer = self.stateless.lock().answer(now, (from, to), mad);
         match answer {
@@ -332,13 +343,4 @@ impl Core {
             Err(()) => self.counters.dropped(Dropped::TooMany, 1),
         }
     }
-}
-
-/// Whether a datagram is a packet for another process.
-fn is_for_others(content: Result<&Content<'_>, &Dropped>, receivers: &[Arc<dyn Receiver>]) -> bool {
-    let Ok(Content::Packet(packet)) = content else {
-        return false;
-    };
-    let block = names::block_of(packet.headers.destination);
-    !receivers.iter().any(|it| it.owns(block))
 }

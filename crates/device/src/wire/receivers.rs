@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rkey_roce::packet::Packet;
+use smallvec::SmallVec;
 
 /// How long to wait until no thread uses a removed device. This takes microseconds, unless the wire's thread waits for another device or
 /// for the log.
@@ -52,7 +53,7 @@ pub(super) struct Receivers {
 /// References to all devices.
 pub(super) struct InUse<'a> {
     // Dropped first: once the lock is free, this thread has no reference.
-    all: Vec<Arc<dyn Receiver>>,
+    all: SmallVec<[Arc<dyn Receiver>; 1]>,
     _lock: RwLockReadGuard<'a, ()>,
 }
 

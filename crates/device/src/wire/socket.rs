@@ -33,7 +33,7 @@ const SEND_BUFFER: usize = 4 << 20;
 /// How many datagrams one call may send, at most.
 pub(super) const MAX_SEGMENTS: usize = 64;
 /// How many buffers one call fills. Each holds as many datagrams as the kernel has coalesced.
-const BATCH: usize = 8;
+pub(super) const BATCH: usize = 8;
 /// The size of a buffer, in bytes: that of the longest datagram.
 const BUFFER: usize = 1 << 16;
 
@@ -69,12 +69,18 @@ pub(super) struct Port {
     pub(super) is_lent: AtomicBool,
 }
 
-/// Buffers for received datagrams.
-pub(super) struct Buffers(Vec<u8>);
+/// Buffers for received datagrams, and what the kernel says about each of them.
+pub(super) struct Buffers {
+    bytes: Vec<u8>,
+    meta: [RecvMeta; BATCH],
+}
 
 impl Buffers {
     pub(super) fn new() -> Self {
-        Self(vec![0; BATCH * BUFFER])
+        Self {
+            bytes: vec![0; BATCH * BUFFER],
+            meta: [RecvMeta::default(); BATCH],
+        }
     }
 }
 
@@ -194,43 +200,44 @@ impl Port {
     }
 
     /// Receives the datagrams that have arrived, up to a batch. Empty if none have.
-    pub(super) fn receive<'b>(&self, buffers: &'b mut Buffers) -> Vec<Incoming<'b>> {
-        let mut meta = [RecvMeta::default(); BATCH];
-        let received = {
-            let mut chunks = buffers.0.chunks_exact_mut(BUFFER);
-            let mut slices: [IoSliceMut<'_>; BATCH] =
-                std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-            let mut half = self.receiving.lock();
-            let Half {
-                socket: Some(socket),
-                state,
-                others: offer,
-            } = &mut *half
-            else {
-                return Vec::new();
-            };
-            let (slices, meta) = (&mut slices[..offer.0], &mut meta[..offer.0]);
-            // An error concerns one datagram (a signal, memory): the others are still queued.
-            let received = state.recv((&*socket).into(), slices, meta).unwrap_or(0);
-            offer.received(received);
-            received
+    pub(super) fn receive<'b>(
+        &self,
+        buffers: &'b mut Buffers,
+    ) -> impl ExactSizeIterator<Item = Incoming<'b>> + use<'b> {
+        let received = self.fill(buffers);
+        let to = self.address;
+        let filled = (buffers.meta[..received].iter()).zip(buffers.bytes.chunks_exact(BUFFER));
+        // The kernel coalesces only datagrams with the same congestion bits.
+        filled.map(move |(it, buffer)| Incoming {
+            from: it.addr,
+            to,
+            ecn: Ecn::from_codepoint(it.ecn),
+            bytes: &buffer[..it.len.min(BUFFER)],
+            each: it.stride,
+        })
+    }
+
+    /// Fills buffers with datagrams that have arrived. Returns how many buffers.
+    fn fill(&self, buffers: &mut Buffers) -> usize {
+        let mut half = self.receiving.lock();
+        let Half {
+            socket: Some(socket),
+            state,
+            others: offer,
+        } = &mut *half
+        else {
+            return 0;
         };
-        let mut datagrams = Vec::new();
-        for (it, buffer) in meta[..received].iter().zip(buffers.0.chunks_exact(BUFFER)) {
-            let all = &buffer[..it.len.min(BUFFER)];
-            // The kernel coalesces only datagrams with the same bits.
-            let incoming = |bytes| Incoming {
-                from: it.addr,
-                to: self.address,
-                ecn: Ecn::from_codepoint(it.ecn),
-                bytes,
-            };
-            if all.is_empty() {
-                datagrams.push(incoming(all));
-            }
-            datagrams.extend(all.chunks(it.stride.max(1)).map(incoming));
+        let mut slices: [IoSliceMut<'_>; BATCH] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let offered = buffers.bytes.chunks_exact_mut(BUFFER).take(offer.0);
+        for (slice, buffer) in slices.iter_mut().zip(offered) {
+            *slice = IoSliceMut::new(buffer);
         }
-        datagrams
+        let (slices, meta) = (&mut slices[..offer.0], &mut buffers.meta[..offer.0]);
+        // An error concerns one datagram (a signal, memory): the others are still queued.
+        let received = state.recv((&*socket).into(), slices, meta).unwrap_or(0);
+        offer.received(received);
+        received
     }
 
     /// Sends `datagrams`, each of `each` bytes except the last, which may be shorter, with the congestion bits of the first one. The
@@ -392,7 +399,7 @@ mod tests {
         );
         let (mut buffers, mut arrived) = (Buffers::new(), None);
         wait_until(|| {
-            arrived = to.receive(&mut buffers).first().map(|it| it.ecn);
+            arrived = to.receive(&mut buffers).next().map(|it| it.ecn);
             arrived.is_some()
         });
         arrived.unwrap()

@@ -71,6 +71,14 @@ impl Wire {
         }
     }
 
+    /// Whether the queue pair may have a packet to send, as far as its machine knows: datagrams wait in the send queue.
+    pub(super) fn may_transmit(&self) -> bool {
+        match &self.machine {
+            Machine::Connection(connection) => connection.may_transmit(),
+            Machine::Datagrams(_) => true,
+        }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<u64> {
         match &self.machine {
             Machine::Connection(connection) => connection.next_deadline(),

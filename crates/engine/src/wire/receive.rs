@@ -56,7 +56,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             Machine::Datagrams(datagrams) => datagrams.receive(host, packet),
         });
         outcome::drain_events_from(&mut self.x, qp, &from);
-        if let Some(wire) = qp.wire.as_deref_mut() {
+        if let Some(wire) = qp.wire.as_deref_mut().filter(|it| it.may_transmit()) {
             await_turn_of(&mut self.x.wire, qp.id.index, wire);
         }
         self.fail_users_of_overrun_cqs();

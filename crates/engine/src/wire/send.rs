@@ -47,7 +47,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         packet
     }
 
-    /// Writes a packet of the queue pair whose turn it is. The turn ends when it has none left or has sent enough.
+    /// Writes a packet of the queue pair whose turn it is. The turn ends with its last packet, or when it has sent enough.
     fn take_turn(&mut self, index: u32, to: &mut PacketBuffer) -> Option<(WirePeer, usize)> {
         let qp = self.qps.at_mut(index).filter(|qp| qp.wire.is_some());
         let Some(qp) = qp else {
@@ -62,11 +62,12 @@ impl<L: Link, M: Memory> Engine<L, M> {
         };
         let wire = qp.wire.as_deref_mut()?;
         wire.sent += 1;
-        if packet.is_none() || wire.sent == TURN {
+        let has_more = packet.is_some() && wire.may_transmit();
+        if !has_more || wire.sent == TURN {
             wire.sent = 0;
-            wire.has_turn = packet.is_some();
+            wire.has_turn = has_more;
             self.x.wire.turns.pop_front();
-            if packet.is_some() {
+            if has_more {
                 self.x.wire.turns.push_back(index);
             }
         }

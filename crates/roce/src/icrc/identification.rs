@@ -24,10 +24,18 @@ const LENGTHS: usize = (Headers::MAX + MAX_PAYLOAD) / 4 + 1;
 /// For each packet length, in 4-byte words: the inverse of x to the number of bits from the identification to the end.
 static INVERSES: [u32; LENGTHS] = inverses();
 
+/// Products with x⁴ of the polynomials whose other coefficients are 0 below x²⁸: what the four highest become.
+static REDUCED: [u32; 16] = reduced();
+
+/// Whether a packet has this length: then its identification can be found.
+pub(super) const fn is_found_at(length: usize) -> bool {
+    length.is_multiple_of(4) && length / 4 < LENGTHS
+}
+
 /// The identification of a packet of `length` bytes whose checksum differs by `difference` from that with identification 0;
 /// `None` if there is none, or if no packet has this length.
 pub(super) fn of(difference: u32, length: usize) -> Option<u16> {
-    if !length.is_multiple_of(4) {
+    if !is_found_at(length) {
         return None;
     }
     let inverse = INVERSES.get(length / 4)?;
@@ -72,23 +80,64 @@ const fn times_x(polynomial: u32) -> u32 {
     }
 }
 
-/// Multiplies two polynomials.
+const fn reduced() -> [u32; 16] {
+    let mut reduced = [0; 16];
+    let mut coefficients = 0;
+    while coefficients < 16 {
+        let mut product = coefficients as u32;
+        let mut i = 0;
+        while i < 4 {
+            product = times_x(product);
+            i += 1;
+        }
+        reduced[coefficients] = product;
+        coefficients += 1;
+    }
+    reduced
+}
+
+/// Multiplies two polynomials, by four coefficients of `a` at a time (Horner's scheme), the highest first.
 fn product(a: u32, b: u32) -> u32 {
-    let mut product = 0;
+    // The multiples of b by the polynomials of four coefficients. As everywhere, the most significant bit of the index is that of 1.
+    let mut multiples = [0; 16];
     let mut shifted = b;
-    for exponent in 0..32 {
-        if a & ONE >> exponent != 0 {
-            product ^= shifted;
+    for bit in [8, 4, 2, 1] {
+        for higher in (0..16).step_by(2 * bit) {
+            multiples[higher + bit] = multiples[higher] ^ shifted;
         }
         shifted = times_x(shifted);
     }
-    product
+    (0..8).fold(0, |product: u32, four| {
+        let times_x4 = product >> 4 ^ REDUCED[(product & 15) as usize];
+        times_x4 ^ multiples[(a >> (4 * four) & 15) as usize]
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crc32fast::hash;
+    use proptest::prelude::*;
+
+    /// Multiplies two polynomials, by one coefficient at a time.
+    fn slow_product(a: u32, b: u32) -> u32 {
+        let mut product = 0;
+        let mut shifted = b;
+        for exponent in 0..32 {
+            if a & ONE >> exponent != 0 {
+                product ^= shifted;
+            }
+            shifted = times_x(shifted);
+        }
+        product
+    }
+
+    proptest! {
+        #[test]
+        fn four_coefficients_at_a_time_give_the_same_product(a: u32, b: u32) {
+            prop_assert_eq!(product(a, b), slow_product(a, b));
+        }
+    }
 
     #[test]
     fn dividing_by_x_reverses_multiplying_by_x() {

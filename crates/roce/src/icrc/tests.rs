@@ -139,6 +139,27 @@ proptest! {
         prop_assert_eq!(v6.checksum(&packet, identification), v6.checksum(&packet, 0));
     }
 
+    /// What the receiver expects changes only how long it takes, whatever the length.
+    #[test]
+    fn an_expected_identification_does_not_change_the_result(
+        mut datagram in prop::collection::vec(any::<u8>(), 0..200),
+        damage in prop::option::of(0..200_usize),
+        (identification, expected) in prop_oneof![any::<(u16, u16)>(), (0..3_u16, 0..3_u16)],
+        is_ipv4: bool,
+    ) {
+        let flow = match is_ipv4 {
+            true => flow("10.0.0.1:50000", "10.0.0.2:4791"),
+            false => flow("[fd00::1]:50000", "[fd00::2]:4791"),
+        };
+        flow.seal(&mut datagram, identification);
+        if let Some(byte) = damage.and_then(|at| datagram.get_mut(at)) {
+            *byte ^= 1;
+        }
+        prop_assert_eq!(flow.open_expecting(&datagram, expected), flow.open(&datagram));
+        let bare = &datagram[..datagram.len() - LEN];
+        prop_assert_eq!(flow.open_expecting(bare, expected), flow.open(bare));
+    }
+
     /// Arbitrary bytes never panic, and accepted ones carry the checksum that `seal` computes.
     #[test]
     fn opening_arbitrary_bytes_never_panics(

@@ -110,13 +110,13 @@ impl Headers {
         Ok(to)
     }
 
-    /// Decodes the headers at the start of a packet. Returns them, the base transport header itself, and the bytes after
-    /// them.
+    /// Decodes the headers at the start of a packet. Returns them, the opcode, the pad count, and the bytes after them.
     ///
     /// # Errors
     ///
     /// The bytes do not start with the headers of a packet.
-    pub(super) fn decode(bytes: &[u8]) -> Result<(Self, Bth, &[u8]), Malformed> {
+    #[inline]
+    pub(super) fn decode(bytes: &[u8]) -> Result<(Self, Opcode, u8, &[u8]), Malformed> {
         let mut from = Cursor::new(bytes);
         let bth = Bth::decode(from.take()?)?;
         let body = body(bth.opcode, &mut from)?;
@@ -131,7 +131,7 @@ impl Headers {
             becn: bth.becn,
             body,
         };
-        Ok((headers, bth, from.rest()))
+        Ok((headers, bth.opcode, bth.pad, from.rest()))
     }
 }
 

@@ -148,9 +148,9 @@ impl<'a> Packet<'a> {
     /// # Errors
     ///
     /// The bytes are not a packet.
+    #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (headers, bth, rest) = Headers::decode(bytes)?;
-        let (opcode, pad) = (bth.opcode, bth.pad);
+        let (headers, opcode, pad, rest) = Headers::decode(bytes)?;
         let wrong = Malformed::Payload {
             length: rest.len(),
             pad,

@@ -2,6 +2,7 @@
 
 use super::buffer::PacketBuffer;
 use super::config::{Config, ConnectionType};
+use super::deadline::earlier;
 use super::event::{Counters, Event};
 use super::host::Host;
 use super::notify::Notifier;
@@ -170,6 +171,17 @@ impl Connection {
         None
     }
 
+    /// Whether [`transmit`](Self::transmit) may have a packet, now or at a later time. If not, it has none before the next
+    /// [`post`](Self::post), [`receive`](Self::receive) or [`advance`](Self::advance).
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        let answers = match &self.responder {
+            Responding::Reliable(responder) => responder.may_transmit(),
+            Responding::Unreliable(_) => false,
+        };
+        answers || self.requester.may_transmit() || self.notifier.may_transmit()
+    }
+
     fn answer<H: Host>(&mut self, now: u64, host: &mut H, to: &mut PacketBuffer) -> Option<usize> {
         let Responding::Reliable(responder) = &mut self.responder else {
             return None;
@@ -195,10 +207,7 @@ impl Connection {
             Responding::Reliable(responder) => responder.next_deadline(),
             Responding::Unreliable(_) => None,
         };
-        [self.requester.next_deadline(), answer]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(self.requester.next_deadline(), answer)
     }
 
     /// Removes the oldest event.

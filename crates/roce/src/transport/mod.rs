@@ -16,6 +16,7 @@
 //! | `event` | completions and failures |
 //! | `buffer` | the buffer that a packet is written to |
 //! | `sequence` | packet sequence numbers that do not wrap |
+//! | `deadline` | the earliest of several deadlines |
 //! | `step` | the context of one call |
 //!
 //! # Its place in the device
@@ -138,6 +139,7 @@ mod buffer;
 mod config;
 mod connection;
 mod datagram;
+mod deadline;
 mod event;
 mod host;
 mod notify;

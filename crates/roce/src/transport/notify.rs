@@ -73,6 +73,11 @@ impl Notifier {
         self.is_due = false;
     }
 
+    /// Whether a notification is due.
+    pub(super) fn may_transmit(&self) -> bool {
+        self.is_due
+    }
+
     /// Writes a notification to `to`, if one is due, and returns its length.
     pub(super) fn transmit(&mut self, now: u64, to: &mut PacketBuffer) -> Option<usize> {
         if !std::mem::take(&mut self.is_due) {

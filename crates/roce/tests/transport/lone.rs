@@ -86,9 +86,11 @@ impl Lone {
     /// Takes the next packet sent.
     pub(crate) fn sent_one(&mut self) -> Option<Sent> {
         let mut buffer: PacketBuffer = [0; _];
+        let may = self.connection.may_transmit();
         let sent = self
             .connection
             .transmit(self.now, &mut self.program, &mut buffer);
+        assert!(may || sent.is_none());
         let packet = Packet::decode(&buffer[..sent?]).unwrap();
         Some(Sent {
             headers: packet.headers,

@@ -131,7 +131,12 @@ impl World {
                 ..
             } = &mut self.sides[side];
             let mut burst = 0;
-            while let Some(length) = connection.transmit(self.now, program, &mut buffer) {
+            loop {
+                let may = connection.may_transmit();
+                let Some(length) = connection.transmit(self.now, program, &mut buffer) else {
+                    break;
+                };
+                assert!(may, "side {side} sends although it may not");
                 let packet = &buffer[..length];
                 self.network.send(self.now, &mut self.random, side, packet);
                 burst += 1;

@@ -384,3 +384,30 @@ fn queue_pairs_take_turns() {
         }
     }
 }
+
+/// Each call of `wire_transmit` takes time.
+#[test]
+fn the_engine_knows_when_it_has_nothing_left_to_send() {
+    let mut hosts = Hosts::new(1, FAIR);
+    let [a, b] = hosts.connect(|_, _| {});
+    let regions = hosts.regions();
+    let [from, into] = [0, 1].map(|at| [hosts.nodes[at].sge(&regions[at], 0, 64)]);
+    hosts.recv(1, &b, 50, &into);
+    let message = Work::Send {
+        imm: None,
+        invalidate: None,
+    };
+    hosts.send(0, &a, &SendRequest::new(1, message, &from));
+    let mut place: Box<PacketBuffer> = Box::new([0; _]);
+    for sender in [0, 1] {
+        let engine = &mut hosts.nodes[sender].engine;
+        assert!(engine.has_wire_output());
+        let (_, length) = engine.wire_transmit(1, &mut place).unwrap();
+        assert!(!engine.has_wire_output());
+        hosts.deliver(1 - sender, path(1 - sender), &place[..length]);
+    }
+    // The acknowledgement is not answered.
+    assert!(!hosts.nodes[0].engine.has_wire_output());
+    assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
+    assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
+}

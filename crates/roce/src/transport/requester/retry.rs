@@ -5,6 +5,7 @@ use super::congestion::Congestion;
 use super::probe::Probe;
 use super::window::Window;
 use crate::transport::config::{Config, timeout_ns};
+use crate::transport::deadline::earlier;
 use crate::transport::event::Status;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
@@ -230,10 +231,8 @@ impl Retry {
     /// When the next timer expires.
     fn next_deadline(&self) -> Option<u64> {
         let (probe, resumes) = (self.probe.deadline(), self.window.resumes_at());
-        [self.deadline, self.not_before, probe, resumes]
-            .into_iter()
-            .flatten()
-            .min()
+        let own = earlier(self.deadline, self.not_before);
+        earlier(own, earlier(probe, resumes))
     }
 }
 

@@ -98,6 +98,11 @@ impl Requester {
         Ok(length)
     }
 
+    /// Whether a packet waits to be sent.
+    pub(crate) fn may_transmit(&self) -> bool {
+        self.sends_probe || self.cursor < self.works.len()
+    }
+
     /// Whether a packet may be sent now.
     fn may_send(&self, now: u64) -> bool {
         let Some(work) = self.works.get(self.cursor) else {

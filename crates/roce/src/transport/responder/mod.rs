@@ -298,6 +298,11 @@ impl Responder {
             .then_some(resumes_at)
     }
 
+    /// Whether a response waits to be sent.
+    pub(crate) fn may_transmit(&self) -> bool {
+        self.replies.len() > 0
+    }
+
     /// Writes the next response to `to`, if there is one that may be sent now, and returns its length.
     pub(crate) fn transmit<H: Host>(
         &mut self,
@@ -318,11 +323,13 @@ impl Responder {
                 self.sender.atomic(at, original, msn, to)
             }
             Reply::Read(read) => {
-                let is_repeated = self.remembered.is_answered(read.first);
+                let result = self.sender.read(step, &read, to);
+                // Whether this is the end of the first answer does not matter to a read that works.
+                let is_repeated = result.is_err() && self.remembered.is_answered(read.first);
                 if read.part.position.ends() {
                     self.remembered.answered(read.first);
                 }
-                match self.sender.read(step, &read, to) {
+                match result {
                     Ok(length) => length,
                     // The memory was deregistered after the first answer. Usually the request is a late duplicate, and the peer has
                     // that answer. If the answer was lost, the peer's retries are used up.
