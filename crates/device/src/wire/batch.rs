@@ -9,6 +9,9 @@ use super::{Arrived, Receiver};
 /// The packets for one device. A short message and an acknowledgement need no allocation.
 type Packets<'a> = SmallVec<[Arrived<'a>; 4]>;
 
+/// For how many packets there is room from the start, at most. A forwarded message may claim to have many more.
+const RESERVED: usize = 1024;
+
 /// Packets that arrived together.
 pub(super) struct Batch<'d, 'a> {
     devices: &'d [Arc<dyn Receiver>],
@@ -47,7 +50,7 @@ impl<'d, 'a> Batch<'d, 'a> {
     pub(super) fn push(&mut self, owner: usize, arrived: Arrived<'a>) {
         let packets = &mut self.packets[owner];
         if packets.is_empty() {
-            packets.reserve(self.limit);
+            packets.reserve(self.limit.min(RESERVED));
         }
         packets.push(arrived);
     }

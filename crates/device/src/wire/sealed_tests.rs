@@ -3,6 +3,7 @@
 use super::tests::{address, capture_on_both_sides, packet, process, process_with, wait_until};
 use super::*;
 use crate::config::WireKey;
+use crate::wire::datagram::Incoming;
 use std::net::UdpSocket;
 
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -98,6 +99,44 @@ fn packets_without_the_key_are_dropped_and_not_answered() {
     assert!(socket.recv(&mut [0; 64]).is_err(), "no answer");
     socket.send_to(&sealed(1, from, to, qp), to).unwrap();
     wait_until(|| recorder.packets.lock().len() == 1);
+}
+
+#[test]
+fn a_forged_or_empty_datagram_does_not_shift_those_that_arrive_with_it() {
+    let (ip, first, second) = (address(), address(), address());
+    let (wire, recorder) = process_with(ip, &with_key(1));
+    let to = SocketAddr::new(ip, icrc::PORT);
+    let seal = Seal::new(&WireKey::new(&[1; 32]).unwrap()).unwrap();
+    let datagram = |from: IpAddr, psn: u32| {
+        let from = SocketAddr::new(from, icrc::PORT);
+        let mut plain = packet(recorder.qp(), psn, &[psn as u8; 16]);
+        Flow::new(from, to).unwrap().seal(&mut plain, 0);
+        let mut bytes = Vec::new();
+        assert!(seal.seal(Kind::Packet, from, to, &plain, &mut bytes));
+        bytes
+    };
+    let each = datagram(first, 1).len();
+    let mut three = [1, 2, 3].map(|psn| datagram(first, psn)).concat();
+    three[2 * each - 1] ^= 1;
+    let other = datagram(second, 4);
+    let incoming = |from, bytes, ecn| Incoming {
+        from: SocketAddr::new(from, icrc::PORT),
+        to,
+        ecn,
+        bytes,
+        each,
+    };
+    let unmarked = Ecn::from_codepoint(None);
+    let arrived = [
+        incoming(first, &three, unmarked),
+        incoming(first, &[], unmarked),
+        incoming(second, &other, Ecn::CONGESTED),
+    ];
+    wire.core.sort(&arrived, None, false);
+    let wanted = [(first, 1, false), (first, 3, false), (second, 4, true)]
+        .map(|(from, psn, is_marked)| (ip, from, psn, vec![psn as u8; 16], is_marked));
+    assert_eq!(*recorder.packets.lock(), wanted);
+    assert_eq!(dropped(&wire), [(Dropped::Empty, 1), (Dropped::Forged, 1)]);
 }
 
 #[test]

@@ -207,7 +207,7 @@ impl Port {
         let received = self.fill(buffers);
         let to = self.address;
         let filled = (buffers.meta[..received].iter()).zip(buffers.bytes.chunks_exact(BUFFER));
-        // The kernel coalesces only datagrams with the same congestion bits.
+        // The kernel coalesces only datagrams with the same congestion bits. (Older ones may not look at them: then all have the first one's.)
         filled.map(move |(it, buffer)| Incoming {
             from: it.addr,
             to,

@@ -32,8 +32,8 @@ pub(super) const fn is_found_at(length: usize) -> bool {
     length.is_multiple_of(4) && length / 4 < LENGTHS
 }
 
-/// The identification of a packet of `length` bytes whose checksum differs by `difference` from that with identification 0;
-/// `None` if there is none, or if no packet has this length.
+/// What turns one identification into another (exclusive or), if that changes the checksum of a packet of `length` bytes by `difference`
+/// (exclusive or). `None` if nothing does, or if no packet has this length.
 pub(super) fn of(difference: u32, length: usize) -> Option<u16> {
     if !is_found_at(length) {
         return None;

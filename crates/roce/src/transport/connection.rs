@@ -171,8 +171,9 @@ impl Connection {
         None
     }
 
-    /// Whether [`transmit`](Self::transmit) may have a packet, now or at a later time. If not, it has none before the next
-    /// [`post`](Self::post), [`receive`](Self::receive) or [`advance`](Self::advance).
+    /// Whether [`transmit`](Self::transmit) may have a packet, now or at a later time. If not, it has none before the next call of
+    /// [`post`](Self::post), [`receive`](Self::receive), [`receive_mark`](Self::receive_mark), [`advance`](Self::advance) or
+    /// [`repeat_acknowledgement`](Self::repeat_acknowledgement).
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         let answers = match &self.responder {
