@@ -60,7 +60,7 @@ struct Issued {
     /// When its link was first served.
     since: u64,
     /// How the owner counts it.
-    _counted: Arc<dyn Any + Send + Sync>,
+    _counted: Box<dyn Any + Send>,
 }
 
 /// The warrants that peers have, or had until a moment ago.
@@ -153,7 +153,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         link: LinkId,
         request: &WarrantRequest,
         now_ns: u64,
-        counted: Arc<dyn Any + Send + Sync>,
+        counted: Box<dyn Any + Send>,
     ) -> Option<(OwnWarrant, PlainRegion)> {
         if self.is_paused(link, now_ns) || self.x.checked.no_remote_iovecs {
             return None;

@@ -55,19 +55,19 @@ impl EngineThread {
         shared
             .qp_numbers
             .claim_first(|number, fd| shared.add_block(number, fd))?;
-        if let Some(wire) = &shared.wire {
-            let receiver: Arc<dyn Receiver> = Arc::<Shared>::clone(&shared);
-            wire.add_receiver(&receiver);
-        }
-        let kept = Arc::clone(&shared);
+        let receiver: Arc<dyn Receiver> = Arc::<Shared>::clone(&shared);
+        let wire = shared.wire.clone();
         let mut thread = Self {
             peers: Peers::new(local),
             last_polls: 0,
             shared,
         };
-        threads::spawn("rkey-engine", move || thread.main())
-            .inspect_err(|_| kept.leave_wire())
-            .map_err(DeviceError::io("starting the engine thread"))
+        let started = threads::spawn("rkey-engine", move || thread.main())
+            .map_err(DeviceError::io("starting the engine thread"))?;
+        if let Some(wire) = wire {
+            wire.add_receiver(&receiver);
+        }
+        Ok(started)
     }
 
     fn main(&mut self) {

@@ -61,7 +61,7 @@ impl Reclaim {
         };
         let now = driver.schedule.refresh_clock();
         let issued =
-            driver.command(|engine| engine.issue_warrant(link, &request, now, Arc::new(files)));
+            driver.command(|engine| engine.issue_warrant(link, &request, now, Box::new(files)));
         let Some((warrant, region)) = issued else {
             return;
         };

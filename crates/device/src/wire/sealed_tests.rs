@@ -30,9 +30,16 @@ fn plain(from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
 }
 
 fn sealed(secret: u8, from: SocketAddr, to: SocketAddr, qp: u32) -> Vec<u8> {
-    let seal = Seal::new(&WireKey::new(&[secret; 32]).unwrap()).unwrap();
+    sealed_by(&seal(secret), from, to, &plain(from, to, qp))
+}
+
+fn seal(secret: u8) -> Seal {
+    Seal::new(&WireKey::new(&[secret; 32]).unwrap()).unwrap()
+}
+
+fn sealed_by(seal: &Seal, from: SocketAddr, to: SocketAddr, plain: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    assert!(seal.seal(Kind::Packet, from, to, &plain(from, to, qp), &mut bytes));
+    assert!(seal.seal(Kind::Packet, from, to, plain, &mut bytes));
     bytes
 }
 
@@ -106,14 +113,12 @@ fn a_forged_or_empty_datagram_does_not_shift_those_that_arrive_with_it() {
     let (ip, first, second) = (address(), address(), address());
     let (wire, recorder) = process_with(ip, &with_key(1));
     let to = SocketAddr::new(ip, icrc::PORT);
-    let seal = Seal::new(&WireKey::new(&[1; 32]).unwrap()).unwrap();
+    let seal = seal(1);
     let datagram = |from: IpAddr, psn: u32| {
         let from = SocketAddr::new(from, icrc::PORT);
         let mut plain = packet(recorder.qp(), psn, &[psn as u8; 16]);
         Flow::new(from, to).unwrap().seal(&mut plain, 0);
-        let mut bytes = Vec::new();
-        assert!(seal.seal(Kind::Packet, from, to, &plain, &mut bytes));
-        bytes
+        sealed_by(&seal, from, to, &plain)
     };
     let each = datagram(first, 1).len();
     let mut three = [1, 2, 3].map(|psn| datagram(first, psn)).concat();
@@ -280,7 +285,7 @@ fn a_repeated_message_is_dropped_where_it_arrives() {
     let to = SocketAddr::new(ip, icrc::PORT);
     let (socket, from) = stranger();
     let flow = Flow::new(from, to).unwrap();
-    let seal = Seal::new(&WireKey::new(&[1; 32]).unwrap()).unwrap();
+    let seal = seal(1);
     let mut bytes = Vec::new();
     let message = datagram::write(&flow, &[0; MAD], 1);
     assert!(seal.seal(Kind::Message, from, to, &message, &mut bytes));

@@ -169,7 +169,12 @@ fn has_succeeded(mut peer: Peer) {
 
 /// A side that pushes, and into whose memory its peer may push.
 fn open() -> Side {
+    open_with(true)
+}
+
+fn open_with(push: bool) -> Side {
     let mut config = Config::from_env().unwrap();
+    config.push = push;
     config.timeout = 21;
     Side::with(config)
 }
@@ -259,12 +264,6 @@ fn writes_to_a_target_that_does_not_poll_are_pushed_in_order() {
 #[test]
 fn nothing_is_pushed_if_one_side_forbids_it() {
     const TEST: &str = "nothing_is_pushed_if_one_side_forbids_it";
-    let open_with = |push| {
-        let mut config = Config::from_env().unwrap();
-        config.push = push;
-        config.timeout = 21;
-        Side::with(config)
-    };
     if let Some(role) = role() {
         let side = open_with(role == "permits");
         let (_qp, _) = side.connect();

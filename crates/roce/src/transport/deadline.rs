@@ -1,11 +1,11 @@
 //! The earliest of several deadlines. A connection looks for it after each packet.
 
 /// The earlier of two deadlines, of which either may be missing.
-pub(super) const fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+#[inline]
+pub(super) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
-        (Some(one), Some(other)) if one <= other => Some(one),
-        (Some(_), Some(other)) | (None, Some(other)) => Some(other),
-        (one, None) => one,
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn issue(pair: &Pair, link: LinkId, qp: usize, region: &Region) -> Op
     let now = target.driver().schedule.refresh_clock();
     let issued = target
         .driver()
-        .command(|engine| engine.issue_warrant(link, &request, now, Arc::new(())));
+        .command(|engine| engine.issue_warrant(link, &request, now, Box::new(())));
     Some(issued?.0)
 }
 
