@@ -48,6 +48,10 @@ pub struct Config {
     /// The maximum number of unacknowledged packets on paths with long round trips: there, the window grows by [`Self::window`] for each
     /// millisecond. No memory is used for them.
     pub longest_window: u32,
+    /// Whether the peer is a device of this kind that has agreed to selective retransmission: packets that arrive before earlier ones are
+    /// kept, and only what is missing is sent again. Reliable connections only. Both sides must use the same value, but a side whose peer uses
+    /// another one falls back to the standard.
+    pub selective: bool,
 }
 
 impl Config {
@@ -74,6 +78,7 @@ impl Config {
             max_reads_in: 16,
             window: 128,
             longest_window: 1 << 14,
+            selective: false,
         }
     }
 }

@@ -107,7 +107,7 @@ impl Connection {
                 responder.receive(&mut step, headers, request, payload);
             }
             (Body::Response(Reliable::Rc, response), Responding::Reliable(_)) => {
-                requester.receive(&mut step, headers.psn, response, payload);
+                requester.receive(&mut step, headers, response, payload);
             }
             (Body::Congestion, Responding::Reliable(responder)) if !*is_flushed => {
                 step.out.counters.cnps_received += 1;
@@ -257,7 +257,7 @@ impl Connection {
     }
 
     /// The number of work requests, and the number of responses and remembered requests of the peer. The second number
-    /// depends on the peer, but is at most three times `max_reads_in`, plus two.
+    /// depends on the peer, but is at most three times `max_reads_in`, plus two (plus eight with [`Config::selective`]).
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let answers = match &self.responder {
@@ -265,6 +265,18 @@ impl Connection {
             Responding::Unreliable(_) => 0,
         };
         (self.requester.outstanding(), answers)
+    }
+
+    /// What this side remembers because something before it is missing, or because it was lost (only with [`Config::selective`]): the number
+    /// of request packets of the peer that are kept, and the number of own packets that are to be sent again or whose responses came
+    /// early. The first is at most 8192, and the packets have at most 8 MiB. The second is at most 1024, plus the outstanding positions of reads.
+    #[must_use]
+    pub fn kept(&self) -> (usize, usize) {
+        let kept = match &self.responder {
+            Responding::Reliable(responder) => responder.kept(),
+            Responding::Unreliable(_) => 0,
+        };
+        (kept, self.requester.remembered())
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Lone {
     pub(crate) connection: Connection,
     pub(crate) program: Program,
     pub(crate) now: u64,
+    /// Whether the peer's packets say that it has agreed to selective retransmission, and that they are sent again.
+    pub(crate) marks: (bool, bool),
 }
 
 impl Lone {
@@ -51,6 +53,7 @@ impl Lone {
             connection: Connection::new(&config),
             program: Program::new(),
             now: 1_000_000,
+            marks: (false, false),
         }
     }
 
@@ -63,6 +66,7 @@ impl Lone {
     pub(crate) fn give(&mut self, psn: u32, body: Body, ack_request: bool, payload: &[u8]) {
         let mut headers = Headers::new(0xa, Psn::new(psn), body);
         headers.ack_request = ack_request;
+        (headers.migrated, headers.becn) = self.marks;
         let packet = Packet { headers, payload };
         self.connection
             .receive(self.now, &mut self.program, &packet);

@@ -16,6 +16,7 @@ mod responder;
 mod retries;
 mod schedules;
 mod seeds;
+mod selective;
 mod soft_roce;
 mod unreliable;
 mod world;

@@ -126,12 +126,40 @@ fn verify(world: &World, side: usize, model: &Model) -> usize {
     done
 }
 
+/// Which sides have agreed to selective retransmission.
+type Agreement = fn(u64) -> [bool; 2];
+
+const NEITHER: Agreement = |_| [false, false];
+const BOTH: Agreement = |_| [true, true];
+const ONE: Agreement = |seed| [seed & 1 == 0, seed & 1 == 1];
+
+fn agree(configs: &mut [Config; 2], sides: [bool; 2]) {
+    for (config, selective) in configs.iter_mut().zip(sides) {
+        config.selective = selective;
+    }
+}
+
 #[test]
 fn every_request_is_executed_once_and_in_order() {
+    execute_all(NEITHER);
+}
+
+#[test]
+fn every_request_is_executed_once_and_in_order_with_selective_retransmission() {
+    execute_all(BOTH);
+}
+
+#[test]
+fn every_request_is_executed_once_and_in_order_if_one_side_has_agreed() {
+    execute_all(ONE);
+}
+
+fn execute_all(agreement: Agreement) {
     for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
         let mut configs = random_config(&mut random, ConnectionType::Reliable);
+        agree(&mut configs, agreement(seed));
         let mut conditions = bad_conditions(&mut random);
         stretch(&mut random, &mut configs, &mut conditions);
         let mut world = World::new(&configs, random.next());
@@ -157,11 +185,26 @@ fn every_request_is_executed_once_and_in_order() {
 /// in order; the status of the first one that was not executed says why.
 #[test]
 fn requests_fail_with_the_status_of_the_specification() {
+    fail_some(NEITHER);
+}
+
+#[test]
+fn requests_fail_with_the_same_status_with_selective_retransmission() {
+    fail_some(BOTH);
+}
+
+#[test]
+fn requests_fail_with_the_same_status_if_one_side_has_agreed() {
+    fail_some(ONE);
+}
+
+fn fail_some(agreement: Agreement) {
     let mut seen = std::collections::BTreeMap::new();
     for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
         let mut configs = random_config(&mut random, ConnectionType::Reliable);
+        agree(&mut configs, agreement(seed));
         for config in &mut configs {
             config.retry_count = random.below(3) as u8;
             config.rnr_retry = random.below(3) as u8;

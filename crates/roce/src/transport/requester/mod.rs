@@ -11,23 +11,31 @@
 //! A response moves `unacked` forward. Loss, detected by a timeout or a response, moves `next` back to `unacked`:
 //! everything from there on is rebuilt from the work requests and sent again (go-back-N). No packet is kept.
 //!
+//! If both sides have agreed ([`Config::selective`]), the peer keeps packets that arrive after a gap, and reports the gap: then only what
+//! is missing is sent again ([`repair`]), and responses are taken in any order ([`returned`]).
+//!
 //! [`send`] builds packets, [`response`] handles responses, [`retry`] handles missing ones, [`congestion`] handles the peer's
 //! congestion notifications, and [`window`] says how much may be outstanding.
 
 mod congestion;
 mod probe;
+mod repair;
 mod response;
 mod retry;
+mod returned;
 mod send;
 mod window;
 
 use crate::packet::Mtu;
 use crate::transport::config::{Config, ConnectionType};
 use crate::transport::event::{Event, Status};
+use crate::transport::report::span;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::Output;
 use crate::transport::work::{MESSAGE_MAX, Operation, Work, WorkRequest};
+use repair::Repairs;
 use retry::Retry;
+use returned::Returned;
 use std::collections::VecDeque;
 
 /// The requesting half of a connected queue pair.
@@ -60,13 +68,23 @@ pub(crate) struct Requester {
     sends_probe: bool,
     retry: Retry,
     has_failed: bool,
+    /// Whether both sides have agreed to selective retransmission, as far as this side knows.
+    is_selective: bool,
+    /// The maximum distance between `unacked` and `next`.
+    span: u32,
+    /// How many packets after `unacked` the peer has kept: they are no longer in the network.
+    kept: u32,
+    repairs: Repairs,
+    returned: Returned,
 }
 
 impl Requester {
     pub(crate) fn new(config: &Config) -> Self {
         let first = Sequence::first(config.send_psn);
+        let is_reliable = config.connection == ConnectionType::Reliable;
+        let is_selective = is_reliable && config.selective;
         Self {
-            is_reliable: config.connection == ConnectionType::Reliable,
+            is_reliable,
             mtu: config.mtu,
             peer: config.peer,
             pkey: config.pkey,
@@ -83,6 +101,15 @@ impl Requester {
             sends_probe: false,
             retry: Retry::new(config),
             has_failed: false,
+            is_selective,
+            span: if is_selective {
+                span(config.mtu)
+            } else {
+                u32::MAX
+            },
+            kept: 0,
+            repairs: Repairs::default(),
+            returned: Returned::new(first),
         }
     }
 
@@ -138,6 +165,11 @@ impl Requester {
         self.works.len()
     }
 
+    /// How many lost packets and early responses are remembered.
+    pub(crate) fn remembered(&self) -> usize {
+        self.repairs.len() + self.returned.len()
+    }
+
     /// Whether the peer must still respond to a packet.
     fn awaits_response(&self) -> bool {
         self.top > self.unacked
@@ -167,7 +199,9 @@ impl Requester {
         {
             self.response_ends.pop_front();
         }
-        if self.next < position || replaced {
+        self.forget_repairs(now, position);
+        let is_kept = std::mem::take(&mut self.kept) > 0 || self.has_returned();
+        if self.next < position || (replaced && !is_kept) {
             self.rewind();
         }
         self.retry.watch(now, self.awaits_response());
@@ -187,6 +221,14 @@ impl Requester {
         self.sends_probe = false;
         self.retry.probe.forget();
         self.response_ends.clear();
+        self.forget_losses();
+    }
+
+    /// Forgets what has to be sent again, and what has arrived early: everything from `next` on is sent again.
+    fn forget_losses(&mut self) {
+        self.kept = 0;
+        self.repairs.clear();
+        self.returned.clear(self.next);
     }
 
     /// Ends the oldest request with `status` and flushes all others.
@@ -210,6 +252,7 @@ impl Requester {
         self.response_ends.clear();
         (self.next, self.unacked) = (self.top, self.top);
         self.sends_probe = false;
+        self.forget_losses();
         self.retry.stop();
         self.has_failed = true;
     }

@@ -125,6 +125,16 @@ impl Probe {
         self.round_trip.filter(|_| !self.is_limit)
     }
 
+    /// What arrives in less time after a packet is sent does not answer it, in nanoseconds. If nothing has been measured, half of the limit.
+    pub(super) fn shortest(&self) -> u64 {
+        let shortest = self.round_trip.map_or(0, |it| it.shortest);
+        if self.is_limit {
+            shortest / 2
+        } else {
+            shortest
+        }
+    }
+
     /// A response that takes longer than this, in nanoseconds, is late. `None` if there was no response yet, or without probes.
     pub(super) fn usual(&self) -> Option<u64> {
         let usual = self.min.and(self.round_trip)?.usual();

@@ -8,7 +8,7 @@
 //! that runs out of receives sends an RNR NAK.
 
 use super::Requester;
-use crate::packet::{Aeth, AtomicAckEth, NakCode, Psn, Response, RnrTimer, Syndrome};
+use crate::packet::{Aeth, AtomicAckEth, Headers, NakCode, Response, RnrTimer, Syndrome};
 use crate::transport::event::Status;
 use crate::transport::host::Host;
 use crate::transport::sequence::Sequence;
@@ -20,16 +20,21 @@ impl Requester {
     pub(crate) fn receive<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
-        psn: Psn,
+        headers: &Headers,
         response: &Response,
         payload: &[u8],
     ) {
-        let at = self.unacked.near(psn);
+        let at = self.unacked.near(headers.psn);
         if at < self.unacked || at >= self.top {
             step.out.counters.stale_responses += 1;
             return;
         }
         self.retry.probe.responded(step.now);
+        // Only a sender that has agreed to selective retransmission marks its packets.
+        let is_agreed = headers.migrated && self.is_selective;
+        if is_agreed && self.receive_early(step, at, response, payload, headers.becn) {
+            return;
+        }
         match *response {
             Response::Acknowledge(aeth) => self.on_acknowledge(step, at, aeth),
             Response::AtomicAcknowledge(_, AtomicAckEth { original }) => {
@@ -59,6 +64,10 @@ impl Requester {
 
     /// Handles an acknowledgement of everything before `position`. Returns `false` if a response before it is missing.
     fn acknowledge<H>(&mut self, step: &mut Step<'_, H>, position: Sequence) -> bool {
+        if self.has_returned() {
+            self.executed_before(step.now, position, step.out);
+            return self.unacked >= position;
+        }
         let awaited = self.awaited().map(Work::awaited);
         let until = awaited.map_or(position, |awaited| awaited.min(position));
         self.advance(step.now, until, step.out);
@@ -66,7 +75,7 @@ impl Requester {
     }
 
     /// The oldest request whose response has not arrived completely.
-    fn awaited(&self) -> Option<&Work> {
+    pub(super) fn awaited(&self) -> Option<&Work> {
         if self.reads_out == 0 {
             return None;
         }
@@ -113,7 +122,7 @@ impl Requester {
         }
     }
 
-    fn on_bad_response<H>(&mut self, step: &mut Step<'_, H>) {
+    pub(super) fn on_bad_response<H>(&mut self, step: &mut Step<'_, H>) {
         self.fail(Status::BadResponse, step.out);
     }
 
@@ -150,8 +159,9 @@ impl Requester {
         };
         let part = Part::of(work.request.length, work.answered, self.mtu);
         let is_end = Self::part_end(&work, work.answered) == work.answered + 1;
+        // A part of the part may have been requested again.
         let fits = matches!(work.request.operation, Operation::Read { .. })
-            && is_end == response.position().ends()
+            && (is_end == response.position().ends() || self.is_selective)
             && part.length as usize == payload.len();
         if !fits {
             self.on_bad_response(step);

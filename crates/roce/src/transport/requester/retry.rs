@@ -43,10 +43,19 @@ pub(super) struct Retry {
     came_too_soon: bool,
     pub(super) probe: Probe,
     congestion: Congestion,
+    /// Lost packets before this position belong to a loss that has lowered the window: what had been sent when it was noticed.
+    loss_end: Sequence,
+    /// The window is not lowered further for that loss.
+    loss_floor: u32,
+    /// How many packets it has.
+    loss_size: u32,
+    /// The window before it.
+    before_loss: Window,
 }
 
 impl Retry {
     pub(super) fn new(config: &Config) -> Self {
+        let window = Window::new(config.window, config.longest_window);
         Self {
             timeout: timeout_ns(config.timeout),
             retry_count: config.retry_count,
@@ -58,11 +67,15 @@ impl Retry {
             is_forgiven: false,
             not_before: None,
             last_rewind: None,
-            window: Window::new(config.window, config.longest_window),
+            window,
             is_probing: false,
             came_too_soon: false,
             probe: Probe::new(config.probe_after),
             congestion: Congestion::new(Sequence::first(config.send_psn)),
+            loss_end: Sequence::first(config.send_psn),
+            loss_floor: 0,
+            loss_size: 0,
+            before_loss: window,
         }
     }
 
@@ -182,6 +195,37 @@ impl Retry {
         self.congestion.lost(top);
     }
 
+    /// Lowers the window, because so many packets were lost, the last of them at `last`. Packets that were outstanding when the first of them was
+    /// noticed do not lower it to less than half.
+    pub(super) fn lost(&mut self, packets: u32, last: Sequence, top: Sequence) {
+        if last >= self.loss_end {
+            self.loss_end = top;
+            self.loss_floor = self.window.size() / 2;
+            self.loss_size = 0;
+            self.before_loss = self.window;
+        }
+        self.loss_size = self.loss_size.saturating_add(packets);
+        let path = self.probe.measured();
+        let (all, floor) = (self.loss_size, self.loss_floor);
+        self.window.lost(packets, all, floor, path);
+        self.congestion.lost(top);
+    }
+
+    /// So many packets that were taken for lost were only late. If all were, the window becomes what it was (as in RFC 4015).
+    pub(super) fn were_late(&mut self, packets: u32) {
+        self.loss_size = self.loss_size.saturating_sub(packets);
+        if self.loss_size == 0 {
+            self.window.restore(&self.before_loss);
+        }
+    }
+
+    /// The oldest packet is sent again, because it was lost. Returns whether a retry was left for that.
+    pub(super) fn repairs_oldest(&mut self, now: u64) -> bool {
+        let is_left = self.take();
+        self.watch(now, true);
+        is_left
+    }
+
     /// The peer reports congestion. Returns whether that has lowered the window.
     pub(super) fn notified(&mut self, unacked: Sequence, top: Sequence) -> bool {
         let before = self.window.size();
@@ -255,7 +299,7 @@ impl Requester {
 
     /// When [`on_time`](Self::on_time) has something to do, or when packets may be sent again.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.retry.next_deadline()
+        earlier(self.retry.next_deadline(), self.lost_at())
     }
 
     /// Sends again, or gives up, if the response is overdue.
@@ -264,6 +308,7 @@ impl Requester {
             self.retry.not_before = None;
         }
         self.retry.window.advance(now);
+        self.request_lost(now, out);
         if self.retry.deadline.is_none_or(|deadline| now < deadline) {
             if (self.retry.probe.deadline()).is_some_and(|deadline| deadline <= now) {
                 self.send_probe(now, out);
@@ -276,9 +321,13 @@ impl Requester {
             return;
         }
         self.retry.last_rewind = None;
+        let is_first = self.retry.doublings == 0;
         self.retry.doublings = (self.retry.doublings + 1).min(DOUBLINGS_MAX);
         self.retry.shrink(self.top);
-        self.rewind();
+        // If the peer has kept later packets, a repair was probably lost.
+        if !is_first || !self.repairs_again() {
+            self.rewind();
+        }
         self.retry.watch(now, true);
     }
 

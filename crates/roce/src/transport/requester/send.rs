@@ -25,6 +25,12 @@ impl Requester {
         {
             return Some(length);
         }
+        if self.repairs.is_due()
+            && !self.retry.is_waiting(step.now)
+            && let Some(length) = self.write_repair(step, to)
+        {
+            return Some(length);
+        }
         while self.may_send(step.now) {
             let index = self.cursor;
             if index == self.started {
@@ -53,6 +59,7 @@ impl Requester {
         let mut headers = self.headers(&work, &packet);
         self.next = next;
         headers.ack_request = !packet.is_answered;
+        headers.becn = self.is_selective;
         let length = write_packet(to, &headers, packet.length, |payload| {
             step.host.load(work.request.id, packet.offset, payload)
         });
@@ -63,9 +70,9 @@ impl Requester {
     }
 
     /// The headers of the packet of `work` at `next`.
-    fn headers(&self, work: &Work, packet: &Packet) -> Headers {
+    pub(super) fn headers(&self, work: &Work, packet: &Packet) -> Headers {
         let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
-        headers.pkey = self.pkey;
+        (headers.pkey, headers.migrated) = (self.pkey, self.is_selective);
         // The bit is set in the last packet only, as in Soft-RoCE.
         headers.solicited =
             packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
@@ -85,6 +92,7 @@ impl Requester {
         self.pass(packet);
         self.retry.leaves(step.now, packet.positions);
         headers.ack_request = self.must_request_ack(step.now, packet);
+        headers.becn = is_again && self.is_selective;
         let (host, id) = (&mut *step.host, work.request.id);
         let length = write_packet(to, &headers, packet.length, |payload| {
             host.load(id, packet.offset, payload)
@@ -100,7 +108,7 @@ impl Requester {
 
     /// Whether a packet waits to be sent.
     pub(crate) fn may_transmit(&self) -> bool {
-        self.sends_probe || self.cursor < self.works.len()
+        self.sends_probe || self.repairs.is_due() || self.cursor < self.works.len()
     }
 
     /// Whether a packet may be sent now.
@@ -111,7 +119,9 @@ impl Requester {
         if self.has_failed || work.failed.is_some() || self.retry.is_waiting(now) {
             return false;
         }
-        if self.next.since(self.unacked) >= self.retry.window() {
+        let outstanding = self.next.since(self.unacked);
+        if outstanding >= self.retry.window().saturating_add(self.kept) || outstanding >= self.span
+        {
             return false;
         }
         let asks = work.request.operation.needs_response();
@@ -141,7 +151,7 @@ impl Requester {
     }
 
     /// Builds the packet of `work` at `next`.
-    fn packet(&self, work: &Work) -> Packet {
+    pub(super) fn packet(&self, work: &Work) -> Packet {
         let request = &work.request;
         let index = self.next.since(work.first);
         match request.operation {
@@ -232,16 +242,16 @@ impl Requester {
 }
 
 /// One packet of a request.
-struct Packet {
-    body: Body,
-    offset: u32,
-    length: u32,
+pub(super) struct Packet {
+    pub(super) body: Body,
+    pub(super) offset: u32,
+    pub(super) length: u32,
     /// The number of positions that the packet takes.
-    positions: u32,
+    pub(super) positions: u32,
     /// Whether the packet is the request's last one.
     is_last: bool,
     /// Whether the packet gets a response of its own.
-    is_answered: bool,
+    pub(super) is_answered: bool,
 }
 
 impl Packet {

@@ -18,8 +18,13 @@ const PERIOD: u64 = 1_000_000;
 /// heterogeneous networks", 2004): the rate grows by as much as that of a connection with this round trip.
 const REFERENCE: u64 = 10_000_000;
 
+/// By how many packets a lost packet lowers the window, if only what is lost is sent again. A sixteenth of the window halves it.
+const LOSS: u32 = 8;
+/// At most one lost packet in so many does not end slow start, as in BBR.
+const RARE: u32 = 50;
+
 /// The window of a requester. Sizes are in packets.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// The first size, and the longest burst.
     burst: u32,
@@ -119,6 +124,30 @@ impl Window {
         self.lower(self.size / 2);
     }
 
+    /// Lowers the window, not below `floor`, because `newly` packets were lost, and `all` packets within a round trip.
+    ///
+    /// If no queue grows, packets were lost at random, or as many as were too many. Then each of them lowers the window by a few packets,
+    /// and slow start continues while they are few. Otherwise, the window falls to `floor`.
+    pub(super) fn lost(&mut self, newly: u32, all: u32, floor: u32, path: Option<RoundTrip>) {
+        let is_free = path.is_some_and(RoundTrip::is_free);
+        let less = match is_free {
+            true => newly.saturating_mul(LOSS),
+            false => self.size,
+        };
+        let threshold = self.threshold;
+        let is_rare = is_free && all <= self.size / RARE;
+        self.lower(self.size.saturating_sub(less).max(floor.min(self.size)));
+        if is_rare {
+            self.threshold = self.threshold.max(threshold);
+        }
+    }
+
+    /// Becomes as large as it was `before` it was lowered, and continues slow start if it was in it.
+    pub(super) fn restore(&mut self, before: &Self) {
+        self.size = self.size.max(before.size);
+        self.threshold = self.threshold.max(before.threshold);
+    }
+
     /// Lowers the window to this size, and ends slow start.
     pub(super) fn lower(&mut self, size: u32) {
         self.size = size.max(MIN.min(self.burst));
@@ -164,7 +193,7 @@ impl Window {
 }
 
 /// Spreads packets over time, in bursts: a timer for each packet would cost more than the packet.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     /// For how long packets may leave, in nanoseconds of their time. Negative: the last packet took more.
     credit: i64,
@@ -278,6 +307,35 @@ mod tests {
                 .all(|it| it[1] <= (it[0] + it[0] / 4).max(it[0] + 1))
         );
         assert!(grown[39] > 1000);
+    }
+
+    #[test]
+    fn on_a_free_path_rare_losses_cost_little() {
+        let mut window = Window::new(128, 16_384);
+        sizes(&mut window, 4, path(50));
+        assert_eq!(window.size(), 2048);
+        window.lost(2, 2, 1024, path(50));
+        assert_eq!(window.size(), 2048 - 16);
+        assert_eq!(
+            sizes(&mut window, 1, path(50)),
+            [4064],
+            "still in slow start"
+        );
+        let before = window;
+        window.lost(100, 100, 2032, path(50));
+        assert_eq!(window.size(), 4064 - 800);
+        assert_eq!(sizes(&mut window, 1, path(50)), [3264 + 25]);
+        window.lost(1000, 1100, 2032, path(50));
+        assert_eq!(window.size(), 2032, "half at most");
+        window.restore(&before);
+        assert_eq!(sizes(&mut window, 1, path(50)), [6400]);
+        // A queue grows, or nothing is known.
+        let busy = RoundTrip::first(50 * MILLISECOND).loaded(70 * MILLISECOND);
+        for path in [Some(busy), None] {
+            let mut window = before;
+            window.lost(1, 1, 2032, path);
+            assert_eq!(window.size(), 2032);
+        }
     }
 
     /// Otherwise, a program that sends little would get a window that no network has proved.

@@ -4,9 +4,13 @@
 //! sequence error). A duplicate packet gets another response: sends and writes an acknowledgement of everything so far, reads
 //! the current data, atomics the remembered result.
 //!
+//! If both sides have agreed ([`Config::selective`]), a packet after a gap is kept instead, and the responder reports what is
+//! missing, in [`ahead`].
+//!
 //! [`assembly`] assembles messages, [`remembered`] has the reads and atomics that the peer may retransmit, [`replies`] is
 //! the queue of responses, and [`pace`] says when packets of a long read may be sent. Unreliable connections have their own sequence rules, in [`unreliable`].
 
+mod ahead;
 mod assembly;
 mod pace;
 mod remembered;
@@ -18,11 +22,13 @@ use crate::packet::{
 };
 use crate::transport::buffer::PacketBuffer;
 use crate::transport::config::Config;
+use crate::transport::deadline::earlier;
 use crate::transport::event::{Event, Status};
 use crate::transport::host::{Access, Atomic, Host, RemoteRange};
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 use crate::transport::work::MESSAGE_MAX;
+use ahead::Ahead;
 use assembly::{Assembly, ExecuteError};
 use pace::Pace;
 use remembered::{Kind, Remembered};
@@ -49,23 +55,31 @@ pub(crate) struct Responder {
     remembered: Remembered,
     replies: Replies,
     pace: Pace,
+    /// Packets that have arrived before earlier ones. `None`: the sides have not agreed to keep them.
+    ahead: Option<Box<Ahead>>,
+    /// Whether `ahead` has packets.
+    has_kept: bool,
     /// The refused packet. Nothing after it is executed.
     refused: Option<(Sequence, NakCode)>,
 }
 
 impl Responder {
     pub(crate) fn new(config: &Config) -> Self {
+        let expected = Sequence::first(config.receive_psn);
+        let ahead = || Box::new(Ahead::new(config.mtu, expected));
         Self {
             mtu: config.mtu,
             min_rnr_timer: config.min_rnr_timer,
             sender: Sender::new(config),
-            expected: Sequence::first(config.receive_psn),
+            expected,
             msn: 0,
             is_reported: false,
             assembly: Assembly::default(),
             remembered: Remembered::new(config.max_reads_in),
             replies: Replies::default(),
             pace: Pace::default(),
+            ahead: config.selective.then(ahead),
+            has_kept: false,
             refused: None,
         }
     }
@@ -90,6 +104,11 @@ impl Responder {
         self.replies.len() + self.remembered.len()
     }
 
+    /// How many packets are kept because earlier ones are missing.
+    pub(crate) fn kept(&self) -> usize {
+        self.ahead.as_ref().map_or(0, |ahead| ahead.len())
+    }
+
     /// Executes, answers or drops a request.
     pub(crate) fn receive<H: Host>(
         &mut self,
@@ -106,17 +125,28 @@ impl Responder {
             }
         } else if at > self.expected {
             step.out.counters.out_of_sequence += 1;
-            if !self.is_reported {
+            if self.is_reported {
+                return;
+            }
+            if headers.migrated && self.ahead.is_some() {
+                self.keep(step, at, headers, payload);
+            } else {
                 self.is_reported = true;
                 self.acknowledge(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
             }
         } else if at < self.expected {
             step.out.counters.duplicates += 1;
             self.answer_again(at, request);
+            if self.has_kept {
+                self.report_again(step.now);
+            }
         } else if headers.body.check_length(payload.len(), self.mtu).is_err() {
             self.refuse(step, at, NakCode::InvalidRequest, Status::Flushed);
         } else {
             self.execute(step, headers, request, payload);
+            if self.has_kept {
+                self.execute_kept(step, at, headers);
+            }
         }
     }
 
@@ -231,11 +261,16 @@ impl Responder {
     fn answer_again(&mut self, at: Sequence, request: &Request) {
         match request {
             Request::Read(reth) => {
-                if let Some((first, msn)) = self.remembered.find_read(at, reth, self.mtu) {
+                let is_part = self.ahead.is_some();
+                let found = self.remembered.find_read(at, reth, self.mtu, is_part);
+                if let Some((first, msn)) = found {
                     if pace::is_long(first, at, self.mtu.packets(reth.length)) {
                         self.pace.requested_again(first, at);
                     }
-                    self.replies.read(first, at, *reth, msn);
+                    match is_part {
+                        true => self.replies.read_again(first, at, *reth, msn, self.mtu),
+                        false => self.replies.read(first, at, *reth, msn),
+                    }
                 }
             }
             Request::CompareSwap(_) | Request::FetchAdd(_) => {
@@ -270,6 +305,7 @@ impl Responder {
     /// Refuses the packet at `at` permanently. Responses to earlier requests are still sent, and then the refusal.
     fn refuse<H>(&mut self, step: &mut Step<'_, H>, at: Sequence, code: NakCode, receive: Status) {
         step.out.counters.refused += 1;
+        self.drop_kept();
         let is_first = self.refused.replace((at, code)).is_none();
         self.acknowledge(at, Syndrome::Nak(code));
         self.assembly.fail_receive(step.out, receive);
@@ -288,14 +324,19 @@ impl Responder {
     /// Advances the time.
     pub(crate) fn on_time(&mut self, now: u64) {
         self.pace.advance(now);
+        if self.has_kept {
+            self.report_lost(now);
+        }
     }
 
-    /// When the next response may be sent, if it must not be sent yet.
+    /// When the next response may be sent, if it must not be sent yet, or when something that is missing looks lost.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let resumes_at = self.pace.resumes_at()?;
-        self.replies
-            .begins_with_long(self.mtu)
-            .then_some(resumes_at)
+        let resumes_at = self.pace.resumes_at();
+        let resumes_at = resumes_at.filter(|_| self.replies.begins_with_long(self.mtu));
+        match &self.ahead {
+            Some(ahead) if self.has_kept => earlier(resumes_at, ahead.deadline()),
+            _ => resumes_at,
+        }
     }
 
     /// Whether a response waits to be sent.
@@ -318,6 +359,7 @@ impl Responder {
         }
         match self.replies.pop(self.mtu)? {
             Reply::Acknowledge { at, aeth } => self.sender.acknowledge(at, aeth, to),
+            Reply::Report { at, report } => self.sender.report(at, &report, to),
             Reply::Atomic { at, original, msn } => {
                 self.remembered.answered(at);
                 self.sender.atomic(at, original, msn, to)
@@ -351,6 +393,7 @@ impl Responder {
     /// Drops the message in progress, and the unsent responses unless they end in a refusal.
     pub(crate) fn flush(&mut self, out: &mut Output) {
         self.assembly.fail_receive(out, Status::Flushed);
+        self.drop_kept();
         if self.refused.is_none() {
             self.replies.clear();
         }

@@ -110,13 +110,14 @@ impl Remembered {
         entries.any(|entry| entry.first == first && entry.is_answered)
     }
 
-    /// Finds the read that `again` retransmits, as a whole or from a later packet on; returns the read's first position and
-    /// the message number of the response.
+    /// Finds the read that `again` retransmits, as a whole or from a later packet on (`is_part`: and perhaps not to its end); returns the
+    /// read's first position and the message number of the response.
     pub(super) fn find_read(
         &self,
         at: Sequence,
         again: &Reth,
         mtu: Mtu,
+        is_part: bool,
     ) -> Option<(Sequence, u32)> {
         self.requests.iter().find_map(|entry| {
             let Kind::Read { reth, packets } = entry.kind else {
@@ -126,9 +127,11 @@ impl Remembered {
                 return None;
             }
             let skipped = u64::from(at.since(entry.first)) * mtu.bytes() as u64;
+            let end = u64::from(again.length) + skipped;
+            let whole = u64::from(reth.length);
             let same = again.rkey == reth.rkey
                 && again.address == reth.address.wrapping_add(skipped)
-                && u64::from(again.length) + skipped == u64::from(reth.length);
+                && (end == whole || (is_part && end < whole && again.length > 0));
             same.then_some((entry.first, entry.msn))
         })
     }

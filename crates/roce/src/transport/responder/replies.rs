@@ -10,10 +10,14 @@ use crate::packet::{
 use crate::transport::buffer::{PacketBuffer, write_packet};
 use crate::transport::config::Config;
 use crate::transport::host::{Host, Refusal, RemoteRange};
+use crate::transport::report::Report;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::Step;
 use crate::transport::work::Part;
 use std::collections::VecDeque;
+
+/// The maximum number of reports with gaps that wait. What others would say is reported again later.
+const REPORTS_MAX: usize = 4;
 
 /// The queue.
 #[derive(Debug, Default)]
@@ -26,6 +30,10 @@ enum QueuedReply {
     Acknowledge {
         at: Sequence,
         aeth: Aeth,
+    },
+    Report {
+        at: Sequence,
+        report: Report,
     },
     Read(QueuedRead),
     Atomic {
@@ -47,6 +55,8 @@ struct QueuedRead {
     msn: u32,
     /// How many packets of this response have been sent.
     sent: u32,
+    /// Whether the response says that it is sent again, because the peer has agreed to selective retransmission.
+    is_again: bool,
 }
 
 /// A response to send now.
@@ -55,6 +65,10 @@ pub(super) enum Reply {
     Acknowledge {
         at: Sequence,
         aeth: Aeth,
+    },
+    Report {
+        at: Sequence,
+        report: Report,
     },
     Read(ReadPart),
     Atomic {
@@ -73,6 +87,7 @@ pub(super) struct ReadPart {
     pub(super) part: Part,
     range: RemoteRange,
     msn: u32,
+    is_again: bool,
 }
 
 impl Replies {
@@ -97,8 +112,31 @@ impl Replies {
                 return;
             }
             self.queue.pop_back();
+        } else if let Some(QueuedReply::Report { at: before, report }) = self.queue.back()
+            && !report.has_gaps()
+            && *before <= covered(at, &aeth)
+        {
+            self.queue.pop_back();
         }
         self.queue.push_back(QueuedReply::Acknowledge { at, aeth });
+    }
+
+    /// Adds a report whose oldest missing packet is at `at`. It replaces a queued acknowledgement or report that says less.
+    pub(super) fn report(&mut self, at: Sequence, report: Report) {
+        let is_less = match self.queue.back() {
+            Some(QueuedReply::Acknowledge { at: before, aeth }) => {
+                matches!(aeth.syndrome, Syndrome::Ack(_)) && covered(*before, aeth) <= at
+            }
+            Some(QueuedReply::Report { report, .. }) => !report.has_gaps(),
+            _ => false,
+        };
+        if is_less {
+            self.queue.pop_back();
+        }
+        let named = |reply: &&QueuedReply| matches!(reply, QueuedReply::Report { report, .. } if report.has_gaps());
+        if !report.has_gaps() || self.queue.iter().filter(named).count() < REPORTS_MAX {
+            self.queue.push_back(QueuedReply::Report { at, report });
+        }
     }
 
     /// Adds the response to a read, starting with the packet at `start`. It replaces a queued response to the same read.
@@ -109,6 +147,7 @@ impl Replies {
             reth,
             msn,
             sent: 0,
+            is_again: false,
         });
         let mut waiting = self.queue.iter_mut();
         let same =
@@ -117,6 +156,34 @@ impl Replies {
             Some(reply) => *reply = read,
             None => self.queue.push_back(read),
         }
+    }
+
+    /// Adds the response to a part of a read that is requested again: from `start` on, and perhaps not to its end. A queued response to
+    /// the same read is extended.
+    pub(super) fn read_again(
+        &mut self,
+        first: Sequence,
+        start: Sequence,
+        reth: Reth,
+        msn: u32,
+        mtu: Mtu,
+    ) {
+        let mut waiting = self.queue.iter_mut().filter_map(|reply| match reply {
+            QueuedReply::Read(read) if read.first == first => Some(read),
+            _ => None,
+        });
+        if let Some(read) = waiting.next() {
+            read.extend(start, &reth, mtu);
+            return;
+        }
+        self.queue.push_back(QueuedReply::Read(QueuedRead {
+            first,
+            start,
+            reth,
+            msn,
+            sent: 0,
+            is_again: true,
+        }));
     }
 
     /// Adds the response to an atomic, unless it is already queued.
@@ -131,7 +198,7 @@ impl Replies {
     /// Removes the response to the read or atomic at `first`.
     pub(super) fn remove(&mut self, first: Sequence) {
         self.queue.retain(|reply| match reply {
-            QueuedReply::Acknowledge { .. } => true,
+            QueuedReply::Acknowledge { .. } | QueuedReply::Report { .. } => true,
             QueuedReply::Read(read) => read.first != first,
             QueuedReply::Atomic { at, .. } => *at != first,
         });
@@ -161,6 +228,10 @@ impl Replies {
                 at: *at,
                 aeth: *aeth,
             },
+            QueuedReply::Report { at, report } => Reply::Report {
+                at: *at,
+                report: *report,
+            },
             QueuedReply::Atomic { at, original, msn } => Reply::Atomic {
                 at: *at,
                 original: *original,
@@ -173,6 +244,28 @@ impl Replies {
 }
 
 impl QueuedRead {
+    /// Also covers `reth`, which starts at `start` and belongs to the same read.
+    fn extend(&mut self, start: Sequence, reth: &Reth, mtu: Mtu) {
+        let sent = Part::of(self.reth.length, self.sent, mtu).offset;
+        let mut all = Reth {
+            address: self.reth.address.wrapping_add(sent.into()),
+            length: self.reth.length - sent,
+            ..self.reth
+        };
+        // Distances from the start, because addresses may wrap around.
+        let last = if start.since(self.start.plus(self.sent)) > 0 {
+            let skipped = reth.address.wrapping_sub(all.address);
+            (u64::from(all.length)).max(skipped + u64::from(reth.length))
+        } else {
+            let skipped = all.address.wrapping_sub(reth.address);
+            all.address = reth.address;
+            (u64::from(reth.length)).max(skipped + u64::from(all.length))
+        };
+        all.length = last as u32;
+        self.start = self.start.plus(self.sent).min(start);
+        (self.reth, self.sent, self.is_again) = (all, 0, true);
+    }
+
     /// The next packet of the response.
     fn next(&mut self, mtu: Mtu) -> ReadPart {
         let part = Part::of(self.reth.length, self.sent, mtu);
@@ -188,6 +281,7 @@ impl QueuedRead {
                 length: part.length,
             },
             msn: self.msn,
+            is_again: self.is_again,
         }
     }
 }
@@ -205,6 +299,8 @@ fn covered(at: Sequence, aeth: &Aeth) -> Sequence {
 pub(super) struct Sender {
     peer: u32,
     pkey: u16,
+    /// Whether packets are marked: this side keeps what arrives early.
+    is_marked: bool,
 }
 
 impl Sender {
@@ -212,13 +308,14 @@ impl Sender {
         Self {
             peer: config.peer,
             pkey: config.pkey,
+            is_marked: config.selective,
         }
     }
 
     fn headers(self, at: Sequence, response: Response) -> Headers {
         let body = Body::Response(Reliable::Rc, response);
         let mut headers = Headers::new(self.peer, at.psn(), body);
-        headers.pkey = self.pkey;
+        (headers.pkey, headers.migrated) = (self.pkey, self.is_marked);
         headers
     }
 
@@ -229,6 +326,17 @@ impl Sender {
         to: &mut PacketBuffer,
     ) -> Option<usize> {
         let headers = self.headers(at, Response::Acknowledge(aeth));
+        write_packet::<Refusal>(to, &headers, 0, |_| Ok(())).ok()?
+    }
+
+    pub(super) fn report(
+        self,
+        at: Sequence,
+        report: &Report,
+        to: &mut PacketBuffer,
+    ) -> Option<usize> {
+        let (aeth, result) = report.encode();
+        let headers = self.headers(at, Response::AtomicAcknowledge(aeth, result));
         write_packet::<Refusal>(to, &headers, 0, |_| Ok(())).ok()?
     }
 
@@ -258,7 +366,8 @@ impl Sender {
             Position::Last => Response::ReadLast(aeth),
             Position::Only => Response::ReadOnly(aeth),
         };
-        let headers = self.headers(read.at, response);
+        let mut headers = self.headers(read.at, response);
+        headers.becn = read.is_again;
         let host = &mut *step.host;
         write_packet(to, &headers, read.part.length, |payload| {
             host.read(&read.range, payload)
