@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use super::packet::{ConnectMessage, PEER_CLOSED, PacketRead};
+use super::packet::{ConnectMessage, PEER_CLOSED, PacketRead, PathTerms};
 use super::socket::{Dialled, Reached, dial_once, not_listening};
 use super::stream::{Dialling, Progress};
 use super::{Peer, REDIALS};
@@ -59,13 +59,13 @@ impl Device {
     ) -> Result<Connecting, DeviceError> {
         self.check()?;
         let path = self.route(address, local)?;
-        let mtu = path.map(|path| path.mtu);
+        let terms = PathTerms::offered(path.map(|path| path.mtu));
         Ok(Connecting {
             device: self.clone(),
             address,
             path,
             qps: qps.iter().map(|&qp| qp.clone()).collect(),
-            request: ConnectMessage::Request(self.side(qps, private_data, mtu)?),
+            request: ConnectMessage::Request(self.side(qps, private_data, terms)?),
             dialling: None,
             there: None,
             dropped: 0,

@@ -224,7 +224,11 @@ pub(super) fn accepted_remote(
     }
     let mtu = wire.path(remote, Some(local))?.mtu;
     let peer = WirePeer { local, remote };
-    let path = NetworkPath { peer, mtu };
+    let path = NetworkPath {
+        peer,
+        mtu,
+        selective: true,
+    };
     let stream = Stream::new(socket, path, key, Role::Acceptor, port).ok()?;
     Some((ClientGroup::of_host(remote), Channel::Remote(stream)))
 }
@@ -269,9 +273,18 @@ mod tests {
         let [mtu, of_other] = [Mtu::Bytes1024, Mtu::Bytes4096];
         let accepted = |source, mtu| {
             move |socket| {
-                let stream =
-                    Stream::new(socket, NetworkPath { peer, mtu }, None, Role::Acceptor, 7)
-                        .unwrap();
+                let stream = Stream::new(
+                    socket,
+                    NetworkPath {
+                        peer,
+                        mtu,
+                        selective: true,
+                    },
+                    None,
+                    Role::Acceptor,
+                    7,
+                )
+                .unwrap();
                 Some((source, Channel::Remote(stream)))
             }
         };

@@ -11,7 +11,7 @@ use rkey_link::peer::{Credentials, peer_credentials};
 
 use super::channel::Channel;
 use super::entrance::{Clients, Entrance, Hosts, accepted_local, accepted_remote};
-use super::packet::{ConnectMessage, Introduction};
+use super::packet::{ConnectMessage, Introduction, PathTerms};
 use super::socket::listener;
 use super::stream::NetworkPath;
 use super::{Deadline, Peer, agreed, connect_all};
@@ -171,7 +171,7 @@ impl Listener {
                 (uid, pid, None)
             }
             Channel::Remote(stream) => {
-                let path = agreed(stream.path(), side.mtu).ok()?;
+                let path = agreed(stream.path(), side.path).ok()?;
                 (Process::ANOTHER_HOST, None, Some(path))
             }
         };
@@ -290,8 +290,10 @@ impl Incoming {
     /// # Errors
     /// Same as [`Incoming::accept`].
     pub fn answer(self, qps: &[&Qp], private_data: &[u8]) -> Result<Accepting, DeviceError> {
-        let mtu = self.path.map(|path| path.mtu);
-        let side = self.device.side(qps, private_data, mtu)?;
+        let terms = self
+            .path
+            .map(|path| PathTerms::new(path.mtu, path.selective));
+        let side = (self.device).side(qps, private_data, terms.unwrap_or_default())?;
         if qps.len() != self.peer.qps.len() {
             let words = "the listener has a different number of queue pairs".to_owned();
             let _ = self.channel.send(&ConnectMessage::Rejected(words));

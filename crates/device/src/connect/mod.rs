@@ -28,13 +28,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rkey_link::NodeId;
-use rkey_roce::packet::Mtu;
 
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::Qp;
 use crate::objects::qp_address::QpAddress;
-use packet::{ConnectMessage, Introduction, printable};
+use packet::{ConnectMessage, Introduction, PathTerms, printable};
 use socket::{Reached, dial};
 use stream::{NetworkPath, Stream};
 
@@ -137,8 +136,8 @@ impl Device {
     ) -> Result<Peer, DeviceError> {
         self.check()?;
         let path = self.route(address, None)?;
-        let request =
-            ConnectMessage::Request(self.side(qps, private_data, path.map(|path| path.mtu))?);
+        let terms = PathTerms::offered(path.map(|path| path.mtu));
+        let request = ConnectMessage::Request(self.side(qps, private_data, terms)?);
         let path = path.map(|path| (path, self.wire_key()));
         let dial = |again| dial(self.scope(), path, address, &deadline, again);
         let (there, packet) = ask(dial, &request, deadline, answer)?;
@@ -171,7 +170,7 @@ impl Device {
             ));
         }
         let path = match there.channel.stream() {
-            Some(stream) => Some(agreed(stream.path(), side.mtu)?),
+            Some(stream) => Some(agreed(stream.path(), side.path)?),
             None => {
                 self.check_identity(side.node, there.uid, there.pid)?;
                 None
@@ -211,7 +210,7 @@ impl Device {
         &self,
         qps: &[&Qp],
         private_data: &[u8],
-        mtu: Option<Mtu>,
+        path: PathTerms,
     ) -> Result<Introduction, DeviceError> {
         check_len("private data", private_data.len(), PRIVATE_DATA_MAX)?;
         check_len("the list of queue pairs", qps.len(), QPS_MAX)?;
@@ -219,24 +218,26 @@ impl Device {
             node: self.node(),
             qps: qps.iter().map(|qp| qp.address()).collect(),
             private_data: private_data.to_vec(),
-            mtu: mtu.map_or(0, Mtu::code),
+            path,
         })
     }
 }
 
-/// The path with the path MTU that both sides allow.
-fn agreed(path: NetworkPath, theirs: u8) -> Result<NetworkPath, DeviceError> {
-    let theirs = Mtu::from_code(theirs)
-        .ok_or(DeviceError::Handshake("the peer sent an invalid path MTU"))?;
-    let mtu = path.mtu.min(theirs);
-    Ok(NetworkPath { mtu, ..path })
+/// The path with what both sides allow. `theirs`: what the peer has said.
+fn agreed(path: NetworkPath, theirs: PathTerms) -> Result<NetworkPath, DeviceError> {
+    let mtu = (theirs.mtu()).ok_or(DeviceError::Handshake("the peer sent an invalid path MTU"))?;
+    Ok(NetworkPath {
+        mtu: path.mtu.min(mtu),
+        selective: path.selective && theirs.is_selective(),
+        ..path
+    })
 }
 
 /// Connects our queue pairs to those of the peer: over a path to its host, or on this host.
 fn connect_all(qps: &[&Qp], peer: &Peer, path: Option<NetworkPath>) -> Result<(), DeviceError> {
     for (ours, theirs) in qps.iter().zip(&peer.qps) {
         match path {
-            Some(path) => ours.connect_to_host(*theirs, path.peer, path.mtu)?,
+            Some(path) => ours.connect_to_host(*theirs, path.peer, path.mtu, path.selective)?,
             None => ours.connect(peer.node, *theirs)?,
         }
     }

@@ -1,6 +1,7 @@
 //! The packets of the handshake, and those that follow it between hosts.
 
 use rkey_link::NodeId;
+use rkey_roce::packet::Mtu;
 use serde::{Deserialize, Serialize};
 
 use super::frames::Frames;
@@ -27,8 +28,37 @@ pub(crate) struct Introduction {
     pub(super) node: NodeId,
     pub(super) qps: Vec<QpAddress>,
     pub(super) private_data: Vec<u8>,
-    /// The code of the largest path MTU between hosts that this side allows; 0 for peers on the same host.
-    pub(super) mtu: u8,
+    /// What this side allows between hosts; 0 for peers on the same host.
+    pub(super) path: PathTerms,
+}
+
+/// What one side allows between hosts: the code of the largest path MTU, plus [`PathTerms::SELECTIVE`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PathTerms(pub(super) u8);
+
+impl PathTerms {
+    /// This side uses selective retransmission if the other side does. Sides that do not set it use the standard.
+    const SELECTIVE: u8 = 0x80;
+
+    /// What a connector offers over a path with this MTU; `None`: on the same host.
+    pub(super) fn offered(mtu: Option<Mtu>) -> Self {
+        mtu.map_or_else(Self::default, |mtu| Self::new(mtu, true))
+    }
+
+    /// A side that allows this path MTU, and perhaps selective retransmission.
+    pub(super) fn new(mtu: Mtu, selective: bool) -> Self {
+        let flag = if selective { Self::SELECTIVE } else { 0 };
+        Self(mtu.code() | flag)
+    }
+
+    /// The largest path MTU; `None` if the code is unknown.
+    pub(super) fn mtu(self) -> Option<Mtu> {
+        Mtu::from_code(self.0 & !Self::SELECTIVE)
+    }
+
+    pub(super) fn is_selective(self) -> bool {
+        self.0 & Self::SELECTIVE != 0
+    }
 }
 
 impl Introduction {
@@ -138,7 +168,7 @@ mod tests {
                 QPS_MAX
             ],
             private_data: vec![0xa5; PRIVATE_DATA_MAX],
-            mtu: 5,
+            path: PathTerms(0x85),
         };
         for packet in [
             ConnectMessage::Request(side.clone()),
@@ -152,13 +182,26 @@ mod tests {
         }
     }
 
+    /// The code alone is what a side without selective retransmission sends.
+    #[test]
+    fn terms_say_whether_a_side_is_selective() {
+        for mtu in Mtu::ALL {
+            for selective in [false, true] {
+                let terms = PathTerms::new(mtu, selective);
+                assert_eq!((terms.mtu(), terms.is_selective()), (Some(mtu), selective));
+            }
+            assert_eq!(PathTerms::new(mtu, false), PathTerms(mtu.code()));
+        }
+        assert_eq!(PathTerms(0x87).mtu(), None);
+    }
+
     #[test]
     fn sides_with_impossible_numbers_or_lengths_are_invalid() {
         let side = |qpn, msn, qps, data| Introduction {
             node: NodeId::default(),
             qps: vec![QpAddress { qpn, msn }; qps],
             private_data: vec![0; data],
-            mtu: 0,
+            path: PathTerms::default(),
         };
         assert!(side(0xff_ffff, 0xff_ffff, QPS_MAX, PRIVATE_DATA_MAX).is_valid());
         for invalid in [

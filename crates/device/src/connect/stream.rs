@@ -53,7 +53,9 @@ const NOT_OURS: DeviceError = DeviceError::Handshake(
 pub(crate) struct NetworkPath {
     pub(crate) peer: WirePeer,
     /// The largest path MTU that our side allows.
-    pub(super) mtu: Mtu,
+    pub(crate) mtu: Mtu,
+    /// Whether both sides use selective retransmission.
+    pub(crate) selective: bool,
 }
 
 impl Stream {
@@ -233,7 +235,11 @@ impl Dialling {
             remote: to.ip(),
         };
         let mtu = path.mtu;
-        let path = NetworkPath { peer, mtu };
+        let path = NetworkPath {
+            peer,
+            mtu,
+            selective: true,
+        };
         let port = to.port();
         Ok(Some(Self { socket, path, port }))
     }

@@ -270,10 +270,12 @@ impl Qp {
         peer: QpAddress,
         host: WirePeer,
         mtu: Mtu,
+        selective: bool,
     ) -> Result<(), DeviceError> {
         let [init, mut rtr, rts] = self.steps_to_rts(None, peer);
         rtr.wire = Some(host);
         rtr.path_mtu = Some(mtu.bytes() as u32);
+        rtr.selective = Some(selective);
         self.to_rts([init, rtr, rts])
     }
 

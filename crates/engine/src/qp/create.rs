@@ -131,6 +131,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
             max_reads_in,
             path_mtu,
             qkey,
+            selective,
         } = qp.settings;
         Some(QpInfo {
             qpn: qp.qpn,
@@ -142,6 +143,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
                 access: Some(access),
                 peer: qp.peer,
                 wire: qp.wire_peer,
+                selective: Some(selective),
                 send_msn: Some(qp.req.msn),
                 recv_msn: Some(qp.resp.msn),
                 timeout: Some(timeout),

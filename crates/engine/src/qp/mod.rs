@@ -128,6 +128,8 @@ pub struct QpAttributes {
     pub peer: Option<Peer>,
     /// Where the other end is, if it is on another host. Given with `peer`, for queue pairs of the types RC and UC.
     pub wire: Option<WirePeer>,
+    /// Given with `wire`: whether the other end is rkey, too, and has agreed to selective retransmission. `None` means no.
+    pub selective: Option<bool>,
     /// Number of the first message sent (24 bits; `sq_psn`).
     pub send_msn: Option<u32>,
     /// Number of the first message received (24 bits; `rq_psn`).

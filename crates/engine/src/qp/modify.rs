@@ -116,6 +116,7 @@ fn apply(qp: &mut Qp, attributes: &QpAttributes) {
     if let Some(peer) = attributes.peer {
         qp.peer = Some(peer);
         qp.wire_peer = attributes.wire;
+        qp.settings.selective = attributes.selective.unwrap_or(false);
         (qp.out, qp.inbound) = (None, None);
         qp.req.warrants.clear();
         qp.req.link_requested = false;

@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) max_reads_in: u8,
     pub(crate) path_mtu: u32,
     pub(crate) qkey: u32,
+    pub(crate) selective: bool,
 }
 
 impl Settings {
@@ -43,6 +44,7 @@ impl Settings {
             max_reads_in: 0,
             path_mtu: 4096,
             qkey: 0,
+            selective: false,
         }
     }
 }

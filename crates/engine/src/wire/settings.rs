@@ -73,6 +73,7 @@ fn config(qp: &Qp) -> Config {
         max_reads_out: set.max_reads_out,
         max_reads_in: set.max_reads_in,
         window: WINDOW,
+        selective: set.selective,
         ..usual
     }
 }
