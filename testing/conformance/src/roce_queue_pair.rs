@@ -2,7 +2,8 @@
 //! touches only memory that was granted, holds a bounded amount, and ends each work request once and in order.
 //!
 //! A script is a sequence of steps: a byte that says what happens, a byte with a number, and for packets two bytes with
-//! their length, and their bytes. The first byte of a script is the service.
+//! their length, and their bytes. The first byte of a script is the service, and whether both sides have agreed to selective
+//! retransmission.
 
 use rkey_roce::icrc::LEN;
 use rkey_roce::packet::{
@@ -36,6 +37,10 @@ const WAIT: u8 = 0;
 const RECEIVE: u8 = 1;
 const POST: u8 = 2;
 const FLUSH: u8 = 3;
+
+/// The bits of a script's first byte.
+const UNRELIABLE: u8 = 1;
+const SELECTIVE: u8 = 2;
 
 /// Memory for everything.
 struct Arena {
@@ -150,14 +155,17 @@ struct Stage {
     /// The bytes of the marked packets, and of the notifications.
     marked: usize,
     notified: usize,
+    /// Whether the peer's packets say that it has agreed to selective retransmission.
+    is_selective: bool,
 }
 
 impl Stage {
     fn new(service: u8) -> Self {
         let mut config = Config::reliable(1, Psn::new(SEND_PSN), Psn::new(RECEIVE_PSN));
-        if service % 2 == 1 {
+        if service & UNRELIABLE != 0 {
             config.connection = ConnectionType::Unreliable;
         }
+        config.selective = service & SELECTIVE != 0;
         config.mtu = Mtu::Bytes256;
         config.window = 8;
         config.max_reads_in = READS;
@@ -173,6 +181,7 @@ impl Stage {
             ended: 0,
             marked: 0,
             notified: 0,
+            is_selective: config.selective,
         }
     }
 
@@ -200,6 +209,7 @@ impl Stage {
             RESPONSE => packet.headers.psn = Psn::new(SEND_PSN).plus(number.into()),
             _ => {}
         }
+        packet.headers.migrated |= self.is_selective;
         if step & MARKED != 0 {
             self.connection.receive_mark(self.now, &packet);
             self.marked += bytes.len() + LEN;
@@ -231,7 +241,11 @@ impl Stage {
         }
         let (own, peers) = self.connection.held();
         assert_eq!(own as u64, self.posted - self.ended);
-        assert!(peers <= 3 * usize::from(READS) + 2);
+        let reports = if self.is_selective { 8 } else { 0 };
+        assert!(peers <= 3 * usize::from(READS) + 2 + reports);
+        let (kept, remembered) = self.connection.kept();
+        assert!(kept <= 8192 && remembered <= 1024 + 100);
+        assert!(self.is_selective || (kept, remembered) == (0, 0));
         assert!(self.notified <= self.marked);
     }
 }
@@ -375,7 +389,54 @@ pub fn samples() -> Vec<Vec<u8>> {
         .unreliable(3, Request::WriteOnly(reth(1), None), 1)
         .unreliable(4, Request::SendMiddle, 256)
         .act(FLUSH);
-    [responder, requester, uc].map(|script| script.0).to_vec()
+    let [kept, repaired] = selective_samples(reth(700));
+    [responder, requester, uc, kept, repaired]
+        .map(|script| script.0)
+        .to_vec()
+}
+
+/// Scripts in which both sides have agreed to selective retransmission: requests that arrive early, and reports and responses that do.
+fn selective_samples(reth: Reth) -> [Script; 2] {
+    let only = Request::SendOnly(Tail::None);
+    let kept = Script(vec![SELECTIVE])
+        .act(RECEIVE)
+        .act(RECEIVE)
+        .request(1, only, 1)
+        .request(3, Request::Read(reth), 0)
+        .act(WAIT)
+        .request(0, only, 1)
+        .request(2, Request::WriteOnly(Reth { length: 1, ..reth }, None), 1)
+        .request(
+            4,
+            Request::Read(Reth {
+                address: reth.address + 256,
+                length: 256,
+                ..reth
+            }),
+            0,
+        );
+    let mut repaired = Script(vec![SELECTIVE]);
+    // The last one is a read of 1000 bytes.
+    for _ in 0..15 {
+        repaired = repaired.act(POST);
+    }
+    let syndrome = Syndrome::Ack(Credits::UNLIMITED);
+    let aeth = Aeth { syndrome, msn: 1 };
+    let report = Aeth {
+        syndrome: Syndrome::from_byte(0x7f),
+        msn: 2,
+    };
+    let first_is_lost = AtomicAckEth { original: 1 };
+    let result = Response::AtomicAcknowledge(aeth, AtomicAckEth { original: 1 });
+    let repaired = repaired
+        .response(0, Response::AtomicAcknowledge(report, first_is_lost), 0)
+        .response(3, result, 0)
+        .response(2, Response::ReadOnly(aeth), 0)
+        .acknowledge(5, syndrome)
+        .response(7, result, 0)
+        .act(WAIT)
+        .response(6, Response::ReadOnly(aeth), 1);
+    [kept, repaired]
 }
 
 #[cfg(test)]
@@ -391,8 +452,8 @@ mod tests {
             stage
         });
         let stages: Vec<Stage> = stages.collect();
-        let [responder, requester, uc] = &stages[..] else {
-            panic!("three samples")
+        let [responder, requester, uc, kept, repaired] = &stages[..] else {
+            panic!("five samples")
         };
         let seen = responder.connection.counters();
         let executed = (responder.arena.next_receive, responder.arena.exposed[256]);
@@ -407,5 +468,12 @@ mod tests {
         let seen = uc.connection.counters();
         assert_eq!((seen.out_of_sequence, seen.dropped, uc.ended), (1, 1, 1));
         assert_eq!((uc.arena.next_receive, uc.arena.exposed[0]), (1, 9));
+        let seen = kept.connection.counters();
+        assert_eq!((seen.out_of_sequence, seen.duplicates), (2, 1));
+        assert_eq!((kept.arena.next_receive, kept.arena.exposed[0]), (2, 9));
+        assert_eq!(kept.connection.kept(), (0, 0));
+        let seen = repaired.connection.counters();
+        assert_eq!((seen.sequence_naks, seen.implied_naks), (1, 2));
+        assert_eq!((seen.retransmitted, repaired.ended), (3, 8));
     }
 }
