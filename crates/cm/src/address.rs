@@ -1,11 +1,47 @@
 //! Identifiers in messages: GUIDs, GIDs, service ids.
 
 use core::fmt;
+use core::hash::Hasher;
 use core::net::{IpAddr, Ipv6Addr};
+use siphasher::sip::SipHasher13;
 
 /// The identity of a device instance ("CA GUID"). Peers use it as a table key, so no two instances may share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub [u8; 8]);
+
+/// The key of the checksum in the GUIDs of this implementation. It is no secret.
+const SELECTIVE: (u64, u64) = (
+    u64::from_le_bytes(*b"rkey sel"),
+    u64::from_le_bytes(*b"ective 1"),
+);
+
+impl Guid {
+    /// A GUID from random bytes that says that its device uses selective retransmission: the last three bytes are a checksum of the
+    /// others. Other implementations see an ordinary GUID. Two bits of the first byte mark it as locally administered (not assigned by a
+    /// manufacturer).
+    pub(crate) fn selective(random: [u8; 8]) -> Self {
+        let mut guid = random;
+        guid[0] = guid[0] & !1 | 2;
+        let checksum = checksum(&guid);
+        guid[5..].copy_from_slice(&checksum);
+        Self(guid)
+    }
+
+    /// Whether the device uses selective retransmission if its peer does: it is one of this implementation. One in 2²⁴ GUIDs of other
+    /// implementations that are locally administered says so by chance.
+    #[must_use]
+    pub fn is_selective(self) -> bool {
+        self.0[0] & 3 == 2 && self.0[5..] == checksum(&self.0)
+    }
+}
+
+/// The checksum of the first five bytes.
+fn checksum(guid: &[u8; 8]) -> [u8; 3] {
+    let mut hasher = SipHasher13::new_with_keys(SELECTIVE.0, SELECTIVE.1);
+    hasher.write(&guid[..5]);
+    let [first, second, third, ..] = hasher.finish().to_le_bytes();
+    [first, second, third]
+}
 
 /// The address of a port: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`, as on RoCE.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

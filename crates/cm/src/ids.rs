@@ -110,17 +110,14 @@ impl Ids {
     }
 
     /// The GUID of a device instance for one service of one peer address. Other peers cannot guess it, so they cannot claim
-    /// our queue pairs to that peer. Two bits of the first byte mark it as locally administered (not assigned by a
-    /// manufacturer).
+    /// our queue pairs to that peer.
     pub(crate) fn guid(&self, own: Guid, peer: IpAddr, service: ServiceId) -> Guid {
         let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
         hasher.write_u8(GUID);
         hasher.write(&own.0);
         hasher.write(&Gid::from(peer).0);
         hasher.write_u64(service.0);
-        let mut guid = hasher.finish().to_be_bytes();
-        guid[0] = guid[0] & !1 | 2;
-        Guid(guid)
+        Guid::selective(hasher.finish().to_be_bytes())
     }
 
     pub(crate) fn transaction(&mut self) -> u64 {
@@ -202,6 +199,10 @@ mod tests {
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 3);
         assert_eq!(all[0], guid([10, 0, 0, 1], 1));
         assert!(all.iter().all(|it| it.0[0] & 3 == 2));
+        assert!(all.iter().all(|it| it.is_selective()));
+        let changed =
+            |it: &Guid, bit: u32| Guid((u64::from_be_bytes(it.0) ^ 1_u64 << bit).to_be_bytes());
+        assert!((0..64).all(|bit| !changed(&all[0], bit).is_selective()));
         let other = Ids::new(IdSpace::ALL, 8);
         assert_ne!(
             all[0],

@@ -500,10 +500,26 @@ impl<H: Handler> Inner<H> {
                 self.manager
                     .receive_from_party(now, from, packet.to, &packet.mad);
             } else if let Some(event) = self.manager.next_event() {
+                self.note_agreement(&event);
                 self.handler.event(&mut self.manager, now, event);
             } else {
                 return;
             }
+        }
+    }
+
+    /// Notes that the peer's queue pair uses selective retransmission, if the message that names it says so.
+    fn note_agreement(&self, event: &Event) {
+        let (guid, qpn) = match event {
+            Event::ConnectRequest(request) => (request.req.guid, request.req.qpn),
+            Event::ConnectResponse { rep, .. } => (rep.guid, rep.qpn),
+            _ => return,
+        };
+        if let (Some(wire), Some(peer)) =
+            (self.carrier.wire(), self.manager.peer(event.connection()))
+            && guid.is_selective()
+        {
+            wire.agree(peer, qpn);
         }
     }
 

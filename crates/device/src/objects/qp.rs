@@ -180,6 +180,10 @@ impl Qp {
         if ends_rights {
             shared.driver.repeat_acknowledgement(self.0.id);
         }
+        let attributes = &QpAttributes {
+            selective: attributes.selective.or(self.agreement(attributes)),
+            ..*attributes
+        };
         shared
             .driver
             .post(|engine| engine.modify_qp(self.0.id, attributes))?;
@@ -192,6 +196,14 @@ impl Qp {
             shared.reclaim.end_warrants(&shared.driver, scope);
         }
         Ok(())
+    }
+
+    /// Whether the peer on another host, to which these attributes connect the queue pair, uses selective retransmission, as its connection
+    /// manager has said.
+    fn agreement(&self, attributes: &QpAttributes) -> Option<bool> {
+        let (host, peer) = (attributes.wire?, attributes.peer?);
+        let wire = self.0.device.wire()?;
+        Some(wire.take_agreement(host.remote, peer.qpn))
     }
 
     /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. The

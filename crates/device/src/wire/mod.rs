@@ -11,6 +11,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `agreements` | which peers use selective retransmission |
 //! | `addresses` | which addresses to serve, and their path MTU |
 //! | `batch` | the packets that arrived together, by device |
 //! | `bundle` | datagrams that one process forwards to another in one message |
@@ -34,6 +35,7 @@
 //! Everything that arrives is untrusted, and a dropped packet gets no answer.
 
 mod addresses;
+mod agreements;
 mod batch;
 mod bundle;
 mod counters;
@@ -83,6 +85,7 @@ use crate::ecn::Ecn;
 use crate::error::DeviceError;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
+use agreements::Agreements;
 use counters::WireCounters;
 pub use counters::{Counts, Dropped};
 use datagram::{Outgoing, Reader};
@@ -129,6 +132,7 @@ struct Core {
     holding: AtomicUsize,
     stateless: Mutex<StatelessReplies>,
     waiting: Mutex<WaitingRequests>,
+    agreements: Agreements,
     /// Counts the messages sent from queue pair 1.
     messages: AtomicU32,
     reactor: Reactor,
@@ -267,6 +271,7 @@ impl Wire {
             holding: AtomicUsize::new(0),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
+            agreements: Agreements::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
             _kept: KeptFromChild::new(vec![reactor.descriptor(), Arc::clone(&doorbell)]),
             reactor,
@@ -306,6 +311,16 @@ impl Wire {
         let overhead = seal::overhead(self.core.seal.is_some());
         let path = addresses::path(remote.to_canonical(), local, overhead)?;
         self.serves(path.local).then_some(path)
+    }
+
+    /// Records that a queue pair on another host, to which one of this process will be connected, uses selective retransmission.
+    pub(crate) fn agree(&self, host: IpAddr, qpn: u32) {
+        self.core.agreements.add(host, qpn);
+    }
+
+    /// Whether a queue pair uses selective retransmission, to which one of this process is connected now.
+    pub(crate) fn take_agreement(&self, host: IpAddr, qpn: u32) -> bool {
+        self.core.agreements.take(host, qpn)
     }
 
     /// The largest path MTU that fits the interface of one of the wire's addresses now.
