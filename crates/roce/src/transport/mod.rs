@@ -15,6 +15,8 @@
 //! | `config` | attributes of a connected queue pair |
 //! | `event` | completions and failures |
 //! | `buffer` | the buffer that a packet is written to |
+//! | `gaps` | what has not arrived, and when it looks lost |
+//! | `report` | what a responder tells a requester that has agreed to selective retransmission |
 //! | `sequence` | packet sequence numbers that do not wrap |
 //! | `deadline` | the earliest of several deadlines |
 //! | `step` | the context of one call |
@@ -42,7 +44,7 @@
 //! Chapter 9 of the InfiniBand specification, volume 1. Where the specification leaves a choice, it follows Linux's Soft-RoCE:
 //!
 //! * A packet that is sent again is rebuilt from the work request. Loss is repaired by sending everything again from the oldest
-//!   missing packet (go-back-N).
+//!   missing packet (go-back-N), unless both sides have agreed to [selective retransmission](#selective-retransmission).
 //! * The window starts at [`Config::window`], halves with each loss and grows by one packet for each acknowledged window. A read
 //!   counts with the packets of its response, and a read of more than a quarter of the window is requested in parts. If
 //!   it were requested at once, a responder that sends without pause would overflow the buffers of the network and of this side.
@@ -62,12 +64,29 @@
 //!   then a peer that missed the refusal would report a timeout.
 //! * Credits are neither sent nor obeyed: a message without a receive gets an RNR NAK.
 //!
+//! # Selective retransmission
+//!
+//! If both sides have set [`Config::selective`], only what is lost is sent again. This is no part of the specification, so a side uses it only
+//! towards a peer whose packets are marked: they have the migration bit, which this transport does not set otherwise.
+//!
+//! * A responder keeps requests that arrive before earlier ones, and executes them in their turn, like all others. It reports gaps that
+//!   look like losses: after a later packet, or after more packets or some time if the network has reordered packets before. Reports
+//!   are repeated a few times.
+//! * A packet that is sent again has the bit of a congestion notification (BECN). So each side knows whether a missing packet was lost
+//!   or only late, and learns how long to wait.
+//! * A requester sends the reported packets again, and no others. What the responder has kept does not count as outstanding. It stores
+//!   the data of reads in any order, and requests what is missing in the same way.
+//! * A loss lowers the window by a few packets if no queue grows, and halves it otherwise. Slow start continues if losses are rare.
+//!   If nothing was lost after all, the window becomes what it was.
+//! * Probes and timeouts are the same. If the responder cannot execute a packet (RNR, a refusal), it drops those that it has kept.
+//!
 //! # Hostile peers
 //!
 //! A peer's packets can end the connection, but do nothing worse. Memory is accessed only through [`Host`], in ranges that were
 //! granted; PSNs are checked against those in use; a response is checked against its request. The number of remembered requests
-//! and responses is bounded ([`Connection::held`]). A packet gets at most one response packet of 16 bytes, or 24 for an atomic;
-//! only a read gets more, and for a read the peer needs a key. Congestion notifications are shorter than the marked packets that
+//! and responses is bounded ([`Connection::held`]), and so is what is kept and sent again selectively ([`Connection::kept`]): a peer that
+//! leaves a gap open makes its connection hold up to 8 MiB. A packet gets at most one response packet of 16 bytes, or 24 for an atomic, or a
+//! report, which is repeated up to seven times (a packet that leaves many gaps gets one for each three); only a read gets more, and for a read the peer needs a key. Congestion notifications are shorter than the marked packets that
 //! they answer. A peer that sends them for no reason slows only its own connection.
 //!
 //! # Example
