@@ -216,6 +216,7 @@ impl Stage {
         }
         let arena = &mut self.arena;
         self.connection.receive(self.now, arena, &packet);
+        while self.connection.receive_kept(self.now, arena) {}
     }
 
     fn take(&mut self) {

@@ -79,6 +79,14 @@ impl Wire {
         }
     }
 
+    /// Whether a packet that has arrived before earlier ones has its turn.
+    pub(super) fn may_receive_kept(&self) -> bool {
+        match &self.machine {
+            Machine::Connection(connection) => connection.may_receive_kept(),
+            Machine::Datagrams(_) => false,
+        }
+    }
+
     pub(super) fn next_deadline(&self) -> Option<u64> {
         match &self.machine {
             Machine::Connection(connection) => connection.next_deadline(),

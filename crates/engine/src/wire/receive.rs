@@ -1,9 +1,10 @@
 //! Packets that arrive from other hosts.
 
-use super::machine::Machine;
+use super::machine::{Machine, Wire};
 use super::send::{await_turn_of, with_machine};
 use super::settings::of_datagrams;
 use super::{WireDrops, WirePeer, outcome};
+use crate::context::Context;
 use crate::qp::pair::Qp;
 use crate::responder::establish;
 use crate::{Engine, Origin, Process, QpId, QpState, QpType};
@@ -56,6 +57,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             Machine::Datagrams(datagrams) => datagrams.receive(host, packet),
         });
         outcome::drain_events_from(&mut self.x, qp, &from);
+        while qp.wire.as_deref().is_some_and(Wire::may_receive_kept) {
+            execute_kept(&mut self.x, qp, &from);
+        }
         if let Some(wire) = qp.wire.as_deref_mut().filter(|it| it.may_transmit()) {
             await_turn_of(&mut self.x.wire, qp.id.index, wire);
         }
@@ -107,6 +111,17 @@ impl<L: Link, M: Memory> Engine<L, M> {
         let wire = self.qps.get(qp)?.wire.as_deref()?;
         Some(wire.counters())
     }
+}
+
+/// Executes a packet that has arrived before earlier ones, and whose turn has come. Each of them may take a receive.
+#[cold]
+fn execute_kept<M: Memory>(x: &mut Context<M>, qp: &mut Qp, from: &WirePeer) {
+    let now = x.now;
+    with_machine(x, qp, |machine, host| match machine {
+        Machine::Connection(connection) => connection.receive_kept(now, host),
+        Machine::Datagrams(_) => false,
+    });
+    outcome::drain_events_from(x, qp, from);
 }
 
 type DropReason = fn(&mut WireDrops) -> &mut u64;

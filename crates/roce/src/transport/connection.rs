@@ -16,7 +16,8 @@ use crate::packet::{Body, Packet, Psn, Reliable, Response, Service};
 ///
 /// Calls never block. After each [`post`](Self::post), [`receive`](Self::receive) and [`advance`](Self::advance), the owner
 /// calls [`transmit`](Self::transmit) until no packet is left, fetches the [events](Self::next_event), and then waits for a
-/// packet or for [`next_deadline`](Self::next_deadline). It may stop early and send the rest later: a peer may request a 2 GiB
+/// packet or for [`next_deadline`](Self::next_deadline). After [`receive`](Self::receive), packets that have been kept may have their turn:
+/// see [`receive_kept`](Self::receive_kept). It may stop early and send the rest later: a peer may request a 2 GiB
 /// read at once.
 ///
 /// The owner looks up the queue pair by the number in the packet, and drops packets that did not come from the peer's address or
@@ -116,6 +117,28 @@ impl Connection {
             }
             _ => step.out.counters.dropped += 1,
         }
+    }
+
+    /// Whether a packet has its turn that has arrived before earlier ones (only with [`Config::selective`]).
+    #[must_use]
+    pub fn may_receive_kept(&self) -> bool {
+        match &self.responder {
+            Responding::Reliable(responder) => !self.is_flushed && responder.may_receive_kept(),
+            Responding::Unreliable(_) => false,
+        }
+    }
+
+    /// Handles the packet that [has its turn](Self::may_receive_kept), and returns whether there was one. The owner calls it after each
+    /// [`receive`](Self::receive) until it returns false, and fetches the [events](Self::next_event) before each call: so no call takes more than
+    /// one receive.
+    pub fn receive_kept<H: Host>(&mut self, now: u64, host: &mut H) -> bool {
+        let Responding::Reliable(responder) = &mut self.responder else {
+            return false;
+        };
+        let out = &mut self.out;
+        let is_executed = !self.is_flushed && responder.execute_kept(&mut Step { now, host, out });
+        fail_together(&mut self.requester, responder, &mut self.out);
+        is_executed
     }
 
     /// Handles the mark of a packet that also goes to [`receive`](Self::receive): in its IP header, a router has reported congestion

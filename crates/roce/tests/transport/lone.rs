@@ -70,6 +70,8 @@ impl Lone {
         let packet = Packet { headers, payload };
         self.connection
             .receive(self.now, &mut self.program, &packet);
+        while self.connection.receive_kept(self.now, &mut self.program) {}
+        assert!(!self.connection.may_receive_kept());
     }
 
     /// Receives a request that requests an acknowledgement.

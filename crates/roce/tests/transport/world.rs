@@ -193,6 +193,15 @@ impl World {
         let packet = Packet::decode(bytes).unwrap();
         connection.receive(self.now, program, &packet);
         self.sides[to].take_events();
+        while self.sides[to].connection.may_receive_kept() {
+            let Side {
+                connection,
+                program,
+                ..
+            } = &mut self.sides[to];
+            assert!(connection.receive_kept(self.now, program));
+            self.sides[to].take_events();
+        }
     }
 
     /// Runs until nothing more happens, for an hour at most.

@@ -411,3 +411,39 @@ fn the_engine_knows_when_it_has_nothing_left_to_send() {
     assert_eq!(statuses(&a.poll()), [(1, Status::Success)]);
     assert_eq!(statuses(&b.poll()), [(50, Status::Success)]);
 }
+
+/// The network loses the fourth of ten packets. Without an agreement, it and what follows it is sent again.
+#[test]
+fn only_the_lost_packet_is_sent_again_if_both_sides_agree() {
+    for (agreed, sent_again) in [([true, true], 1), ([true, false], 7), ([false, true], 7)] {
+        let mut hosts = Hosts::new(1, FAIR);
+        let qps = hosts.connect_with(
+            |_, _| {},
+            |at, step| {
+                step.path_mtu = step.path_mtu.map(|_| 256);
+                step.selective = step.peer.map(|_| agreed[at]);
+            },
+        );
+        let regions = hosts.regions();
+        let mut world = World {
+            hosts,
+            qps,
+            regions,
+        };
+        let mut count = 0;
+        world.hosts.network.censor = Some(Box::new(move |from, _| {
+            count += u32::from(from == 0);
+            from == 0 && count == 4
+        }));
+        let (from, remote) = (world.sge(0, 0, 2560), world.remote(0));
+        let kept = world.bytes(0, 0, 2560);
+        world.execute(Work::Write { remote, imm: None }, &[from]);
+        assert_eq!(world.bytes(1, 0, 2560), kept);
+        let engine = &world.hosts.nodes[0].engine;
+        let counters = engine.wire_counters(world.qps[0].id).unwrap();
+        assert_eq!(
+            (counters.retransmitted, counters.sequence_naks),
+            (sent_again, 1)
+        );
+    }
+}

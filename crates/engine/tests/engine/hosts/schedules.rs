@@ -91,6 +91,7 @@ impl Run {
                 step.max_reads_out = step.max_reads_out.map(|_| reads);
                 step.retry_count = step.retry_count.map(|_| 7);
                 step.timeout = step.timeout.map(|_| 6);
+                step.selective = step.peer.map(|_| seed % 2 == 1);
             },
         );
         let regions = [0, 1].map(|at| hosts.nodes[at].register(0, 1 << 21, ALL));

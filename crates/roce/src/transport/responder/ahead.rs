@@ -22,6 +22,8 @@ pub(super) struct Ahead {
     /// How many positions the packets take.
     positions: u32,
     gaps: Gaps,
+    /// Whether the peer waits for an acknowledgement of what is being executed.
+    is_asked: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +41,7 @@ impl Ahead {
             packets: BTreeMap::new(),
             positions: 0,
             gaps: Gaps::new(first),
+            is_asked: false,
         }
     }
 
@@ -52,6 +55,7 @@ impl Ahead {
         self.packets.clear();
         self.positions = 0;
         self.gaps.clear(expected);
+        self.is_asked = false;
     }
 
     /// Keeps a packet at `at`. Does nothing if it is too far ahead, or could not be executed; it is then lost.
@@ -91,19 +95,27 @@ impl Ahead {
         self.packets.insert(at, kept);
     }
 
-    /// Removes the packet at `expected`. What is before it has been executed.
+    /// Whether the next packet to execute is kept.
+    fn is_next(&self, expected: Sequence) -> bool {
+        self.packets.contains_key(&expected)
+    }
+
+    /// Removes the packet at `expected`. The peer waits for an acknowledgement: it has sent a packet again.
     fn take(&mut self, expected: Sequence) -> Option<Kept> {
+        let kept = self.packets.remove(&expected)?;
+        self.positions -= kept.positions;
+        self.is_asked = true;
+        Some(kept)
+    }
+
+    /// Forgets what is before `expected`: it has been executed.
+    fn forget_before(&mut self, expected: Sequence) {
         while let Some(first) = self.packets.first_entry()
-            && *first.key() <= expected
+            && *first.key() < expected
         {
-            let is_next = *first.key() == expected;
-            let kept = first.remove();
-            self.positions -= kept.positions;
-            if is_next {
-                return Some(kept);
-            }
+            self.positions -= first.remove().positions;
         }
-        None
+        self.gaps.forget_before(expected);
     }
 
     /// Reports what is missing and looks lost, and if `always`, at least what has arrived.
@@ -145,40 +157,54 @@ impl Responder {
         }
     }
 
-    /// The packet at `at` has been executed, or could not be: executes the kept packets that follow.
+    /// The packet at `at` has been executed, or could not be.
     #[cold]
-    pub(super) fn execute_kept<H: Host>(
-        &mut self,
-        step: &mut Step<'_, H>,
-        at: Sequence,
-        headers: &Headers,
-    ) {
-        let Some(mut ahead) = self.ahead.take() else {
+    pub(super) fn closed_gap(&mut self, now: u64, at: Sequence, headers: &Headers) {
+        if let Some(ahead) = &mut self.ahead {
+            let copy = Copy::of(headers.becn);
+            ahead.gaps.fill(now, at, self.expected, copy);
+            ahead.is_asked |= headers.ack_request;
+        }
+        self.after_execution(now);
+    }
+
+    /// Whether the turn of a kept packet has come.
+    pub(crate) fn may_receive_kept(&self) -> bool {
+        let ahead = self.ahead.as_deref().filter(|_| self.has_kept);
+        ahead.is_some_and(|ahead| ahead.is_next(self.expected))
+    }
+
+    /// Executes the kept packet whose turn has come, if there is one. Returns whether there was.
+    #[cold]
+    pub(crate) fn execute_kept<H: Host>(&mut self, step: &mut Step<'_, H>) -> bool {
+        let Some(kept) = self.ahead.as_mut().and_then(|it| it.take(self.expected)) else {
+            return false;
+        };
+        if let Body::Request(_, request) = &kept.headers.body {
+            self.execute(step, &kept.headers, request, &kept.payload);
+        }
+        self.after_execution(step.now);
+        true
+    }
+
+    /// Tells the peer what has arrived when no kept packet has its turn. Drops the kept packets if the last one could not be executed.
+    fn after_execution(&mut self, now: u64) {
+        if self.is_reported || self.has_refused() {
+            self.drop_kept();
+            return;
+        }
+        let expected = self.expected;
+        let Some(ahead) = self.ahead.as_mut().filter(|it| !it.is_next(expected)) else {
             return;
         };
-        let mut asks = headers.ack_request;
-        let copy = Copy::of(headers.becn);
-        ahead.gaps.fill(step.now, at, self.expected, copy);
-        while !self.is_reported
-            && !self.has_refused()
-            && let Some(kept) = ahead.take(self.expected)
-        {
-            asks = true;
-            if let Body::Request(_, request) = &kept.headers.body {
-                self.execute(step, &kept.headers, request, &kept.payload);
-            }
-        }
-        if self.is_reported || self.has_refused() {
-            ahead.clear(self.expected);
-        }
-        ahead.gaps.forget_before(self.expected);
+        ahead.forget_before(expected);
         self.has_kept = ahead.len() > 0;
+        let is_asked = std::mem::take(&mut ahead.is_asked);
         if self.has_kept {
-            ahead.report(step.now, self.expected, asks, &mut self.replies);
-        } else if asks && !self.is_reported && !self.has_refused() {
+            ahead.report(now, expected, is_asked, &mut self.replies);
+        } else if is_asked {
             self.acknowledge_all();
         }
-        self.ahead = Some(ahead);
     }
 
     /// A packet that was executed has arrived again: tells the peer what has arrived.

@@ -145,7 +145,7 @@ impl Responder {
         } else {
             self.execute(step, headers, request, payload);
             if self.has_kept {
-                self.execute_kept(step, at, headers);
+                self.closed_gap(step.now, at, headers);
             }
         }
     }
