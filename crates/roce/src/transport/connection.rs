@@ -304,6 +304,7 @@ impl Connection {
 }
 
 /// If the responder has refused a request, the whole queue pair fails.
+#[inline]
 fn fail_together(requester: &mut Requester, responder: &Responder, out: &mut Output) {
     if responder.has_refused() {
         requester.flush(out);

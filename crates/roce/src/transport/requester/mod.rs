@@ -199,7 +199,9 @@ impl Requester {
         {
             self.response_ends.pop_front();
         }
-        self.forget_repairs(now, position);
+        if self.repairs.len() > 0 {
+            self.forget_repairs(now, position);
+        }
         let is_kept = std::mem::take(&mut self.kept) > 0 || self.has_returned();
         if self.next < position || (replaced && !is_kept) {
             self.rewind();

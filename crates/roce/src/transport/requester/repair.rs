@@ -179,10 +179,8 @@ impl Requester {
     }
 
     /// Everything before `position` has arrived. If nothing of a loss was lost, the window becomes what it was.
+    #[cold]
     pub(super) fn forget_repairs(&mut self, now: u64, position: Sequence) {
-        if self.repairs.len() == 0 {
-            return;
-        }
         let shortest = self.retry.probe.shortest();
         let late = self.repairs.forget_before(position, now, shortest);
         if late > 0 {

@@ -61,6 +61,7 @@ impl Returned {
 
 impl Requester {
     /// Whether something has arrived before earlier responses.
+    #[inline]
     pub(super) fn has_returned(&self) -> bool {
         let Returned {
             arrived,
@@ -225,7 +226,11 @@ impl Requester {
     }
 
     /// When data looks lost; `None` if none is missing.
+    #[inline]
     pub(super) fn lost_at(&self) -> Option<u64> {
+        if self.returned.gaps.is_empty() {
+            return None;
+        }
         self.returned.gaps.deadline(self.wait_for_data())
     }
 

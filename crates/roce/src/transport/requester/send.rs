@@ -107,6 +107,7 @@ impl Requester {
     }
 
     /// Whether a packet waits to be sent.
+    #[inline]
     pub(crate) fn may_transmit(&self) -> bool {
         self.sends_probe || self.repairs.is_due() || self.cursor < self.works.len()
     }

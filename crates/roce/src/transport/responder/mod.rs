@@ -151,6 +151,7 @@ impl Responder {
     }
 
     /// Executes the expected request.
+    #[inline]
     fn execute<H: Host>(
         &mut self,
         step: &mut Step<'_, H>,
