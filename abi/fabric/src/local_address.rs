@@ -43,10 +43,10 @@ impl LocalAddress {
         self.reserved.is_some()
     }
 
-    /// The address under which peers on this host find the endpoint; final once it is reserved.
-    pub(crate) fn name(&self) -> SocketAddr {
+    /// The address under which peers find the endpoint; final once it is reserved.
+    pub(crate) fn name(&self, device: &Device) -> SocketAddr {
         let reserved = self.reserved.as_ref().map(Reservation::local_address);
-        reachable(reserved.unwrap_or(self.requested))
+        reachable(device, reserved.unwrap_or(self.requested))
     }
 
     /// Reserves the address, and replaces port 0 with a free port. A second call has no effect.

@@ -149,9 +149,8 @@ pub(crate) unsafe extern "C" fn passive_ep(
         let name = unsafe { prov_name(hints.fabric) };
         offer.prov_name = Some(name.to_owned());
         let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
-        let mut local_address = LocalAddress::for_hosts(
-            address.map_or_else(|| default_source(FI_EP_MSG, format), |it| it.0),
-        );
+        let mut local_address =
+            LocalAddress::for_hosts(address.map_or_else(|| default_source(format), |it| it.0));
         if address.is_some() {
             local_address.reserve(&owner.inner.device()?)?;
         }
@@ -285,7 +284,8 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
     status(|| {
         // SAFETY: `find` validates the handle.
         let pep = &unsafe { find::<PepObject, _>(fid)? }.inner;
-        let name = pep.state.lock().local_address()?.name();
+        let device = pep.fabric.device()?;
+        let name = pep.state.lock().local_address()?.name(&device);
         // SAFETY: the caller guarantees that both are writable.
         unsafe { write_name(&pep.format.encode(name), addr, len) }
     })
@@ -329,7 +329,7 @@ impl Passive {
         let (eq, address) = {
             let mut state = self.state.lock();
             let eq = state.eq.clone().ok_or(FiError::NOEQ)?;
-            (eq, state.local_address()?.name())
+            (eq, state.local_address()?.name(&self.fabric.device()?))
         };
         let Some((request, peer, data)) = read_request(incoming) else {
             return Ok(());

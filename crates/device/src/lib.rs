@@ -60,7 +60,7 @@ pub mod time;
 pub mod wire;
 
 pub use config::{Config, ConfigError, DirectCopy, Explain, Share, WireConfig, WireSetting};
-pub use connect::{Accepting, Connecting, Incoming, Listener, Peer, Reservation};
+pub use connect::{Accepting, ConnectOptions, Connecting, Incoming, Listener, Peer, Reservation};
 pub use device::Device;
 pub use error::DeviceError;
 pub use inspect::cache_view::CacheView;

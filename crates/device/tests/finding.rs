@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Peer, Side, command, role, sleep_in_read, until};
-use rkey_device::{Device, DeviceError, Qp, QpOptions};
+use rkey_device::{ConnectOptions, Device, DeviceError, Qp, QpOptions};
 use rkey_engine::{
     CompletionFlags, QpAttributes, QpState, QpType, SendRequest, Status, UdAddress, Work,
 };
@@ -564,10 +564,13 @@ fn the_caller_can_refuse_the_peer_that_answers() {
                     .then_some(())
                     .ok_or(DeviceError::Handshake("the wrong peer"))
             };
-            let (find, answer) = (common::LONG, common::LONG);
+            let how = ConnectOptions {
+                local: None,
+                find: common::LONG,
+                answer: common::LONG,
+            };
             let address = listener.local_address();
-            let device = &near.device;
-            let made = device.connect_with_timeouts(address, &[&qp], &[], find, answer, admit);
+            let made = near.device.connect_as(&how, address, &[&qp], &[], admit);
             let state = qp.query().unwrap().state;
             if welcome {
                 made.unwrap();

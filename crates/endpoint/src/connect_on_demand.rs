@@ -12,12 +12,13 @@ use super::hello::{refused, why_not};
 use super::listeners::{Coming, Listeners, Serving};
 use super::{Driver, Front, Holder};
 use rkey_device::time;
-use rkey_device::{DeviceError, Incoming, Listener, Qp, names};
+use rkey_device::wire::Wire;
+use rkey_device::{ConnectOptions, Device, DeviceError, Incoming, Listener, Qp, names};
 use rkey_rdm::address::Destination;
 use rkey_rdm::error::Error;
 use rkey_rdm::hello::{Hello, NOT_UNDERSTOOD};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,15 +54,20 @@ impl Absent {
     }
 }
 
-/// The address at which peers on this host reach a listener.
+/// The address at which peers reach a listener. For a listener at all addresses, this is one that other hosts reach, if the device has
+/// a wire.
 #[must_use]
-pub fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        _ => return address,
+pub fn reachable(device: &Device, address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_unspecified() {
+        return address;
+    }
+    let mut wire = device.wire().into_iter().flat_map(Wire::addresses);
+    let ip = wire.find(|ip| ip.is_ipv4() == address.is_ipv4());
+    let loopback = || match address {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     };
-    SocketAddr::new(ip, address.port())
+    SocketAddr::new(ip.unwrap_or_else(loopback), address.port())
 }
 
 impl<F: Front> Driver<F> {
@@ -75,7 +81,7 @@ impl<F: Front> Driver<F> {
         listeners: &Listeners,
         listener: Listener,
     ) -> io::Result<()> {
-        *self.name.lock() = reachable(listener.local_address());
+        *self.name.lock() = reachable(&self.device, listener.local_address());
         let weak = Arc::downgrade(holder);
         let find = move |context| match context {
             0 => weak.upgrade().ok_or(Absent::Closed),
@@ -88,14 +94,13 @@ impl<F: Front> Driver<F> {
     /// Connects a queue pair to the listener of a destination if the two endpoints may communicate. Returns the listener's hello.
     ///
     /// # Errors
-    /// The same as [`rkey_device::Device::connect_with_timeouts`], and if the two endpoints may not communicate.
+    /// The same as [`Device::connect_as`], and if the two endpoints may not communicate.
     pub fn ask_at(
         &self,
         to: Destination,
         qp: &Qp,
         data: &[u8],
-        find: Duration,
-        answer: Duration,
+        how: &ConnectOptions,
     ) -> Result<Hello, DeviceError> {
         let ours = self.admission.ask(self.name(), to, data);
         let mut there = None;
@@ -105,23 +110,22 @@ impl<F: Front> Driver<F> {
             there = Some(hello.map_err(refused)?);
             Ok(())
         };
-        self.device.connect_with_timeouts(
-            to.address,
-            &[qp],
-            &ours.encode(),
-            find,
-            answer,
-            admit,
-        )?;
+        self.device
+            .connect_as(how, to.address, &[qp], &ours.encode(), admit)?;
         there.ok_or(DeviceError::Handshake("the peer did not answer"))
     }
 
     /// Like [`Driver::ask_at`], but asks again while the receive context there is not ready.
     fn ask_until_ready(&self, to: Destination, qp: &Qp) -> Result<Hello, DeviceError> {
+        let local = self.seen_by(to.address)?;
         let until = time::now() + SEARCH;
         loop {
-            let find = until.saturating_duration_since(time::now());
-            match self.ask_at(to, qp, &[], find, ANSWER) {
+            let how = ConnectOptions {
+                local,
+                find: until.saturating_duration_since(time::now()),
+                answer: ANSWER,
+            };
+            match self.ask_at(to, qp, &[], &how) {
                 Err(DeviceError::Refused { reason })
                     if reason == Absent::NotReady.reason() && time::now() < until =>
                 {
@@ -132,18 +136,28 @@ impl<F: Front> Driver<F> {
         }
     }
 
+    /// The address from which a peer on another host sees our connection come: the one that we claim, which the peer checks.
+    /// `None` for peers on this host.
+    fn seen_by(&self, peer: SocketAddr) -> Result<Option<IpAddr>, DeviceError> {
+        if names::is_of_this_host(peer.ip()) {
+            return Ok(None);
+        }
+        let name = self.name();
+        match self.device.wire() {
+            Some(wire) if !wire.serves(name.ip().to_canonical()) => Err(DeviceError::NoRoute {
+                address: peer,
+                hint: "other hosts do not reach the endpoint's own address; `rkey info` lists the addresses of the wire",
+            }),
+            // Without a wire, connecting fails and says what to do.
+            _ => Ok(Some(name.ip())),
+        }
+    }
+
     /// Connects to a peer: the body of the thread of [`spawn_connect`].
     fn connect_to(&self, peer: usize, to: Destination) {
-        // The messages of these endpoints need features that packets to other hosts do not have.
-        let address = to.address;
-        let is_here = match names::is_of_this_host(address.ip()) {
-            true => Ok(()),
-            false => Err(F::error_of(&DeviceError::NotThisHost { address })),
-        };
         // Add the connection first: messages may arrive over it as soon as the peer is notified that our queue pair
         // is ready.
-        let made = is_here.and_then(|()| self.prepare_connection(to));
-        let made = made.and_then(|(qp, index)| {
+        let made = self.prepare_connection(to).and_then(|(qp, index)| {
             let there = self.ask_until_ready(to, &qp);
             there.map(|hello| (index, hello)).map_err(|error| {
                 tracing::warn!("cannot reach {to}: {error}");
@@ -195,6 +209,13 @@ impl<F: Front> Driver<F> {
                 incoming,
                 "the requester does not listen at the address that it claims",
             );
+        }
+        if !incoming.host_has_room() {
+            complain(format_args!(
+                "refused a connection from {}: its host has as many connections as the descriptor limit allows (ulimit -n)",
+                hello.name
+            ));
+            return refuse(incoming, "the requester's host has too many connections");
         }
         if self.state.lock().rdm.connections().is_littered() {
             complain(format_args!(

@@ -10,7 +10,7 @@ pub const ADDRESS_BYTES: usize = 22;
 /// The address of an endpoint: what a peer needs to send to it.
 ///
 /// It is a plain value. Send it to a peer as text (`Display`, `FromStr`), as bytes, or through serde, for example in a
-/// message. It names a rendezvous point on this host; no network is involved.
+/// message. Peers on other hosts reach it if it is one of the addresses of the wire ([`Device::wire`](crate::Device::wire)).
 ///
 /// ```
 /// # use rkey::endpoint::Address;

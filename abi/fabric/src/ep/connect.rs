@@ -8,7 +8,7 @@ use super::*;
 use crate::connect_request::parameters;
 use crate::eq::Failure;
 use crate::object::{find, status, write_name};
-use rkey_device::DeviceError;
+use rkey_device::{ConnectOptions, DeviceError};
 use rkey_endpoint::complaint::complain;
 use rkey_endpoint::listeners::{Accepted, Coming};
 use std::ffi::c_void;
@@ -163,7 +163,12 @@ impl Endpoint {
 
     /// Requests a connection from the listener at an address, and waits for the answer.
     fn connect(&self, live: &Live, qp: &rkey_device::Qp, address: SocketAddr, data: &[u8]) -> Made {
-        match live.ask_at(address.into(), qp, data, ACCEPT_TIMEOUT, ACCEPT_TIMEOUT) {
+        let how = ConnectOptions {
+            local: None,
+            find: ACCEPT_TIMEOUT,
+            answer: ACCEPT_TIMEOUT,
+        };
+        match live.ask_at(address.into(), qp, data, &how) {
             Ok(there) => {
                 live.state
                     .lock()

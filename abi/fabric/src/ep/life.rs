@@ -119,7 +119,7 @@ impl Endpoint {
         let name = match (&self.context, self.ep_type) {
             (Some(context), _) => context.sep.enable()?,
             (None, FI_EP_MSG) => self.name_before(&mut setup)?,
-            (None, _) => setup.local_address.name(),
+            (None, _) => setup.local_address.name(device),
         };
         let options = Options {
             service: service(self.ep_type),

@@ -71,6 +71,6 @@ impl Endpoint {
         } else if !accepts && !setup.local_address.is_reserved() {
             return Err(FiError::OPBADSTATE);
         }
-        Ok(setup.local_address.name())
+        Ok(setup.local_address.name(&self.domain.device))
     }
 }

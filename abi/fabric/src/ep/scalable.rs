@@ -155,7 +155,7 @@ impl Sep {
             let listeners = &self.domain.fabric.listeners;
             shared.serving = Some(serve(listeners, listener, find)?);
         }
-        Ok(shared.local_address.name())
+        Ok(shared.local_address.name(&self.domain.device))
     }
 
     /// The endpoint's address; `FI_EOPBADSTATE` until it has one.
@@ -164,7 +164,7 @@ impl Sep {
         if !shared.has_address() {
             return Err(FiError::OPBADSTATE);
         }
-        Ok(shared.local_address.name())
+        Ok(shared.local_address.name(&self.domain.device))
     }
 
     /// Reserves an address before the endpoint is enabled.

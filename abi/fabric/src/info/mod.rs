@@ -88,15 +88,10 @@ fn find(
         Some(dest) => Some(path_to(dest.ip())?),
         None => None,
     };
-    // Only these endpoints are connected one to one, as packets between hosts require.
-    let types = match path {
-        Some(_) => &[FI_EP_MSG][..],
-        None => &[FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM],
-    };
     let mut list = build::List::default();
-    for &ep_type in types {
+    for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
         let mut required = required(ep_type, hints)?;
-        if path.is_some() {
+        if path.is_some() && may_access(ep_type, hints) {
             required |= FI_MR_PROV_KEY;
         }
         let offer = match filter::matches(version, ep_type, hints, required) {
@@ -111,13 +106,13 @@ fn find(
             Some(path) if format.fits(&SocketAddr::new(path.local, 0)) => {
                 SocketAddr::new(path.local, 0)
             }
-            _ => default_source(ep_type, format),
+            _ => default_source(format),
         });
         list.add(&offer, format, source, dest, hints.handle)?;
     }
     if path.is_some() && list.is_empty() {
         tracing::warn!(
-            "no match: only FI_EP_MSG endpoints with FI_MR_PROV_KEY reach peers on other hosts; for FI_EP_RDM, use FI_PROVIDER=\"rkey;ofi_rxm\""
+            "no match: peers on other hosts are reached only with keys that the provider chooses: add FI_MR_PROV_KEY to the hints, or leave out FI_RMA"
         );
     }
     list.finish()
@@ -129,10 +124,17 @@ pub(crate) fn required(ep_type: c_int, hints: &Hints<'_>) -> Result<c_int> {
     let required = crate::mode::required()?;
     let accepts =
         (hints.domain).is_none_or(|domain| domain.mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0);
-    match ep_type == FI_EP_MSG && accepts && !wire_addresses().is_empty() {
+    match accepts && may_access(ep_type, hints) && !wire_addresses().is_empty() {
         true => Ok(required | FI_MR_PROV_KEY),
         false => Ok(required),
     }
+}
+
+/// Whether an endpoint that matches the hints may read or write peers' memory, or let them do so. (Atomic operations are messages,
+/// which carry every key.)
+fn may_access(ep_type: c_int, hints: &Hints<'_>) -> bool {
+    let any = FI_RMA | FI_RMA_EVENT | FI_RMA_PMEM;
+    ep_type != FI_EP_DGRAM && (hints.caps == 0 || hints.caps & any != 0)
 }
 
 /// The addresses at which other hosts reach this program.
@@ -141,13 +143,9 @@ fn wire_addresses() -> Vec<IpAddr> {
     Config::from_env().map_or_else(|_| Vec::new(), |config| chosen(&config.wire.addresses))
 }
 
-/// The address of an endpoint for which the program gives none: one that other hosts reach, if they can reach such endpoints.
-pub(crate) fn default_source(ep_type: c_int, format: Format) -> SocketAddr {
-    let wire = match ep_type {
-        FI_EP_MSG => wire_addresses(),
-        _ => Vec::new(),
-    };
-    let mut addresses = wire.into_iter().map(|ip| SocketAddr::new(ip, 0));
+/// The address of an endpoint for which the program gives none: one that other hosts reach, if there is one.
+pub(crate) fn default_source(format: Format) -> SocketAddr {
+    let mut addresses = (wire_addresses().into_iter()).map(|ip| SocketAddr::new(ip, 0));
     let fitting = addresses.find(|address| format.fits(address));
     fitting.unwrap_or_else(|| format.loopback(0))
 }

@@ -100,7 +100,7 @@ pub(crate) const fn contexts(ep_type: c_int) -> usize {
 
 /// Capabilities of every kind of endpoint.
 const ANYWHERE: u64 = FI_MULTI_RECV | FI_TRIGGER | COMM;
-/// Local and remote communication: all peers are on this host.
+/// Local and remote communication: peers on this host, and on others with a wire.
 pub(crate) const COMM: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) const SIDES_MSG: u64 = FI_SEND | FI_RECV;
 pub(crate) const SIDES_RMA: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;

@@ -1,6 +1,6 @@
 //! Where clients of a listener arrive: its Unix socket, or its TCP sockets.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use crate::config::WireKey;
 use crate::error::DeviceError;
 use crate::peers::half_open::HalfOpen;
 use crate::peers::link_limits::Party;
+use crate::peers::names::network_of;
 use crate::wire::Wire;
 
 /// The maximum number of silent clients to drop in one round to make room for others.
@@ -37,10 +38,7 @@ pub(super) enum ClientGroup {
 
 impl ClientGroup {
     fn of_host(ip: IpAddr) -> Self {
-        Self::Host(match ip {
-            IpAddr::V4(_) => ip,
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        })
+        Self::Host(network_of(ip))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_readable;
 use crate::objects::qp::Qp;
+use crate::peers::link_limits::admits_stream;
 use crate::peers::names::{self, Scope};
 
 /// How long a peer may take to become ready after our answer if the program does not wait: the peer may be short of processor
@@ -318,6 +319,17 @@ impl Incoming {
     #[must_use]
     pub fn listens_at(&self, address: SocketAddr) -> bool {
         self.device.is_listener(&self.peer, address)
+    }
+
+    /// Whether there is room for one more connection of the peer's host. For listeners that accept every peer: the program does not
+    /// see how many connections a host makes. Peers on this host have limits of their own.
+    #[must_use]
+    pub fn host_has_room(&self) -> bool {
+        let Some(host) = self.peer.host else {
+            return true;
+        };
+        let open = self.device.shared().streams.of_host(host);
+        admits_stream(self.device.config().reserved_files, open)
     }
 
     /// Refuses the connection, and sends the reason to the peer.

@@ -70,6 +70,17 @@ impl Peer {
     }
 }
 
+/// How [`Device::connect_as`] connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// The address of the wire from which another host sees the connection come; `None`: that of the route.
+    pub local: Option<IpAddr>,
+    /// How long to try to reach the listener.
+    pub find: Duration,
+    /// How long to wait for its answer then. A longer time suits listeners that are busy or short of processors.
+    pub answer: Duration,
+}
+
 impl Device {
     /// Listens at an address on this host (port 0: any free port, see [`Listener::local_address`]) for peers on this host.
     ///
@@ -103,31 +114,30 @@ impl Device {
         timeout: Duration,
     ) -> Result<Peer, DeviceError> {
         let deadline = Deadline::after("the connection", timeout);
-        self.connect_by(address, qps, private_data, deadline, None, |_| Ok(()))
+        let to = (address, None);
+        self.connect_by(to, qps, private_data, deadline, None, |_| Ok(()))
     }
 
-    /// Like [`Device::connect`], with two time limits: `find` to reach the listener, and then `answer` for its answer.
-    /// A longer `answer` suits listeners that are busy or short of processors. `admit` can refuse the peer before its
-    /// requests can reach the queue pairs.
+    /// Like [`Device::connect`], with more choices. `admit` can refuse the peer before its requests can reach the queue pairs.
     ///
     /// # Errors
     /// Same as [`Device::connect`], and the error of `admit`.
-    pub fn connect_with_timeouts(
+    pub fn connect_as(
         &self,
+        how: &ConnectOptions,
         address: SocketAddr,
         qps: &[&Qp],
         private_data: &[u8],
-        find: Duration,
-        answer: Duration,
         admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
-        let deadline = Deadline::after("the connection", find);
-        self.connect_by(address, qps, private_data, deadline, Some(answer), admit)
+        let deadline = Deadline::after("the connection", how.find);
+        let to = (address, how.local);
+        self.connect_by(to, qps, private_data, deadline, Some(how.answer), admit)
     }
 
     fn connect_by(
         &self,
-        address: SocketAddr,
+        (address, local): (SocketAddr, Option<IpAddr>),
         qps: &[&Qp],
         private_data: &[u8],
         deadline: Deadline,
@@ -135,7 +145,7 @@ impl Device {
         admit: impl FnOnce(&Peer) -> Result<(), DeviceError>,
     ) -> Result<Peer, DeviceError> {
         self.check()?;
-        let path = self.route(address, None)?;
+        let path = self.route(address, local)?;
         let terms = PathTerms::offered(path.map(|path| path.mtu));
         let request = ConnectMessage::Request(self.side(qps, private_data, terms)?);
         let path = path.map(|path| (path, self.wire_key()));

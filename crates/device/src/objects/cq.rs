@@ -141,9 +141,9 @@ impl Cq {
         self.0.entries.is_overrun()
     }
 
-    /// The number of queue pairs whose completions go to this queue and that have failed because their peer's process has exited
-    /// ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue reports such a failure like a
-    /// completion; the queue already holds everything that came from that peer.
+    /// The number of queue pairs whose completions go to this queue and that have failed because of their peer: its process has
+    /// exited, or they have refused a request of it ([`QpOptions::fail_with_peer`](crate::QpOptions::fail_with_peer)). An armed queue
+    /// reports such a failure like a completion; the queue already holds everything that came from that peer.
     #[inline]
     #[must_use]
     pub fn ended_peers(&self) -> u32 {

@@ -27,7 +27,7 @@ pub(crate) struct CqNotify {
     pub(super) waiters: AtomicU32,
     pub(super) times_ready: Mutex<u64>,
     pub(super) readiness: Condvar,
-    /// How many queue pairs that complete here have failed because their peer has ended.
+    /// How many queue pairs that complete here have failed because their peer has ended, or because of a request of it.
     pub(super) ended_peers: AtomicU32,
 }
 

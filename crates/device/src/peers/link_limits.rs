@@ -16,7 +16,8 @@ const FILES_OF_RESPONDER: usize = 2;
 /// How many descriptors a link that we opened uses: the socket, the pidfd and the permit.
 const FILES_OF_REQUESTER: usize = 3;
 
-/// How many descriptors the links of all devices of this process use, with their warrants, and those of its connection manager.
+/// How many descriptors the links of all devices of this process use, with their warrants, those of its connection manager, and TCP
+/// connections to other hosts.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// The descriptors of one link or warrant, counted while it lives.
@@ -34,6 +35,11 @@ impl LinkFiles {
 
     /// A link of the connection manager: a socket.
     pub(crate) fn of_messages() -> Self {
+        Self::add(1)
+    }
+
+    /// A TCP connection to another host.
+    pub(crate) fn of_stream() -> Self {
         Self::add(1)
     }
 
@@ -65,6 +71,13 @@ impl Drop for LinkFiles {
 pub(crate) fn files_of_links(reserved: u32) -> usize {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     unreserved(reserved, usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+/// Whether another host may have one more TCP connection, besides the `open` ones, without asking the program: one host gets a
+/// quarter of the descriptors that are not reserved for the program.
+pub(crate) fn admits_stream(reserved: u32, open: usize) -> bool {
+    let files = files_of_links(reserved);
+    open < (files / 4).max(1) && LinkFiles::in_use() < files
 }
 
 fn unreserved(reserved: u32, most: usize) -> usize {

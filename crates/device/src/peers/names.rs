@@ -7,7 +7,7 @@
 //! do not interfere with each other.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
@@ -131,6 +131,15 @@ fn group_prefix(scope: Scope, group: Group) -> String {
 pub fn members(scope: Scope, group: Group) -> std::io::Result<Vec<u16>> {
     let text = std::fs::read_to_string("/proc/net/unix")?;
     Ok(parse_proc_net_unix(&text, &group_prefix(scope, group)))
+}
+
+/// What counts as one host for limits: an IPv4 address, or a network of 64 bits, because an IPv6 host can have all addresses of it.
+#[must_use]
+pub fn network_of(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+    }
 }
 
 /// The block of a queue pair number.

@@ -5,6 +5,7 @@
 //! that may be lost, and nothing answers its retransmission.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use crate::cm::fork::{self, CloseInChild};
 use crate::connect::packet::{ConnectMessage, PacketRead, encode};
 use crate::connect::stream::Stream;
 use crate::error::DeviceError;
+use crate::peers::link_limits::LinkFiles;
+use crate::peers::names::network_of;
 use crate::progress::EngineDriver;
 use crate::progress::reactor::{Reactor, Token};
 use crate::wire::Arrived;
@@ -40,6 +43,7 @@ struct Table {
 }
 
 struct WatchedStream {
+    _files: LinkFiles,
     stream: Arc<Stream>,
     /// The ids and numbers of our queue pairs.
     qps: Vec<(QpId, u32)>,
@@ -95,7 +99,11 @@ impl Streams {
         let token = reactor.new_token();
         reactor.add(stream.socket(), token)?;
         table.by_qp.extend(qps.iter().map(|(qp, _)| (*qp, token)));
-        let stream = WatchedStream { stream, qps };
+        let stream = WatchedStream {
+            _files: LinkFiles::of_stream(),
+            stream,
+            qps,
+        };
         table.streams.insert(token, stream);
         Ok(token)
     }
@@ -174,6 +182,17 @@ impl Streams {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let is_waiting = !self.0.lock().ending.is_empty();
         is_waiting.then(|| Instant::now() + PAUSE)
+    }
+
+    /// How many connections there are to a host; for IPv6, to its network.
+    pub(crate) fn of_host(&self, host: IpAddr) -> usize {
+        let network = network_of(host);
+        let table = self.0.lock();
+        let peers = table
+            .streams
+            .values()
+            .map(|it| it.stream.path().peer.remote);
+        peers.filter(|peer| network_of(*peer) == network).count()
     }
 
     /// Ends all connections, so that peers notice.

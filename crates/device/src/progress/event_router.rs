@@ -82,6 +82,13 @@ impl EventRouter {
                 self.cqs.seen(cq);
             }
             AsyncEvent::PeerGone { qp, qpn } => self.peer_ended(driver, qp, qpn),
+            // The refusal of a peer's request completes nothing here.
+            AsyncEvent::AccessError { qp, qpn } | AsyncEvent::RequestError { qp, qpn } => {
+                if self.qps.fails_with_peer(qpn, qp) {
+                    self.fail_with_peer(driver, qp);
+                }
+                self.events.push(event);
+            }
             _ => self.events.push(event),
         }
     }

@@ -17,6 +17,7 @@ use crate::memory::options::RegionOptions;
 use crate::memory::owned::{Buffer, Lent, LocalMemory};
 use crate::memory::region::Region;
 use rkey_device::time;
+use rkey_device::wire::Wire;
 use rkey_endpoint::{Driver, Options};
 use rkey_engine::Sge;
 use rkey_rdm::commit::RemoteRange;
@@ -48,7 +49,7 @@ impl Endpoint {
         let domain = Arc::new(DomainInner::create(raw)?);
         let domain = Domain::from_inner(device.clone(), domain);
         let memory = Arc::new(LocalMemory::register(domain)?);
-        let listener = raw.listen(address)?;
+        let listener = raw.listen_for_hosts(address)?;
         let inner = Arc::new(Inner::new(device, Arc::clone(&memory)));
         let host = EndpointHost {
             this: Arc::downgrade(&inner),
@@ -321,16 +322,20 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Device {
-    /// Opens an endpoint at a free address of this host. The endpoint exchanges tagged messages with any number of peers, without
-    /// connections to manage: see [`endpoint`](crate::endpoint).
+    /// Opens an endpoint at a free port of this host: of an address that other hosts reach, if there is one ([`Device::wire`]),
+    /// otherwise of the loopback interface. The endpoint exchanges tagged messages with any number of peers, without connections to
+    /// manage: see [`endpoint`](crate::endpoint).
     ///
     /// # Errors
     /// A limit of the device is reached.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        self.endpoint_at((Ipv4Addr::LOCALHOST, 0))
+        let mut wire = self.raw().wire().into_iter().flat_map(Wire::addresses);
+        let ip = wire.next().unwrap_or(Ipv4Addr::LOCALHOST.into());
+        Endpoint::open(self, SocketAddr::new(ip, 0))
     }
 
-    /// Like [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`.
+    /// Like [`Device::endpoint`], at a chosen address of this host, such as `"127.0.0.1:7471"`. An endpoint at all addresses
+    /// (`"0.0.0.0:7471"`) is known to its peers by the first that other hosts reach.
     ///
     /// # Errors
     /// The address is in use, does not belong to this host, or is not an address; a limit of the device is reached.

@@ -260,7 +260,9 @@ impl Front for EndpointHost {
 pub(super) fn unreachable(error: Error) -> &'static str {
     match error {
         REFUSED => "no endpoint is open there, or it refused the connection",
-        NO_ROUTE => "the address does not belong to this host",
+        NO_ROUTE => {
+            "it is on another host, and this endpoint does not reach it: set RKEY_WIRE=auto, and open the endpoint at an address of the wire (`rkey info`)"
+        }
         NOT_PERMITTED => "the process there belongs to another user; both ends need RKEY_SHARE=all",
         Error::NoMemory => "this process has no memory, thread or queue pair left for a connection",
         Error::TimedOut => "the process there did not answer in time",

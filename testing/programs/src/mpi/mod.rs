@@ -59,11 +59,13 @@ pub fn tests(session: &Session<'_>) -> Result<Report> {
         }
     }
     if let Some(hosts) = Hosts::new(4400, &ADDRESSES) {
-        match workspace.two_hosts(&hosts) {
-            Ok(()) => passed += 1,
-            Err(error) => {
-                println!("error: {error:#}");
-                failures.push(format!("{error:#}"));
+        for provider in [PLAIN, LAYERED] {
+            match workspace.two_hosts(&hosts, provider) {
+                Ok(()) => passed += 1,
+                Err(error) => {
+                    println!("error: {error:#}");
+                    failures.push(format!("{error:#}"));
+                }
             }
         }
     }
@@ -152,10 +154,10 @@ impl Workspace {
         agree(command, run.mpi, run.parts, monitor_line(run.environment))
     }
 
-    /// Runs the C program on two hosts, which our endpoints for reliable datagrams reach only through libfabric's layer.
-    fn two_hosts(&self, hosts: &Hosts) -> Result<()> {
+    /// Runs the C program on two hosts.
+    fn two_hosts(&self, hosts: &Hosts, provider: &str) -> Result<()> {
         let parts = ["messages", "collectives", "access"];
-        let mut command = self.launch_on(hosts, LAYERED)?;
+        let mut command = self.launch_on(hosts, provider)?;
         command
             .arg(self.folder.join(Mpi::Mpich.name()))
             .args(parts)

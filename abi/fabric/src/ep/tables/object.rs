@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn endpoint(
         }
         // SAFETY: the caller guarantees valid attributes.
         let pd = unsafe { own_pd(&owner.inner, attr)? };
-        let source = source_of(&owner.inner, &info, ep_type);
+        let source = source_of(&owner.inner, &info);
         // SAFETY: `origin` validates the handle, which is that of a passive endpoint or a connection request.
         let (local_address, request) =
             unsafe { origin(&owner.inner, ep_type, info.handle, source)? };
@@ -184,12 +184,9 @@ pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<Protec
 }
 
 /// The address that the program requests for a new endpoint.
-pub(super) fn source_of(domain: &Domain, info: &Hints<'_>, ep_type: c_int) -> SocketAddr {
+pub(super) fn source_of(domain: &Domain, info: &Hints<'_>) -> SocketAddr {
     let source = info.src_addr.and_then(|bytes| domain.format.decode(bytes));
-    source.map_or_else(
-        || default_source(ep_type, domain.format),
-        |(address, _)| address,
-    )
+    source.map_or_else(|| default_source(domain.format), |(address, _)| address)
 }
 
 /// The address of a new endpoint, and the request that it answers, if any: the handle in its `fi_info` can be a
@@ -204,7 +201,12 @@ unsafe fn origin(
     source: SocketAddr,
 ) -> Result<(LocalAddress, Option<Request>)> {
     if handle == 0 {
-        return Ok((LocalAddress::new(source), None));
+        // A connected endpoint does not listen.
+        let address = match ep_type {
+            FI_EP_MSG => LocalAddress::new(source),
+            _ => LocalAddress::for_hosts(source),
+        };
+        return Ok((address, None));
     }
     let handle = handle as *mut Fid;
     // SAFETY: guaranteed by the caller.

@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn scalable_ep(
             attr.ep_type,
             (transmit_choice(attr.ep_type, &info), counts.0),
             (receive_choice(attr.ep_type, &info), counts.1),
-            LocalAddress::new(source_of(&owner.inner, &info, FI_EP_RDM)),
+            LocalAddress::for_hosts(source_of(&owner.inner, &info)),
         );
         let object = SepObject {
             fid: fid_with(FI_CLASS_SEP, context, &FID_OPS, &OPS, &SEP_CM),

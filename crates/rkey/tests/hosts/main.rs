@@ -1,6 +1,8 @@
 //! Programs on two hosts, as ordinary users.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod endpoints;
 
 use common::{ALL, LONG, device, pattern};
 use rkey::{Device, Error, RemoteKey};
