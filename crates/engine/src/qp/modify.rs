@@ -25,7 +25,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         }
         apply(qp, attributes);
         step(&mut self.x, qp, from, to);
-        wire::follow(qp, from, to);
+        wire::follow(&self.x.wire.kept, qp, from, to);
         let link = qp.out;
         if to == QpState::Rts {
             send_queued(&mut self.x, &mut self.links, qp);

@@ -34,18 +34,36 @@ mod settings;
 pub(crate) use machine::Wire;
 pub(crate) use outcome::on_time;
 pub use peer::WirePeer;
+pub(crate) use receive::origin_of;
 pub(crate) use send::{await_turn, send_queued_on_wire};
 pub(crate) use settings::follow;
 
+use rkey_roce::transport::KeepBudget;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
+/// The memory for packets that arrive before earlier ones, in bytes, of all queue pairs together. One connection on a long path uses up
+/// to 8 MiB.
+const KEPT: usize = 64 << 20;
+
 /// State shared by all queue pairs with peers on other hosts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WireQueue {
     /// The indexes of the queue pairs that may have a packet to send, in turn.
     turns: VecDeque<u32>,
     drops: WireDrops,
+    /// For packets that arrive before earlier ones.
+    pub(crate) kept: KeepBudget,
+}
+
+impl Default for WireQueue {
+    fn default() -> Self {
+        Self {
+            turns: VecDeque::new(),
+            drops: WireDrops::default(),
+            kept: KeepBudget::new(KEPT),
+        }
+    }
 }
 
 /// How many packets the engine has dropped before they reached a queue pair's state machine. The counters wrap at 2⁶⁴.

@@ -4,7 +4,9 @@ use super::machine::{Machine, Wire};
 use crate::QpState;
 use crate::qp::pair::Qp;
 use rkey_roce::packet::{Mtu, Psn, RnrTimer};
-use rkey_roce::transport::{Config, Connection, ConnectionType, DatagramConfig, DatagramQueuePair};
+use rkey_roce::transport::{
+    Config, Connection, ConnectionType, DatagramConfig, DatagramQueuePair, KeepBudget,
+};
 
 /// The maximum number of unacknowledged packets.
 const WINDOW: u32 = 128;
@@ -22,10 +24,11 @@ pub(super) fn of_datagrams(qp: &Qp) -> Box<Wire> {
     Box::new(Wire::new(Machine::Datagrams(datagrams)))
 }
 
-/// Applies a change of state or attributes that the queue pair has already made.
-pub(crate) fn follow(qp: &mut Qp, from: QpState, to: QpState) {
+/// Applies a change of state or attributes that the queue pair has already made. All connections share the budget `kept`.
+pub(crate) fn follow(kept: &KeepBudget, qp: &mut Qp, from: QpState, to: QpState) {
     if to == QpState::Rtr && qp.wire_peer.is_some() {
-        let connection = Box::new(Connection::new(&config(qp)));
+        let mut connection = Box::new(Connection::new(&config(qp)));
+        connection.limit_kept(kept.clone());
         qp.wire = Some(Box::new(Wire::new(Machine::Connection(connection))));
         return;
     }

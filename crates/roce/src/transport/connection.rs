@@ -1,5 +1,6 @@
 //! A connected queue pair: a requester and a responder.
 
+use super::budget::KeepBudget;
 use super::buffer::PacketBuffer;
 use super::config::{Config, ConnectionType};
 use super::deadline::earlier;
@@ -54,6 +55,14 @@ impl Connection {
             out: Output::default(),
             answered_last: false,
             is_flushed: false,
+        }
+    }
+
+    /// Shares a budget for packets that arrive before earlier ones with other connections. Without one, only the limits of
+    /// [`kept`](Self::kept) apply. A packet that exceeds the budget counts as lost.
+    pub fn limit_kept(&mut self, budget: KeepBudget) {
+        if let Responding::Reliable(responder) = &mut self.responder {
+            responder.limit_kept(budget);
         }
     }
 

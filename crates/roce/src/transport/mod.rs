@@ -14,6 +14,7 @@
 //! | `notify` | congestion notifications to the peer |
 //! | `config` | attributes of a connected queue pair |
 //! | `event` | completions and failures |
+//! | `budget` | memory for packets that wait for earlier ones |
 //! | `buffer` | the buffer that a packet is written to |
 //! | `gaps` | what has not arrived, and when it looks lost |
 //! | `report` | what a responder tells a requester that has agreed to selective retransmission |
@@ -154,6 +155,7 @@
 //! # }
 //! ```
 
+mod budget;
 mod buffer;
 mod config;
 mod connection;
@@ -170,6 +172,7 @@ mod sequence;
 mod step;
 mod work;
 
+pub use budget::KeepBudget;
 pub use buffer::PacketBuffer;
 pub use config::{Config, ConnectionType, timeout_ns};
 pub use connection::Connection;

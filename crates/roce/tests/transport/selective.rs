@@ -8,7 +8,7 @@ use crate::world::{World, configs, read, send, write};
 use rkey_roce::packet::{
     Aeth, AtomicAckEth, Body, Mtu, NakCode, Psn, Request, Response, Reth, RnrTimer, Syndrome, Tail,
 };
-use rkey_roce::transport::{Config, Counters, Event, Status};
+use rkey_roce::transport::{Config, Counters, Event, KeepBudget, Status};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -354,6 +354,27 @@ fn a_peer_cannot_make_this_side_keep_more_than_eight_megabytes() {
         assert_eq!(lone.connection.kept(), (0, 0));
         assert_eq!(lone.program.accesses, 0);
     }
+}
+
+#[test]
+fn connections_share_a_budget_for_what_they_keep() {
+    let budget = KeepBudget::new(10_000);
+    let [mut one, mut other] = [(); 2].map(|()| {
+        let mut lone = agreed(|config| config.mtu = Mtu::Bytes1024);
+        lone.connection.limit_kept(budget.clone());
+        lone
+    });
+    for psn in 501..601 {
+        one.request(psn, Request::WriteMiddle, &[1; 1024]);
+    }
+    let (kept, _) = one.connection.kept();
+    assert!((5..10).contains(&kept), "{kept} packets");
+    other.request(501, Request::WriteMiddle, &[1; 1024]);
+    assert_eq!(other.connection.kept(), (0, 0));
+    drop(one);
+    assert_eq!(budget.left(), 10_000);
+    other.request(501, Request::WriteMiddle, &[1; 1024]);
+    assert_eq!(other.connection.kept(), (1, 0));
 }
 
 /// A requester with eight packets outstanding, from PSN 100.

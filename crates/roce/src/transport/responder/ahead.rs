@@ -6,6 +6,7 @@
 use super::Responder;
 use super::replies::Replies;
 use crate::packet::{Body, Headers, Mtu, Request};
+use crate::transport::budget::{KeepBudget, Share};
 use crate::transport::event::Counters;
 use crate::transport::gaps::{Copy, Gaps};
 use crate::transport::host::Host;
@@ -24,6 +25,7 @@ pub(super) struct Ahead {
     gaps: Gaps,
     /// Whether the peer waits for an acknowledgement of what is being executed.
     is_asked: bool,
+    budget: Option<KeepBudget>,
 }
 
 #[derive(Debug)]
@@ -32,7 +34,11 @@ struct Kept {
     /// How many positions the packet takes.
     positions: u32,
     payload: Box<[u8]>,
+    _share: Option<Share>,
 }
+
+/// What a kept packet takes besides its payload, in bytes: at least its entry in the map.
+const ENTRY: usize = 192;
 
 impl Ahead {
     pub(super) fn new(mtu: Mtu, first: Sequence) -> Self {
@@ -42,7 +48,13 @@ impl Ahead {
             positions: 0,
             gaps: Gaps::new(first),
             is_asked: false,
+            budget: None,
         }
+    }
+
+    /// Shares this budget with other connections.
+    pub(super) fn limit(&mut self, budget: KeepBudget) {
+        self.budget = Some(budget);
     }
 
     /// How many packets are kept.
@@ -79,7 +91,9 @@ impl Ahead {
         let span = span(self.mtu);
         let is_near = at.since(expected) < span && positions <= span;
         let is_valid = headers.body.check_length(payload.len(), self.mtu).is_ok();
-        if !is_near || !is_valid || !self.gaps.has_room() {
+        let share = (self.budget.as_ref()).map(|budget| budget.take(payload.len() + ENTRY));
+        let is_affordable = share.as_ref().is_none_or(Option::is_some);
+        if !is_near || !is_valid || !is_affordable || !self.gaps.has_room() {
             counters.dropped += 1;
             return;
         }
@@ -91,6 +105,7 @@ impl Ahead {
             headers: *headers,
             positions,
             payload: payload.into(),
+            _share: share.flatten(),
         };
         self.packets.insert(at, kept);
     }
@@ -136,6 +151,13 @@ impl Ahead {
 }
 
 impl Responder {
+    /// Shares a budget for kept packets with other connections.
+    pub(crate) fn limit_kept(&mut self, budget: KeepBudget) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.limit(budget);
+        }
+    }
+
     /// Keeps a marked packet at `at`, before which something is missing.
     #[cold]
     pub(super) fn keep<H>(
