@@ -5,7 +5,7 @@ use crate::sys::*;
 use rkey_device::time;
 pub(crate) use rkey_endpoint::signal::Signal;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// A descriptor that becomes readable after a given time.
@@ -100,6 +100,12 @@ impl Set {
     }
 }
 
+impl AsFd for Set {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Waits until one of the descriptors is readable; `false` if the deadline passes first.
 #[allow(unsafe_code)]
 // UNSAFETY: a system call that fills a list.
@@ -143,6 +149,11 @@ impl Deadline {
                 .ok()
                 .map(|ms| time::now() + Duration::from_millis(ms)),
         )
+    }
+
+    /// The point in time; `None`: never.
+    pub(crate) fn instant(&self) -> Option<Instant> {
+        self.0
     }
 
     pub(crate) fn passed(&self) -> bool {

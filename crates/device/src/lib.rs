@@ -74,6 +74,7 @@ pub use objects::cq::Cq;
 pub use objects::qp::{Qp, QpOptions};
 pub use objects::qp_address::QpAddress;
 pub use objects::shared_memory::SharedMemory;
+pub use objects::sleeper::{Sleeper, SpinForecast};
 pub use objects::srq::Srq;
 pub use objects::window::ReservedKey;
 pub use peers::process::Departed;

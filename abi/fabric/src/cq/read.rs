@@ -9,9 +9,10 @@ use crate::eq::{write_error_data, write_string, write_text};
 use crate::errno::{FiError, Result};
 use crate::object::{count, find, status};
 use crate::sys::*;
-use crate::wait::{Deadline, readable};
+use crate::wait::Deadline;
 use rkey_device::time;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// How long a waiting read spins before it sleeps.
@@ -160,24 +161,35 @@ pub(super) unsafe extern "C" fn sreadfrom(
         let wait = cq.wait.as_ref().ok_or(FiError::INVAL)?;
         let waiting = wait.begin();
         let deadline = Deadline::of(timeout);
-        let spin = time::now() + SPIN;
+        let begun = time::now();
+        let mut sleeper = None;
         loop {
             // SAFETY: the caller guarantees room for the entries.
             match unsafe { poll(cq, buf, max, sources) } {
                 Err(FiError::AGAIN) => {}
-                result => return result,
+                result => {
+                    wait.spin.waited(time::since(begun), SPIN);
+                    return result;
+                }
             }
             if waiting.is_woken() || deadline.passed() {
+                wait.spin.waited(Duration::MAX, SPIN);
                 return Err(FiError::AGAIN);
             }
-            if time::now() < spin {
+            let (sleeper, spins) = sleeper.get_or_insert_with(|| {
+                let sleeper = cq.domain.device.sleeper();
+                // Without packets, a sleeping thread is woken by another one, which takes longer than most waits.
+                let spins = !sleeper.receives_packets() || wait.spin.pays();
+                (sleeper, spins)
+            });
+            if *spins && time::since(begun) < SPIN {
                 std::hint::spin_loop();
                 continue;
             }
             match cq.arm() {
                 Ok(true) => return Err(FiError::AGAIN),
                 Ok(false) => {
-                    readable(&[wait.fd()], &deadline)?;
+                    sleeper.wait(wait.set.as_fd(), deadline.instant())?;
                 }
                 Err(FiError::AGAIN) if max > 0 => {}
                 Err(FiError::AGAIN) => time::sleep(PAUSE),

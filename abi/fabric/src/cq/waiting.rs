@@ -5,6 +5,7 @@ use crate::attached::Armed;
 use crate::errno::{FiError, Result};
 use crate::wait::{Set, Signal, Timer};
 use parking_lot::Mutex;
+use rkey_device::SpinForecast;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +25,8 @@ pub(crate) struct Wait {
     woken: AtomicBool,
     /// The number of threads that wait in a call.
     waiting: AtomicUsize,
+    /// How long these threads wait.
+    pub(super) spin: SpinForecast,
 }
 
 impl Wait {
@@ -34,6 +37,7 @@ impl Wait {
             timer: Mutex::default(),
             woken: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
+            spin: SpinForecast::default(),
         };
         wait.set.add(wait.signal.raw())?;
         Ok(wait)

@@ -12,7 +12,8 @@ use crate::error::DeviceError;
 use crate::inspect::denials;
 use crate::objects::async_queues::EventSource;
 use crate::objects::channel::Channel;
-use crate::objects::cq_notify::CqNotify;
+use crate::objects::cq_notify::{CqNotify, Registered};
+use crate::objects::sleeper::Sleeper;
 use crate::progress::DeviceEngine;
 
 /// A completion queue. Clones are the same queue; the last one destroys it.
@@ -251,14 +252,25 @@ impl Cq {
         self.0.device.check()?;
         let started = Instant::now();
         let deadline = timeout.and_then(|t| started.checked_add(t));
-        let spin = started + self.0.device.config().spin;
-        if self.spin_until(deadline.map_or(spin, |end| end.min(spin)), &other)? {
-            return Ok(true);
-        }
         let notify = &*self.0.notify;
+        let sleeper = self.0.device.sleeper();
+        let spin = self.0.device.config().spin;
+        // Without packets, a sleeping thread is woken by another one, which takes longer than most waits.
+        if notify.spin.pays() || !sleeper.receives_packets() {
+            let until = started + spin;
+            if self.spin_until(deadline.map_or(until, |end| end.min(until)), &other)? {
+                notify.spin.waited(started.elapsed(), spin);
+                return Ok(true);
+            }
+        }
         notify.waiters.fetch_add(1, Ordering::SeqCst);
-        let result = self.sleep_until(deadline, &other);
+        let result = self.sleep_until(deadline, &sleeper, &other);
         notify.waiters.fetch_sub(1, Ordering::SeqCst);
+        let time = match &result {
+            Ok(true) => started.elapsed(),
+            _ => Duration::MAX,
+        };
+        notify.spin.waited(time, spin);
         result
     }
 
@@ -288,34 +300,37 @@ impl Cq {
     fn sleep_until(
         &self,
         deadline: Option<Instant>,
+        sleeper: &Sleeper<'_>,
         other: &impl Fn() -> bool,
     ) -> Result<bool, DeviceError> {
         let inner = &*self.0;
-        let shared = inner.device.shared();
+        let (shared, notify) = (inner.device.shared(), &*inner.notify);
+        let is_over = || !inner.entries.is_empty() || other();
         loop {
-            let seen = *inner.notify.times_ready.lock();
+            let receives = sleeper.receives_packets();
+            let registered = receives.then(|| notify.packet_waiter.register()).flatten();
+            let seen = *notify.times_ready.lock();
             // If the device fails after this check, `times_ready` changes as well.
             shared.lifecycle().check()?;
             self.arm(false)?;
             shared.driver.hand_over();
-            if !inner.entries.is_empty() || other() {
+            if is_over() {
                 return Ok(true);
             }
-            let mut times_ready = inner.notify.times_ready.lock();
-            while *times_ready == seen {
-                match deadline {
-                    None => inner.notify.readiness.wait(&mut times_ready),
-                    Some(until) => {
-                        if inner
-                            .notify
-                            .readiness
-                            .wait_until(&mut times_ready, until)
-                            .timed_out()
-                        {
-                            return Ok(!inner.entries.is_empty() || other());
-                        }
+            let in_time = match registered.as_ref().and_then(Registered::descriptor) {
+                Some(descriptor) => {
+                    let mut in_time = true;
+                    // What packets for others have changed needs no other preparations.
+                    while in_time && !is_over() && *notify.times_ready.lock() == seen {
+                        in_time = sleeper.wait(descriptor, deadline)?;
+                        shared.driver.send_held_packets();
                     }
+                    in_time
                 }
+                None => notify.sleep_until(deadline, seen),
+            };
+            if is_over() || !in_time {
+                return Ok(is_over());
             }
         }
     }

@@ -1,13 +1,17 @@
 //! Notifies channels and waiting threads when a completion queue becomes ready.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use rkey_engine::CqId;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::event_queue::EventQueue;
+use super::sleeper::SpinForecast;
 use crate::lifecycle::WaitPoint;
 use crate::progress::DeviceEngine;
 
@@ -27,6 +31,10 @@ pub(crate) struct CqNotify {
     pub(super) waiters: AtomicU32,
     pub(super) times_ready: Mutex<u64>,
     pub(super) readiness: Condvar,
+    /// The thread that sleeps until packets arrive.
+    pub(super) packet_waiter: PacketWaiter,
+    /// How long threads have waited.
+    pub(super) spin: SpinForecast,
     /// How many queue pairs that complete here have failed because their peer has ended, or because of a request of it.
     pub(super) ended_peers: AtomicU32,
 }
@@ -51,15 +59,86 @@ impl CqNotify {
         }
     }
 
+    /// Waits until [`CqNotify::wake_all`] is called for the first time since `times_ready` was `seen`. Returns `false` if `deadline` passed
+    /// first.
+    pub(super) fn sleep_until(&self, deadline: Option<Instant>, seen: u64) -> bool {
+        let mut times_ready = self.times_ready.lock();
+        while *times_ready == seen {
+            match deadline {
+                None => self.readiness.wait(&mut times_ready),
+                Some(until) => {
+                    let waited = self.readiness.wait_until(&mut times_ready, until);
+                    if waited.timed_out() {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
     pub(super) fn wake_all(&self) {
         *self.times_ready.lock() += 1;
         self.readiness.notify_all();
+        self.packet_waiter.wake();
     }
 
     /// Counts a failed queue pair. Called under the engine's lock: a thread that arms the queue later sees the number, and one that
     /// armed it before is notified.
     pub(crate) fn count_ended_peer(&self, _locked: &DeviceEngine) {
         self.ended_peers.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// At most one thread that waits for a descriptor, because it also waits for sockets. Others wait for the condition variable.
+#[derive(Debug, Default)]
+pub(super) struct PacketWaiter {
+    descriptor: OnceLock<OwnedFd>,
+    is_there: AtomicBool,
+}
+
+impl PacketWaiter {
+    /// Registers the calling thread; `None` if there is another one, or no descriptor. [`CqNotify::wake_all`] makes the descriptor readable
+    /// until the result is dropped.
+    pub(super) fn register(&self) -> Option<Registered<'_>> {
+        if self.is_there.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let registered = Registered(self);
+        if self.descriptor.get().is_none() {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            // Another thread cannot have set it: this one is the only waiter.
+            let _ = self.descriptor.set(eventfd(0, flags).ok()?);
+        }
+        Some(registered)
+    }
+
+    fn wake(&self) {
+        if self.is_there.load(Ordering::SeqCst)
+            && let Some(descriptor) = self.descriptor.get()
+        {
+            // A full counter is already readable.
+            let _ = rustix::io::write(descriptor, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The registered thread.
+pub(super) struct Registered<'a>(&'a PacketWaiter);
+
+impl Registered<'_> {
+    /// Readable once the thread was woken.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.descriptor.get().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.0.descriptor.get() {
+            let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+        }
+        self.0.is_there.store(false, Ordering::SeqCst);
     }
 }
 
@@ -83,6 +162,8 @@ impl CqTable {
             waiters: AtomicU32::new(0),
             times_ready: Mutex::new(0),
             readiness: Condvar::new(),
+            packet_waiter: PacketWaiter::default(),
+            spin: SpinForecast::default(),
             ended_peers: AtomicU32::new(0),
         });
         self.by_id.lock().insert(id, Arc::clone(&notify));

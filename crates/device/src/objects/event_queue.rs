@@ -176,14 +176,21 @@ pub(crate) fn wait_until_ready(
     events: PollFlags,
     deadline: Option<Instant>,
 ) -> Result<bool, DeviceError> {
+    wait_for_any(&mut [PollFd::from_borrowed_fd(fd, events)], deadline)
+}
+
+/// Like [`wait_until_ready`], for several descriptors.
+pub(super) fn wait_for_any(
+    set: &mut [PollFd<'_>],
+    deadline: Option<Instant>,
+) -> Result<bool, DeviceError> {
     loop {
         let timeout = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let timespec = timeout.map(|t| Timespec {
             tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: t.subsec_nanos().into(),
         });
-        let mut set = [PollFd::from_borrowed_fd(fd, events)];
-        match poll(&mut set, timespec.as_ref()) {
+        match poll(set, timespec.as_ref()) {
             Ok(0) if timeout.is_some_and(|t| t.is_zero()) => return Ok(false),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
             Ok(_) => return Ok(true),

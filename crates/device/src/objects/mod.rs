@@ -17,6 +17,7 @@ pub mod qp_address;
 mod qp_table;
 pub mod region;
 pub mod shared_memory;
+pub mod sleeper;
 pub(crate) mod srq;
 pub mod window;
 

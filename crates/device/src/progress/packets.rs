@@ -72,7 +72,7 @@ impl EngineDriver {
 
     /// Sends acknowledgements that wait for the program's answer.
     #[inline]
-    pub(super) fn send_held_packets(&self) {
+    pub(crate) fn send_held_packets(&self) {
         if (self.transmitter.as_ref()).is_some_and(Transmitter::holds) {
             self.send_packets();
         }

@@ -3,7 +3,7 @@
 //! Descriptors are removed from the set before they are closed: a forked child may hold copies of them, and then the kernel
 //! would continue to report them.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -116,6 +116,13 @@ impl Reactor {
         let spare = rustix::buffer::spare_capacity(&mut events);
         let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
         events.iter().map(|event| Token(event.data.u64())).collect()
+    }
+}
+
+/// The set's descriptor, which is readable while [`Reactor::wait`] would not wait.
+impl AsFd for Reactor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

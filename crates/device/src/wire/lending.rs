@@ -12,7 +12,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::receiver::Turn;
+use parking_lot::MutexGuard;
+
+use super::receiver::{Scratch, Turn};
 use super::socket::Port;
 use super::{Core, Wire};
 use crate::progress::now_ns;
@@ -43,10 +45,15 @@ impl Lending {
         ports.iter().any(|it| it.is_lent.load(Ordering::Relaxed))
     }
 
-    /// Whether a program polls that may receive datagrams.
-    fn may_lend(&self) -> bool {
-        let since = now_ns().saturating_sub(self.polled_at.load(Ordering::Relaxed));
-        since < POLLING && self.devices.load(Ordering::Relaxed) == 1
+    /// Whether a program polls, or did so until now.
+    fn is_polled(&self) -> bool {
+        now_ns().saturating_sub(self.polled_at.load(Ordering::Relaxed)) < POLLING
+    }
+
+    /// Records that the program polls at `now`, in nanoseconds of the monotonic clock.
+    #[inline]
+    pub(super) fn polled_now(&self, now: u64) {
+        self.polled_at.store(now, Ordering::Relaxed);
     }
 }
 
@@ -56,26 +63,36 @@ impl Wire {
     #[inline]
     pub(crate) fn poll(&self, now: u64) {
         let core = &self.core;
-        core.lending.polled_at.store(now, Ordering::Relaxed);
-        if core.lending.is_any_lent(&core.ports) {
-            self.receive_lent();
+        core.lending.polled_now(now);
+        if core.lending.is_any_lent(&core.ports)
+            && let Some(scratch) = core.scratch.try_lock()
+        {
+            self.receive_from(scratch, |port| port.is_lent.load(Ordering::Relaxed));
         }
     }
 
-    fn receive_lent(&self) {
+    /// Whether threads of the program may receive.
+    pub(super) fn may_receive_in_program(&self) -> bool {
+        self.core.is_usable() && self.core.lending.devices.load(Ordering::Relaxed) == 1
+    }
+
+    /// Receives from the chosen sockets in a thread of the program. Returns whether anything had arrived.
+    pub(super) fn receive_from(
+        &self,
+        mut scratch: MutexGuard<'_, Scratch>,
+        chosen: impl Fn(&Port) -> bool,
+    ) -> bool {
         let core = &self.core;
-        if !core.is_usable() || core.lending.devices.load(Ordering::Relaxed) != 1 {
-            return;
+        if !self.may_receive_in_program() {
+            return false;
         }
-        let Some(mut scratch) = core.scratch.try_lock() else {
-            return;
-        };
+        let mut has_received = false;
         let outcome = threads::catch_panic("a poll of the wire", || {
-            for port in &core.ports {
-                if port.is_lent.load(Ordering::Relaxed) && core.take(port, &mut scratch, Turn::Poll)
-                {
-                    core.lending.has_received.store(true, Ordering::Relaxed);
-                }
+            for port in core.ports.iter().filter(|port| chosen(port)) {
+                has_received |= core.take(port, &mut scratch, Turn::Poll);
+            }
+            if has_received {
+                core.lending.has_received.store(true, Ordering::Relaxed);
             }
             if !core.lending.is_any_lent(&core.ports) {
                 // The thread has taken the sockets back, and may sleep before it sees what is delayed since then.
@@ -86,11 +103,15 @@ impl Wire {
         if let Err(why) = outcome {
             core.fail(why);
         }
+        has_received
     }
 
-    /// The program is about to wait, and no longer polls.
+    /// The program is about to wait, and no longer polls. A thread that [sleeps](super::sleeping) until packets arrive keeps the sockets.
     pub(crate) fn stop_polling(&self) {
         let core = &self.core;
+        if core.sleepers.is_any() {
+            return;
+        }
         core.lending.polled_at.store(0, Ordering::Relaxed);
         if core.is_usable() && core.lending.is_any_lent(&core.ports) {
             core.ring();
@@ -99,11 +120,19 @@ impl Wire {
 }
 
 impl Core {
+    /// Whether a program polls, or sleeps until packets arrive, and may receive them.
+    fn may_lend(&self) -> bool {
+        let is_there = self.lending.is_polled() || self.sleepers.will_receive();
+        is_there && self.lending.devices.load(Ordering::Relaxed) == 1
+    }
+
     /// Receives from a socket that is readable, and watches it again or lends it.
     pub(super) fn take_or_lend(&self, index: usize) {
         let port = &self.ports[index];
-        self.take(port, &mut self.scratch.lock(), Turn::Thread);
-        match self.lending.may_lend() {
+        if self.take(port, &mut self.scratch.lock(), Turn::Thread) {
+            self.sleepers.outrun();
+        }
+        match self.may_lend() {
             true => port.is_lent.store(true, Ordering::Relaxed),
             false => self.watch_again(index),
         }
@@ -120,7 +149,9 @@ impl Core {
             false => lending.idle_ticks.load(Ordering::Relaxed) + 1,
         };
         lending.idle_ticks.store(ticks, Ordering::Relaxed);
-        if lending.may_lend() && ticks < IDLE_TICKS {
+        // A program that sleeps is woken at once, unless it gets no processor.
+        let is_late = ticks > 0 && !lending.is_polled() && self.sleepers.is_late();
+        if self.may_lend() && ticks < IDLE_TICKS && !is_late {
             return;
         }
         lending.idle_ticks.store(0, Ordering::Relaxed);

@@ -28,6 +28,7 @@
 //! | `refusals` | packets that the kernel refuses to send |
 //! | `route` | the route from a device to an address |
 //! | `seal`, `replay` | encryption and authentication, and what has arrived before |
+//! | `sleeping` | receiving in the threads of a program that sleeps |
 //! | `socket` | the socket of an address |
 //! | `stateless` | answers to messages without a receiver |
 //! | `waiting` | requests that wait for a listener |
@@ -54,6 +55,7 @@ mod route;
 mod seal;
 #[cfg(test)]
 mod sealed_tests;
+mod sleeping;
 mod socket;
 mod stateless;
 #[cfg(test)]
@@ -99,6 +101,8 @@ use receiver::Scratch;
 use receivers::Receivers;
 pub(crate) use receivers::{Arrived, Receiver};
 use seal::{Kind, Seal};
+pub(crate) use sleeping::PacketSleeper;
+use sleeping::Sleepers;
 use socket::{DatagramSent, Port};
 use stateless::StatelessReplies;
 use waiting::WaitingRequests;
@@ -128,6 +132,7 @@ struct Core {
     receivers: Receivers,
     scratch: Mutex<Scratch>,
     lending: Lending,
+    sleepers: Sleepers,
     /// How many devices delay acknowledgements.
     holding: AtomicUsize,
     stateless: Mutex<StatelessReplies>,
@@ -256,6 +261,9 @@ impl Wire {
         // This bit marks the GUID as locally administered, so it cannot be that of a real device.
         guid.0[0] |= 2;
         let secret = u128::from_ne_bytes(secret.try_into().map_err(io::Error::other)?);
+        let sleepers = Sleepers::new(&ports).map_err(io::Error::other)?;
+        let kept = [reactor.descriptor(), Arc::clone(&doorbell)].into_iter();
+        let kept = kept.chain([sleepers.sockets().descriptor()]).collect();
         let core = Arc::new(Core {
             ports,
             tokens,
@@ -268,12 +276,13 @@ impl Wire {
             receivers: Receivers::default(),
             scratch: Mutex::new(Scratch::new()),
             lending: Lending::default(),
+            sleepers,
             holding: AtomicUsize::new(0),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
             agreements: Agreements::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
-            _kept: KeptFromChild::new(vec![reactor.descriptor(), Arc::clone(&doorbell)]),
+            _kept: KeptFromChild::new(kept),
             reactor,
             doorbell,
             stops: AtomicBool::new(false),

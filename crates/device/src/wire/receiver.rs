@@ -64,6 +64,7 @@ impl Core {
     pub(super) fn fail(&self, why: String) {
         let why = self.failure.get_or_init(|| why);
         for port in &self.ports {
+            port.with_socket(|socket| self.sleepers.sockets().remove(socket));
             port.close(&self.reactor);
         }
         self.forwarding.close(&self.reactor);

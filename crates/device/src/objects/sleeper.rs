@@ -1,0 +1,147 @@
+//! How a thread of the program sleeps: until a descriptor is readable, or packets from other hosts arrive.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::event_queue::{wait_for_any, wait_readable};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::wire::PacketSleeper;
+
+/// How many waits in a row must have been long before a thread no longer polls first.
+const LONG_WAITS: u32 = 4;
+
+/// A thread of the program that is about to wait for completions. Packets from other hosts that arrive meanwhile wake it directly, and
+/// it receives them itself.
+pub struct Sleeper<'a>(Option<PacketSleeper<'a>>);
+
+impl Device {
+    /// Registers the calling thread, which is about to wait. Call this before the thread arms what it waits for, and drop the value when
+    /// the thread no longer waits.
+    #[must_use]
+    pub fn sleeper(&self) -> Sleeper<'_> {
+        Sleeper(self.wire().and_then(|wire| wire.sleeper()))
+    }
+}
+
+impl Sleeper<'_> {
+    /// Whether packets wake the thread.
+    #[must_use]
+    pub fn receives_packets(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Waits until the descriptor is readable, or packets have arrived, which this call receives. Returns `false` if `deadline` passed
+    /// first (`None`: without limit). The thread must hold no lock that others need for progress.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn wait(&self, fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, DeviceError> {
+        let Some(packets) = self.0.as_ref().filter(|it| it.may_receive()) else {
+            return wait_readable(fd, deadline);
+        };
+        let mut set = [
+            PollFd::from_borrowed_fd(fd, PollFlags::IN),
+            PollFd::new(packets, PollFlags::IN),
+        ];
+        let is_ready = packets.asleep(|| wait_for_any(&mut set, deadline))?;
+        if set[1].revents().is_empty() {
+            return Ok(is_ready);
+        }
+        packets.receive();
+        // Packets that concern others do not prolong the wait.
+        let is_due = deadline.is_some_and(|at| at <= Instant::now());
+        Ok(!is_due || !set[0].revents().is_empty())
+    }
+}
+
+/// Whether it pays to poll before sleeping: expects that a wait takes as long as the last ones did. A thread that polls in vain takes
+/// the processor from those that it waits for.
+///
+/// After long waits, one in eight waits polls nevertheless: if two programs wait for each other, both waits are short only if both programs
+/// poll. Which ones do is random, so that those of the two coincide at times.
+#[derive(Debug, Default)]
+pub struct SpinForecast {
+    /// How many waits in a row were longer than a thread polls.
+    long: AtomicU32,
+    random: AtomicU32,
+}
+
+impl SpinForecast {
+    /// Whether to poll before sleeping. Call it once for each wait.
+    #[must_use]
+    pub fn pays(&self) -> bool {
+        if self.long.load(Ordering::Relaxed) < LONG_WAITS {
+            return true;
+        }
+        // A linear congruential generator ("Numerical Recipes"), whose highest bits are the most random.
+        let random = self.random.load(Ordering::Relaxed);
+        let random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.random.store(random, Ordering::Relaxed);
+        random >> 29 == 0
+    }
+
+    /// Records how long a wait has taken. Threads poll for `spin` at most.
+    pub fn waited(&self, time: Duration, spin: Duration) {
+        let long = match time > spin {
+            true => self.long.load(Ordering::Relaxed).saturating_add(1),
+            false => 0,
+        };
+        self.long.store(long, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::wire::tests::address;
+    use rkey_roce::icrc;
+    use std::net::UdpSocket;
+    use std::sync::atomic::AtomicBool;
+
+    /// Datagrams that no device wants wake the thread, but do not prolong its wait.
+    #[test]
+    fn a_wait_ends_in_time_although_datagrams_arrive() {
+        let ip = address();
+        let mut config = Config::default();
+        config.set("RKEY_WIRE", &ip.to_string()).unwrap();
+        let device = Device::open(config).unwrap();
+        let cq = device.create_cq(4, None).unwrap();
+        let (stops, sent) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = UdpSocket::bind((ip, 0)).unwrap();
+                while !stops.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&[7; 200], (ip, icrc::PORT));
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while sent.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let before = sent.load(Ordering::Relaxed);
+            let ended = cq.wait(Some(Duration::from_millis(50)));
+            stops.store(true, Ordering::Relaxed);
+            assert!(!ended.unwrap());
+            assert!(sent.load(Ordering::Relaxed) > before + 10);
+        });
+    }
+
+    #[test]
+    fn a_thread_stops_polling_after_several_long_waits_until_a_short_one() {
+        let forecast = SpinForecast::default();
+        let spin = Duration::from_micros(50);
+        for _ in 0..LONG_WAITS {
+            assert!(forecast.pays());
+            forecast.waited(2 * spin, spin);
+        }
+        let polls = (0..800).filter(|_| forecast.pays()).count();
+        assert!((50..150).contains(&polls), "{polls} of 800");
+        forecast.waited(spin, spin);
+        assert!((0..100).all(|_| forecast.pays()));
+    }
+}
