@@ -1,6 +1,6 @@
 //! Addresses of endpoints: `sockaddr_in`, `sockaddr_in6`, or their text form.
 //!
-//! An endpoint accepts connections on this host at its address. The text form is libfabric's own:
+//! An endpoint accepts connections at its address. The text form is libfabric's own:
 //! `fi_sockaddr_in://127.0.0.1:7471`.
 
 use crate::errno::{FiError, Result};

@@ -306,7 +306,7 @@ unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
         }
         let listener = state.local_address()?.listen(&pep.fabric.device()?)?;
         let weak = Arc::downgrade(pep);
-        let handler = move |incoming: Incoming| {
+        let handler = move |incoming: Incoming, _| {
             match weak.upgrade() {
                 Some(pep) => {
                     let peer = incoming.peer().described();

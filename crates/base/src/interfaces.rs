@@ -20,6 +20,8 @@ pub struct Address {
     pub index: u32,
     /// Whether the interface is a loopback interface.
     pub loopback: bool,
+    /// Whether the interface can send: it has a carrier.
+    pub running: bool,
 }
 
 /// The addresses of the interfaces that are up, in the kernel's order.
@@ -63,6 +65,7 @@ pub fn addresses() -> Vec<Address> {
             ip,
             index,
             loopback: element.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+            running: element.ifa_flags & libc::IFF_RUNNING as u32 != 0,
         });
     }
     // SAFETY: `getifaddrs` made the list, and nothing uses it afterwards.

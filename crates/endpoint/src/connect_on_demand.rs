@@ -9,7 +9,7 @@
 
 use super::complaint::complain;
 use super::hello::{refused, why_not};
-use super::listeners::{Coming, Listeners, Serving};
+use super::listeners::{Coming, Listeners, Serving, TOO_MANY};
 use super::{Driver, Front, Holder};
 use rkey_device::time;
 use rkey_device::wire::Wire;
@@ -25,12 +25,16 @@ use std::time::Duration;
 
 /// How long an endpoint searches for a peer whose address the program has.
 const SEARCH: Duration = Duration::from_secs(3);
+/// How long it searches on another host: TCP repeats a lost request after 1, 3 and 7 seconds.
+const SEARCH_ON_HOST: Duration = Duration::from_secs(10);
 /// How long an existing peer may take to answer: it may be stopped, or be competing with many spinning threads for few
 /// processors.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// The pause before a peer is asked again whether it is ready.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The pause before a peer is asked again that has too many incomplete connections.
+const LONG_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a peer cannot connect to the receive context that it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +61,10 @@ impl Absent {
 /// The address at which peers reach a listener. For a listener at all addresses, this is one that other hosts reach, if the device has
 /// a wire.
 #[must_use]
-pub fn reachable(device: &Device, address: SocketAddr) -> SocketAddr {
+pub fn reachable(device: &Device, original: SocketAddr) -> SocketAddr {
+    let address = SocketAddr::new(original.ip().to_canonical(), original.port());
     if !address.ip().is_unspecified() {
-        return address;
+        return original;
     }
     let mut wire = device.wire().into_iter().flat_map(Wire::addresses);
     let ip = wire.find(|ip| ip.is_ipv4() == address.is_ipv4());
@@ -118,7 +123,8 @@ impl<F: Front> Driver<F> {
     /// Like [`Driver::ask_at`], but asks again while the receive context there is not ready.
     fn ask_until_ready(&self, to: Destination, qp: &Qp) -> Result<Hello, DeviceError> {
         let local = self.seen_by(to.address)?;
-        let until = time::now() + SEARCH;
+        let search = local.map_or(SEARCH, |_| SEARCH_ON_HOST);
+        let until = time::now() + search;
         loop {
             let how = ConnectOptions {
                 local,
@@ -130,6 +136,11 @@ impl<F: Front> Driver<F> {
                     if reason == Absent::NotReady.reason() && time::now() < until =>
                 {
                     time::sleep(PAUSE);
+                }
+                Err(DeviceError::Refused { reason })
+                    if reason == TOO_MANY && time::now() < until =>
+                {
+                    time::sleep(LONG_PAUSE);
                 }
                 decided => return decided,
             }
@@ -182,8 +193,9 @@ impl<F: Front> Driver<F> {
         self.host.wake_retrying();
     }
 
-    /// Checks whether a peer with this hello may connect to this (unconnected) endpoint; if not, sends it the reason.
-    fn admit(&self, incoming: Incoming, hello: &Hello) -> Option<Incoming> {
+    /// Checks whether a peer with this hello, whose host has `of_host` incomplete connections, may connect to this (unconnected) endpoint;
+    /// if not, sends it the reason.
+    fn admit(&self, incoming: Incoming, of_host: usize, hello: &Hello) -> Option<Incoming> {
         let refuse = |incoming: Incoming, why: &str| {
             incoming.reject(why);
             None
@@ -210,14 +222,20 @@ impl<F: Front> Driver<F> {
                 "the requester does not listen at the address that it claims",
             );
         }
-        if !incoming.host_has_room() {
+        if let Some(why) = incoming.has_no_room(of_host) {
             complain(format_args!(
-                "refused a connection from {}: its host has as many connections as the descriptor limit allows (ulimit -n)",
+                "refused a connection from {}: {why}; `ulimit -n` limits them",
                 hello.name
             ));
-            return refuse(incoming, "the requester's host has too many connections");
+            return refuse(incoming, why);
         }
-        if self.state.lock().rdm.connections().is_littered() {
+        // Without the lock: asking whether an address is of this host takes system calls.
+        let left = self.state.lock().rdm.connections().left();
+        let host = |ip: IpAddr| {
+            let is_here = names::is_of_this_host(ip);
+            (!is_here).then(|| names::network_of(ip.to_canonical()))
+        };
+        if left.keeps_out(hello.name.ip(), host) {
             complain(format_args!(
                 "refused a connection from {}: the program must first receive the messages of peers that have exited",
                 hello.name
@@ -258,7 +276,7 @@ pub fn serve<T: Holder>(
     listener: Listener,
     find: impl Fn(u8) -> Result<Arc<T>, Absent> + Send + Sync + 'static,
 ) -> io::Result<Serving> {
-    let handler = move |incoming: Incoming| {
+    let handler = move |incoming: Incoming, of_host| {
         let Some(hello) = Hello::decode(&incoming.peer().private_data) else {
             let why = why_not(&incoming.peer().private_data);
             complain(format_args!(
@@ -269,7 +287,7 @@ pub fn serve<T: Holder>(
             return None;
         };
         match find(hello.context) {
-            Ok(holder) => take(&holder, incoming, &hello),
+            Ok(holder) => take(&holder, incoming, of_host, &hello),
             Err(absent) => {
                 incoming.reject(absent.reason());
                 None
@@ -280,12 +298,17 @@ pub fn serve<T: Holder>(
 }
 
 /// Handles a peer's request for a connection to this (unconnected) endpoint.
-fn take<T: Holder>(holder: &Arc<T>, incoming: Incoming, hello: &Hello) -> Option<Coming> {
+fn take<T: Holder>(
+    holder: &Arc<T>,
+    incoming: Incoming,
+    of_host: usize,
+    hello: &Hello,
+) -> Option<Coming> {
     let Some(driver) = holder.driver() else {
         incoming.reject(Absent::NotReady.reason());
         return None;
     };
-    let incoming = driver.admit(incoming, hello)?;
+    let incoming = driver.admit(incoming, of_host, hello)?;
     // The connection is added before it is ready: messages may arrive as soon as the peer has our answer.
     let prepared = driver.prepare_connection(hello.name.into());
     let answered = prepared

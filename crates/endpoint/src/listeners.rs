@@ -5,6 +5,7 @@
 use super::complaint::complain;
 use super::signal::Signal;
 use parking_lot::{Condvar, Mutex};
+use rkey_device::names::network_of;
 use rkey_device::{Accepting, DeviceError, Incoming, Listener, Peer};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
@@ -14,16 +15,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How many clients to pass on before other listeners, and clients that are ready, have their turn.
+const TURN: usize = 64;
 /// The pause after a failure that may persist, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The maximum number of clients that may be connecting at a time.
 const COMING_MAX: usize = 1024;
-/// The maximum number of connecting clients from one process, so that others can still connect.
+/// The maximum number of connecting clients from one process, or from one other host, so that others can still connect.
 const OF_PROCESS_MAX: usize = 256;
+/// The maximum number of connecting clients from all other hosts, so that processes of this host can still connect.
+const OF_HOSTS_MAX: usize = COMING_MAX / 2;
 
-/// Handles a peer that requests a connection. Returns the client if it was accepted; its confirmation may come later.
-pub type Handler = dyn Fn(Incoming) -> Option<Coming> + Send + Sync;
+/// Handles a peer that requests a connection; the number says how many incomplete connections the peer's host has. Returns the client if it
+/// was accepted; its confirmation may come later.
+pub type Handler = dyn Fn(Incoming, usize) -> Option<Coming> + Send + Sync;
 
 /// An accepted client, and what to do when it is ready or has failed.
 pub struct Coming {
@@ -312,47 +318,64 @@ fn go_on(client: Coming) -> Option<Coming> {
     None
 }
 
-/// The reason for refusing a process with too many incomplete connections.
-const TOO_MANY: &str = "the requesting process has too many incomplete connections";
+/// The reason for refusing a process with too many incomplete connections. It may ask again.
+pub(crate) const TOO_MANY: &str = "the requesting process has too many incomplete connections";
 
-/// Whether a process has reached its limit of incomplete connections. Peers whose process is unknown count as one
-/// process.
-fn has_too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> bool {
-    let of_process = |(_, client): &&(Arc<Entry>, Coming)| {
-        let other = client.accepting.peer();
-        (other.uid, other.pid) == (peer.uid, peer.pid)
+/// Why a client that asks for a connection must wait for those whose connections are incomplete, if it must. Peers whose process is
+/// unknown count as one process; a host, or its network (IPv6), counts as one process, too.
+fn too_many(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> Option<String> {
+    let source = |peer: &Peer| (peer.host.map(network_of), peer.uid, peer.pid);
+    let peers = || coming.iter().map(|(_, client)| client.accepting.peer());
+    let of_hosts = peers().filter(|it| it.host.is_some()).count();
+    if peer.host.is_some() && of_hosts >= OF_HOSTS_MAX {
+        return Some(format!(
+            "programs on other hosts together already have {OF_HOSTS_MAX}"
+        ));
+    }
+    let of_source = peers().filter(|it| source(it) == source(peer)).count();
+    let whose = match peer.host {
+        Some(_) => "that host (or its /64 network) already has".to_owned(),
+        None => format!("that process of user {} already has", peer.uid),
     };
-    coming.iter().filter(of_process).count() >= OF_PROCESS_MAX
+    (of_source >= OF_PROCESS_MAX).then(|| format!("{whose} {OF_PROCESS_MAX}"))
+}
+
+/// How many incomplete connections the host of `peer` has.
+fn coming_from_host_of(coming: &[(Arc<Entry>, Coming)], peer: &Peer) -> usize {
+    let host = peer.host.map(network_of);
+    let peers = coming.iter().map(|(_, client)| client.accepting.peer());
+    peers.filter(|it| it.host.map(network_of) == host).count()
 }
 
 /// The result of serving a listener that can accept no more clients now, although it stays readable.
 struct Stopped;
 
-/// Passes on all clients that have arrived.
+/// Passes on the clients that have arrived, up to [`TURN`] of them.
 fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(), Stopped> {
-    while clients.coming.len() < COMING_MAX {
+    for _ in 0..TURN {
+        if clients.coming.len() >= COMING_MAX {
+            // There is no room for the others: pause, as after a failure.
+            return Err(Stopped);
+        }
         let open = entry.open.lock();
         if !*open {
             return Ok(());
         }
         match entry.listener.try_accept() {
-            Ok(Some(incoming)) if has_too_many(&clients.coming, incoming.peer()) => {
-                let peer = incoming.peer();
-                let whose = match peer.host {
-                    Some(_) => "programs on other hosts together already have".to_owned(),
-                    None => format!("that process of user {} already has", peer.uid),
-                };
-                complain(format_args!(
-                    "refused a connection from {}: {whose} {OF_PROCESS_MAX} incomplete connections",
-                    peer.described()
-                ));
-                incoming.reject(TOO_MANY);
-            }
             Ok(Some(incoming)) => {
+                if let Some(why) = too_many(&clients.coming, incoming.peer()) {
+                    complain(format_args!(
+                        "refused a connection from {}: {why} incomplete connections",
+                        incoming.peer().described()
+                    ));
+                    incoming.reject(TOO_MANY);
+                    continue;
+                }
                 // The peer may have completed an earlier connection before it asked for this one.
                 clients.go_on_accepted(inner);
                 // A panic, which is a bug in rkey, costs only this client its connection.
-                match caught(|| (entry.handler)(incoming)) {
+                let of_host = coming_from_host_of(&clients.coming, incoming.peer());
+                match caught(|| (entry.handler)(incoming, of_host)) {
                     Some(client) => {
                         let client = client.map(|client| (Arc::clone(entry), client));
                         clients.coming.extend(client);
@@ -370,6 +393,6 @@ fn serve(entry: &Arc<Entry>, inner: &Inner, clients: &mut Clients) -> Result<(),
             }
         }
     }
-    // There is no room for the others: pause, as after a failure.
-    Err(Stopped)
+    // The socket stays readable, so the thread returns here once it has completed connections.
+    Ok(())
 }

@@ -5,6 +5,7 @@ use crate::{Engine, Guesser, LinkId, Origin, QpId};
 use rkey_base::memory::Memory;
 use rkey_core::Denial;
 use rkey_link::Link;
+use std::net::IpAddr;
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Counts the key of a request that arrived over `link` and was denied outside this engine. `now_ns` is a time of
@@ -14,6 +15,20 @@ impl<L: Link, M: Memory> Engine<L, M> {
             self.x.now = self.x.now.max(now_ns);
             self.x.count_guess(&origin, denial);
         }
+    }
+
+    /// Like [`Engine::count_denied`], for a request of the peer of a queue pair that is on another host. Returns the host; `None` if the
+    /// peer is not on another host.
+    pub fn count_denied_of_host(
+        &mut self,
+        qp: QpId,
+        denial: &Denial,
+        now_ns: u64,
+    ) -> Option<IpAddr> {
+        let origin = crate::wire::origin_of(self.qps.get(qp)?.wire_peer.as_ref()?);
+        self.x.now = self.x.now.max(now_ns);
+        self.x.count_guess(&origin, denial);
+        origin.process.host
     }
 
     /// Whether requests of the process at the other end of a link must wait now, because it has named too many

@@ -373,10 +373,7 @@ fn sending_to_an_address_without_an_endpoint_is_an_error() {
     );
     let elsewhere: Address = "192.0.2.1:7".parse().unwrap();
     let error = left.send_tagged(elsewhere, 1, "hello?").unwrap_err();
-    assert!(
-        error.to_string().contains("does not belong to this host"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("RKEY_WIRE=auto"), "{error}");
     // A send does not wait longer than the device's timeout.
     let hasty = Device::builder()
         .timeout(Duration::from_millis(20))

@@ -10,6 +10,9 @@ use crate::object::list;
 use crate::sys::*;
 use std::ffi::{CStr, c_char, c_int};
 
+/// The mismatch of a program that does not accept the required mode bits.
+pub(crate) const MR_MODE: &str = "mr_mode";
+
 /// The parts of a program's hints that are evaluated.
 #[derive(Default)]
 pub(crate) struct Hints<'a> {
@@ -110,7 +113,7 @@ pub(crate) fn matches(
     };
     let kind = mode::negotiate(required, &request, mode::hides()).ok_or_else(|| {
         mode::explain(required, &request);
-        "mr_mode"
+        MR_MODE
     })?;
     mode::explain_match(&request, kind);
     let tx_caps = caps & !(RX_ONLY | DOMAIN_ONLY);

@@ -89,6 +89,7 @@ fn find(
         None => None,
     };
     let mut list = build::List::default();
+    let mut lacks_mode = false;
     for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
         let mut required = required(ep_type, hints)?;
         if path.is_some() && may_access(ep_type, hints) {
@@ -98,6 +99,7 @@ fn find(
             Ok(offer) => offer,
             Err(why) => {
                 tracing::debug!(ep_type, "the hints do not match this endpoint type: {why}");
+                lacks_mode |= why == filter::MR_MODE;
                 continue;
             }
         };
@@ -110,9 +112,9 @@ fn find(
         });
         list.add(&offer, format, source, dest, hints.handle)?;
     }
-    if path.is_some() && list.is_empty() {
+    if path.is_some() && list.is_empty() && lacks_mode {
         tracing::warn!(
-            "no match: peers on other hosts are reached only with keys that the provider chooses: add FI_MR_PROV_KEY to the hints, or leave out FI_RMA"
+            "no match: packets to other hosts carry only keys that the provider chooses. Add FI_MR_PROV_KEY to the mr_mode of the hints, or request capabilities without FI_RMA"
         );
     }
     list.finish()
@@ -122,12 +124,23 @@ fn find(
 /// programs that accept such keys get them for endpoints that other hosts can reach.
 pub(crate) fn required(ep_type: c_int, hints: &Hints<'_>) -> Result<c_int> {
     let required = crate::mode::required()?;
-    let accepts =
-        (hints.domain).is_none_or(|domain| domain.mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0);
-    match accepts && may_access(ep_type, hints) && !wire_addresses().is_empty() {
+    match accepts_device_keys(ep_type, hints)
+        && may_access(ep_type, hints)
+        && !wire_addresses().is_empty()
+    {
         true => Ok(required | FI_MR_PROV_KEY),
         false => Ok(required),
     }
+}
+
+/// Whether a program accepts keys that the device chooses. Regions with such keys have one authorization key only. Programs that say
+/// nothing about a domain keep their own keys for endpoints that are not connected.
+fn accepts_device_keys(ep_type: c_int, hints: &Hints<'_>) -> bool {
+    let accepts = |domain: &DomainAttr| {
+        domain.mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC) != 0
+            && domain.auth_key_size != FI_AV_AUTH_KEY
+    };
+    hints.domain.map_or(ep_type == FI_EP_MSG, accepts)
 }
 
 /// Whether an endpoint that matches the hints may read or write peers' memory, or let them do so. (Atomic operations are messages,
@@ -137,10 +150,13 @@ fn may_access(ep_type: c_int, hints: &Hints<'_>) -> bool {
     ep_type != FI_EP_DGRAM && (hints.caps == 0 || hints.caps & any != 0)
 }
 
-/// The addresses at which other hosts reach this program.
+/// The addresses at which other hosts reach this program. All hosts may have the same list in `RKEY_WIRE`, so it may name others.
 fn wire_addresses() -> Vec<IpAddr> {
     // An invalid setting is reported when the device is opened.
-    Config::from_env().map_or_else(|_| Vec::new(), |config| chosen(&config.wire.addresses))
+    let setting = Config::from_env().map(|config| config.wire.addresses);
+    let mut addresses = setting.map_or_else(|_| Vec::new(), |it| chosen(&it));
+    addresses.retain(|address| names::is_of_this_host(*address));
+    addresses
 }
 
 /// The address of an endpoint for which the program gives none: one that other hosts reach, if there is one.

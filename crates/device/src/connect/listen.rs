@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rkey_engine::Process;
 use rkey_link::peer::{Credentials, peer_credentials};
 
@@ -19,7 +20,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::event_queue::wait_readable;
 use crate::objects::qp::Qp;
-use crate::peers::link_limits::admits_stream;
+use crate::peers::link_limits::{StreamFile, refuses_stream};
 use crate::peers::names::{self, Scope};
 
 /// How long a peer may take to become ready after our answer if the program does not wait: the peer may be short of processor
@@ -308,6 +309,7 @@ impl Incoming {
             device: self.device,
             channel: self.channel,
             qps: qps.iter().map(|&qp| qp.clone()).collect(),
+            file: Mutex::new(self.path.map(|_| StreamFile::new(true))),
             peer: self.peer,
             deadline: Deadline::after("the connection", READY_TIME),
         })
@@ -321,15 +323,13 @@ impl Incoming {
         self.device.is_listener(&self.peer, address)
     }
 
-    /// Whether there is room for one more connection of the peer's host. For listeners that accept every peer: the program does not
-    /// see how many connections a host makes. Peers on this host have limits of their own.
+    /// Why the peer's host may not have one more connection, if it may not. `coming` of its connections are not complete yet. For
+    /// listeners that accept every peer: the program does not see how many connections a host makes. Peers on this host have limits of
+    /// their own.
     #[must_use]
-    pub fn host_has_room(&self) -> bool {
-        let Some(host) = self.peer.host else {
-            return true;
-        };
-        let open = self.device.shared().streams.of_host(host);
-        admits_stream(self.device.config().reserved_files, open)
+    pub fn has_no_room(&self, coming: usize) -> Option<&'static str> {
+        let open = self.device.shared().streams.of_host(self.peer.host?);
+        refuses_stream(self.device.config().reserved_files, open + coming)
     }
 
     /// Refuses the connection, and sends the reason to the peer.
@@ -346,6 +346,8 @@ pub struct Accepting {
     channel: Channel,
     qps: Vec<Qp>,
     peer: Peer,
+    /// The descriptor of a connection of another host, until the connection is complete.
+    file: Mutex<Option<StreamFile>>,
     deadline: Deadline,
 }
 
@@ -380,7 +382,9 @@ impl Accepting {
             Some(ConnectMessage::Ready) => {
                 if let Some(stream) = self.channel.stream() {
                     let qps: Vec<&Qp> = self.qps.iter().collect();
-                    self.device.watch(stream, &qps)?;
+                    let file = self.file.lock().take();
+                    let file = file.unwrap_or_else(|| StreamFile::new(true));
+                    self.device.watch(stream, &qps, file)?;
                 }
                 Ok(true)
             }

@@ -33,6 +33,7 @@ use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::qp::Qp;
 use crate::objects::qp_address::QpAddress;
+use crate::peers::link_limits::StreamFile;
 use packet::{ConnectMessage, Introduction, PathTerms, printable};
 use socket::{Reached, dial};
 use stream::{NetworkPath, Stream};
@@ -198,16 +199,22 @@ impl Device {
         connect_all(qps, &peer, path)?;
         there.channel.send(&ConnectMessage::Ready)?;
         if let Some(stream) = there.channel.stream() {
-            self.watch(stream, qps)?;
+            self.watch(stream, qps, StreamFile::new(false))?;
         }
         Ok(peer)
     }
 
     /// From now on, the end of the TCP connection ends the queue pairs, and the end of all queue pairs ends the connection.
-    fn watch(&self, stream: &Arc<Stream>, qps: &[&Qp]) -> Result<(), DeviceError> {
+    fn watch(
+        &self,
+        stream: &Arc<Stream>,
+        qps: &[&Qp],
+        file: StreamFile,
+    ) -> Result<(), DeviceError> {
         let numbers = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
         let shared = self.shared();
-        let token = (shared.streams).watch(&shared.reactor, Arc::clone(stream), numbers)?;
+        let watched = Arc::clone(stream);
+        let token = (shared.streams).watch(&shared.reactor, watched, numbers, file)?;
         // A queue pair that another thread destroyed before is not forgotten by that thread.
         for qp in qps.iter().filter(|qp| qp.is_destroyed()) {
             shared.streams.forget(&shared.reactor, qp.id(), None);

@@ -216,6 +216,10 @@ impl Qp {
         let shared = self.0.device.shared();
         let link = shared.driver.lock().inbound_link(self.0.id);
         let may_explain = link.is_some_and(|link| shared.driver.count_denied(link, &denial));
+        let host = match link {
+            Some(_) => None,
+            None => shared.driver.count_denied_of_host(self.0.id, &denial),
+        };
         shared.denials.note(DenialReport {
             id: 0,
             echo: false,
@@ -223,7 +227,7 @@ impl Qp {
             qpn: info.qpn,
             peer_qpn: peer.map_or(0, |peer| peer.qpn),
             peer: peer.and_then(|peer| peer.node).unwrap_or_default(),
-            host: None,
+            host,
             work_id: None,
             denial,
         });

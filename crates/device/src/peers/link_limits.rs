@@ -38,11 +38,6 @@ impl LinkFiles {
         Self::add(1)
     }
 
-    /// A TCP connection to another host.
-    pub(crate) fn of_stream() -> Self {
-        Self::add(1)
-    }
-
     /// A warrant: its permit. `None` if that would be one of the descriptors that are `reserved` for the program.
     pub(crate) fn of_warrant(reserved: u32) -> Option<Self> {
         let has_room = Self::in_use() < files_of_links(reserved);
@@ -60,6 +55,33 @@ impl LinkFiles {
     }
 }
 
+/// The descriptor of a TCP connection to another host, counted while it lives.
+#[derive(Debug)]
+pub(crate) struct StreamFile {
+    _counted: LinkFiles,
+    /// Whether the other host has made the connection.
+    pub(crate) accepted: bool,
+}
+
+/// How many connections other hosts have made.
+static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
+
+impl StreamFile {
+    pub(crate) fn new(accepted: bool) -> Self {
+        ACCEPTED.fetch_add(accepted.into(), Ordering::Relaxed);
+        Self {
+            _counted: LinkFiles::add(1),
+            accepted,
+        }
+    }
+}
+
+impl Drop for StreamFile {
+    fn drop(&mut self) {
+        ACCEPTED.fetch_sub(self.accepted.into(), Ordering::Relaxed);
+    }
+}
+
 impl Drop for LinkFiles {
     fn drop(&mut self) {
         FILES.fetch_sub(self.0, Ordering::Relaxed);
@@ -73,11 +95,16 @@ pub(crate) fn files_of_links(reserved: u32) -> usize {
     unreserved(reserved, usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Whether another host may have one more TCP connection, besides the `open` ones, without asking the program: one host gets a
-/// quarter of the descriptors that are not reserved for the program.
-pub(crate) fn admits_stream(reserved: u32, open: usize) -> bool {
+/// Why another host may not have one more TCP connection, besides the `open` ones, without asking the program; `None` if it may. All
+/// hosts together get half of the descriptors that are not reserved for the program, one host a quarter. The rest is for links on this
+/// host.
+pub(crate) fn refuses_stream(reserved: u32, open: usize) -> Option<&'static str> {
     let files = files_of_links(reserved);
-    open < (files / 4).max(1) && LinkFiles::in_use() < files
+    if open >= (files / 4).max(1) {
+        return Some("the requester's host (or its /64 network) has too many connections");
+    }
+    let is_full = ACCEPTED.load(Ordering::Relaxed) >= files / 2 || LinkFiles::in_use() >= files;
+    is_full.then_some("other hosts together have too many connections")
 }
 
 fn unreserved(reserved: u32, most: usize) -> usize {

@@ -18,7 +18,7 @@ use crate::cm::fork::{self, CloseInChild};
 use crate::connect::packet::{ConnectMessage, PacketRead, encode};
 use crate::connect::stream::Stream;
 use crate::error::DeviceError;
-use crate::peers::link_limits::LinkFiles;
+use crate::peers::link_limits::StreamFile;
 use crate::peers::names::network_of;
 use crate::progress::EngineDriver;
 use crate::progress::reactor::{Reactor, Token};
@@ -43,7 +43,7 @@ struct Table {
 }
 
 struct WatchedStream {
-    _files: LinkFiles,
+    file: StreamFile,
     stream: Arc<Stream>,
     /// The ids and numbers of our queue pairs.
     qps: Vec<(QpId, u32)>,
@@ -94,16 +94,13 @@ impl Streams {
         reactor: &Reactor,
         stream: Arc<Stream>,
         qps: Vec<(QpId, u32)>,
+        file: StreamFile,
     ) -> Result<Token, DeviceError> {
         let mut table = self.0.lock();
         let token = reactor.new_token();
         reactor.add(stream.socket(), token)?;
         table.by_qp.extend(qps.iter().map(|(qp, _)| (*qp, token)));
-        let stream = WatchedStream {
-            _files: LinkFiles::of_stream(),
-            stream,
-            qps,
-        };
+        let stream = WatchedStream { file, stream, qps };
         table.streams.insert(token, stream);
         Ok(token)
     }
@@ -184,15 +181,13 @@ impl Streams {
         is_waiting.then(|| Instant::now() + PAUSE)
     }
 
-    /// How many connections there are to a host; for IPv6, to its network.
+    /// How many connections a host has made; for IPv6, its network.
     pub(crate) fn of_host(&self, host: IpAddr) -> usize {
         let network = network_of(host);
         let table = self.0.lock();
-        let peers = table
-            .streams
-            .values()
-            .map(|it| it.stream.path().peer.remote);
-        peers.filter(|peer| network_of(*peer) == network).count()
+        let accepted = (table.streams.values()).filter(|it| it.file.accepted);
+        let peers = accepted.map(|it| network_of(it.stream.path().peer.remote));
+        peers.filter(|peer| *peer == network).count()
     }
 
     /// Ends all connections, so that peers notice.

@@ -83,7 +83,9 @@ impl EventRouter {
             }
             AsyncEvent::PeerGone { qp, qpn } => self.peer_ended(driver, qp, qpn),
             // The refusal of a peer's request completes nothing here.
-            AsyncEvent::AccessError { qp, qpn } | AsyncEvent::RequestError { qp, qpn } => {
+            AsyncEvent::AccessError { qp, qpn }
+            | AsyncEvent::RequestError { qp, qpn }
+            | AsyncEvent::QpFatal { qp, qpn } => {
                 if self.qps.fails_with_peer(qpn, qp) {
                     self.fail_with_peer(driver, qp);
                 }
@@ -164,6 +166,7 @@ fn log_stalls(driver: &EngineDriver, link: LinkId) {
 mod tests {
     use super::*;
     use crate::progress::driver::tests::{driver, router};
+    use crate::{Config, Device, QpOptions};
     use rkey_engine::SrqId;
 
     #[test]
@@ -191,6 +194,33 @@ mod tests {
             router.route(&driver, vec![Event::LinkNeeded { qp, peer }]);
         }
         assert_eq!(driver.requests.take_links(), [(qp, other)]);
+    }
+
+    /// Nothing completes when a queue pair fails because it has refused a request.
+    #[test]
+    fn the_failure_of_a_queue_pair_is_counted_like_the_end_of_its_peer() {
+        let device = Device::open(Config::default()).unwrap();
+        let domain = device.create_domain().unwrap();
+        let cq = device.create_cq(4, None).unwrap();
+        let driver = &device.shared().driver;
+        for fail_with_peer in [false, true] {
+            let options = QpOptions {
+                fail_with_peer,
+                ..QpOptions::new(domain, &cq)
+            };
+            let made = device.create_qp(&options).unwrap();
+            let (qp, qpn) = (made.id(), made.qpn());
+            let events = [
+                AsyncEvent::AccessError { qp, qpn },
+                AsyncEvent::RequestError { qp, qpn },
+                AsyncEvent::QpFatal { qp, qpn },
+            ];
+            for (before, event) in (0..).zip(events) {
+                assert_eq!(cq.ended_peers(), if fail_with_peer { before } else { 0 });
+                driver.router.route(driver, vec![event.into()]);
+            }
+        }
+        assert_eq!(cq.ended_peers(), 3);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The driver's links: the ones that pollers check, the loopback, and links to peers that misbehave.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use rkey_core::Denial;
-use rkey_engine::LinkId;
+use rkey_engine::{LinkId, QpId};
 use rkey_link::{Link, LinkRole, NodeId};
 
 use super::EngineDriver;
@@ -58,5 +59,12 @@ impl EngineDriver {
             engine.count_denied(link, denial, now);
             engine.origin(link).is_some_and(|origin| origin.explain)
         })
+    }
+
+    /// Like [`EngineDriver::count_denied`], for a queue pair whose peer is on another host, which never learns the reason. Returns the
+    /// host; `None` if the peer is on this one.
+    pub(crate) fn count_denied_of_host(&self, qp: QpId, denial: &Denial) -> Option<IpAddr> {
+        let now = self.schedule.refresh_clock();
+        self.command(|engine| engine.count_denied_of_host(qp, denial, now))
     }
 }

@@ -20,11 +20,14 @@ pub fn chosen(setting: &WireSetting) -> Vec<IpAddr> {
     }
 }
 
-/// The addresses that other hosts can reach without naming an interface.
+/// The addresses that other hosts can reach without naming an interface. Those of interfaces without a carrier (such as a bridge that
+/// connects nothing) come last, because programs use the first one.
 fn routable(all: &[Address]) -> Vec<IpAddr> {
     let is_routable = |it: &&Address| !it.loopback && !it.ip.is_loopback() && !is_link_local(it.ip);
+    let mut routable: Vec<&Address> = all.iter().filter(is_routable).collect();
+    routable.sort_by_key(|it| !it.running);
     let mut found = Vec::new();
-    for address in all.iter().filter(is_routable) {
+    for address in routable {
         if !found.contains(&address.ip) {
             found.push(address.ip);
         }
@@ -150,8 +153,10 @@ mod tests {
             ip: ip.parse().unwrap(),
             index: 2,
             loopback,
+            running: ip != "172.17.0.1",
         };
         let all = [
+            address("172.17.0.1", false),
             address("127.0.0.1", true),
             address("10.9.9.9", true),
             address("10.0.0.1", false),
@@ -160,8 +165,9 @@ mod tests {
             address("fe80::1", false),
             address("fd00::1", false),
         ];
-        let wanted = ["10.0.0.1", "fd00::1"].map(|it| it.parse::<IpAddr>().unwrap());
-        assert_eq!(routable(&all), wanted);
+        let wanted = ["10.0.0.1", "fd00::1", "172.17.0.1"];
+        let wanted = wanted.map(|it| it.parse::<IpAddr>().unwrap());
+        assert_eq!(routable(&all), wanted, "without a carrier last");
         assert!(chosen(&WireSetting::Off).is_empty());
     }
 

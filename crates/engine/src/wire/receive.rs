@@ -150,7 +150,7 @@ fn accept(qp: &mut Qp, from: WirePeer) -> Result<(), DropReason> {
 
 /// The origin of a request from another host. The whole host counts as one process, and never learns the reason for a denial,
 /// because packets have no room for it.
-fn origin_of(from: &WirePeer) -> Origin {
+pub(crate) fn origin_of(from: &WirePeer) -> Origin {
     Origin {
         process: Process {
             user: Process::ANOTHER_HOST,

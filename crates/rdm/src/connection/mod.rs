@@ -1,8 +1,10 @@
 //! Connections: the state of each, and the table of all by queue pair number.
 
+mod left;
 pub mod state;
 mod table;
 
+pub use left::Left;
 pub use state::{Change, Event, State};
 pub use table::Connections;
 pub(crate) use table::NumberHasher;

@@ -1,6 +1,6 @@
 //! All connections of an endpoint. The slot of an ended connection is reused.
 
-use super::{Change, Connection, Event};
+use super::{Change, Connection, Event, Left};
 use crate::address::Destination;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -10,11 +10,6 @@ use std::time::{Duration, Instant};
 
 /// The pause between two scans for ended connections.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// An endpoint that keeps this many unread messages of exited peers admits no new peer.
-const LEFT_MESSAGES: u64 = 16 * 1024;
-/// An endpoint that keeps this many unread bytes of exited peers admits no new peer.
-const LEFT_BYTES: u64 = 64 << 20;
 
 /// The connections of an endpoint, by slot and by queue pair number.
 #[derive(Debug)]
@@ -161,14 +156,17 @@ impl<Q, I> Connections<Q, I> {
         })
     }
 
-    /// Whether peers that have exited left too many unread messages to admit a new peer.
-    pub fn is_littered(&self) -> bool {
+    /// What exited peers have left.
+    pub fn left(&self) -> Left {
+        let mut left = Left::default();
         let gone = |it: &&Connection<Q, I>| it.state.is_lost() && !it.state.is_free();
-        let sum = |(messages, bytes): (u64, u64), it: &Connection<Q, I>| {
-            (messages + u64::from(it.pending), bytes + it.window.unread())
-        };
-        let (messages, bytes) = self.list.iter().filter(gone).fold((0, 0), sum);
-        messages >= LEFT_MESSAGES || bytes >= LEFT_BYTES
+        for it in self.list.iter().filter(gone) {
+            let (messages, bytes) = (u64::from(it.pending), it.window.unread());
+            if messages > 0 || bytes > 0 {
+                left.add(it.peer.ip(), messages, bytes);
+            }
+        }
+        left
     }
 }
 
@@ -222,8 +220,9 @@ mod tests {
     use super::*;
     use crate::backlog::Later;
     use crate::connection::Teardown;
+    use crate::connection::left::LEFT_BYTES;
     use crate::credit;
-    use core::net::SocketAddr;
+    use core::net::{IpAddr, SocketAddr};
 
     type Table = Connections<&'static str, ()>;
 
@@ -302,24 +301,69 @@ mod tests {
         assert!(table.is_teardown_due(now + PAUSE));
     }
 
+    /// The address of a peer on a host; host 0 is this one.
+    fn address(host: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, host], 7))
+    }
+
+    /// Whether a new peer on a host is refused.
+    fn is_littered(table: &Table, host: u8) -> bool {
+        let host_of = |ip| match ip {
+            IpAddr::V4(ip) => Some(ip.octets()[3]).filter(|host| *host > 0),
+            IpAddr::V6(_) => None,
+        };
+        table.left().keeps_out(address(host).ip(), host_of)
+    }
+
+    /// A peer on a host that fills its credit with messages which the program does not read, and is then lost.
+    fn leave_messages(table: &mut Table, qpn: u32, host: u8) {
+        let it = table.add(qpn, Connection::new("qp", address(host).into(), ()));
+        table.apply(it, Event::Made);
+        while table[it].window.has_room(8192) {
+            table[it].window.charge(8192);
+            table[it].pending += 1;
+        }
+        assert!(!is_littered(table, host), "the peer is still connected");
+        table.apply(it, Event::Lost);
+    }
+
     #[test]
     fn only_unread_messages_of_lost_peers_count_against_the_limit() {
         let mut table = Table::default();
         let mut littered = 0;
         for qpn in 0.. {
-            let it = open(&mut table, qpn);
-            while table[it].window.has_room(8192) {
-                table[it].window.charge(8192);
-                table[it].pending += 1;
-            }
-            assert!(!table.is_littered(), "the peer is still connected");
-            table.apply(it, Event::Lost);
+            leave_messages(&mut table, qpn, 0);
             littered += u64::from(credit::BYTES);
-            if table.is_littered() {
+            if is_littered(&table, 0) {
                 break;
             }
         }
         assert_eq!(littered, LEFT_BYTES);
+        assert!(!is_littered(&table, 1), "another host has left nothing");
+    }
+
+    #[test]
+    fn messages_that_one_host_has_left_do_not_keep_others_out() {
+        let mut table = Table::default();
+        let mut qpns = 0..;
+        let mut leaves_a_quarter = |table: &mut Table, host: u8| {
+            let mut littered = 0;
+            while !is_littered(table, host) {
+                leave_messages(table, qpns.next().unwrap(), host);
+                littered += u64::from(credit::BYTES);
+            }
+            assert_eq!(littered, LEFT_BYTES / 4);
+        };
+        for host in 1..4 {
+            leaves_a_quarter(&mut table, host);
+            assert!(!is_littered(&table, 9) && !is_littered(&table, 0));
+        }
+        leaves_a_quarter(&mut table, 4);
+        assert!(is_littered(&table, 9), "all hosts together have a limit");
+        assert!(
+            !is_littered(&table, 0),
+            "peers on this host do not share it"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::network::FAIR;
 use super::*;
-use rkey_core::{Access, Key, RKey, Reason};
+use rkey_core::{Access, Key, NamedKey, RKey, Reason};
 
 /// The only denial among the events.
 fn denial(events: &[Event]) -> &DenialReport {
@@ -226,6 +226,33 @@ fn sends_and_receives_outside_their_local_region_fail() {
     assert_eq!(statuses(&got), [(60, LocalProtection)]);
     let events = hosts.nodes[1].events();
     assert_eq!(denial(&events).id, got[0].vendor);
+}
+
+/// A front end refuses what a host requests in messages. The keys count as if packets had named them.
+#[test]
+fn a_host_that_guesses_keys_in_messages_is_paused() {
+    let mut hosts = Hosts::new(1, FAIR);
+    let mine = hosts.nodes[0].register(0, 64, ALL);
+    let sge = [hosts.nodes[0].sge(&mine, 0, 8)];
+    let qps = hosts.connect(|_, _| {});
+    let key = |number: u32| RKey::Device(Key(0x1234_0000 + number * 256));
+    let remote = Target {
+        addr: 0,
+        key: key(0),
+    };
+    let write = Work::Write { remote, imm: None };
+    let events = refused(&mut hosts, &qps, write, &sge);
+    let mut denial = denial(&events[1]).denial.clone();
+    let qps = hosts.connect(|_, _| {});
+    for number in 1..500 {
+        denial.key = NamedKey::Remote(key(number));
+        let engine = &mut hosts.nodes[1].engine;
+        let host = engine.count_denied_of_host(qps[1].id, &denial, hosts.now);
+        assert_eq!(host, Some(path(1).remote));
+    }
+    hosts.send(0, &qps[0], &SendRequest::new(1, write, &sge));
+    assert!(hosts.run());
+    assert!(hosts.nodes[1].engine.wire_drops().paused > 0);
 }
 
 /// A host that guesses keys must wait, regardless of the queue pair that it uses.
