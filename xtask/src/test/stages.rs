@@ -238,6 +238,12 @@ fn loom(session: &Session<'_>) -> Result<Report> {
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", in_target(session, "loom")?);
+    // The models run for seconds, so the best code would cost more to make than it saves.
+    command
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2");
     command.env("LOOM_MAX_PREEMPTIONS", "3");
     suite(
         command,

@@ -37,7 +37,7 @@ fn ib_write_bw_runs() {
 
 #[test]
 fn ib_write_lat_runs() {
-    let options = ["-n 20", "-n 20 -I 64", "-n 20 -c UC", "-n 5 -a"];
+    let options = ["-n 20", "-n 20 -I 64", "-n 20 -c UC", "-n 5 -s 8388608"];
     perftest("ib_write_lat", &options);
 }
 
@@ -142,7 +142,7 @@ fn ib_send_lat_runs() {
         "-n 20 -I 64",
         "-n 20 -c UC",
         "-n 20 -c UD",
-        "-n 5 -a",
+        "-n 5 -s 8388608",
     ];
     perftest("ib_send_lat", &options);
 }

@@ -108,19 +108,18 @@ fn is_ping_pong(line: &str) -> bool {
     line.starts_with("ibv_")
 }
 
-/// Runs programs with several sets of options on two hosts whose interfaces have this MTU.
-fn on_two_hosts(test: &str, mtu: u32, lines: &[&str], check: impl Fn(&str, &str)) {
+/// Runs programs with several sets of options on two hosts whose interfaces have this MTU, over IPv4 and IPv6 in turn, beginning with
+/// the GID at `first`.
+fn on_two_hosts(test: &str, mtu: u32, lines: &[&str], first: usize, check: impl Fn(&str, &str)) {
     let stage = Stage::new(test);
     stage.copy_libraries();
     let Some(hosts) = Hosts::new(mtu) else { return };
     let port = PORT.to_string();
-    for line in lines {
-        for gid in GIDS {
-            let words = words_of(line, gid, &port);
-            // The programs exchange their numbers over TCP and IPv4 in both cases.
-            for text in hosts.pair(&stage, &words, ADDRESSES[0][0]) {
-                check(&words.join(" "), &text);
-            }
+    for (line, number) in lines.iter().zip(first..) {
+        let words = words_of(line, GIDS[number % GIDS.len()], &port);
+        // The programs exchange their numbers over TCP and IPv4 in both cases.
+        for text in hosts.pair(&stage, &words, ADDRESSES[0][0]) {
+            check(&words.join(" "), &text);
         }
     }
 }
@@ -135,9 +134,11 @@ fn ibv_pingpong_programs_run_between_two_hosts() {
         "ibv_ud_pingpong -c -e",
         "ibv_srq_pingpong",
     ];
-    on_two_hosts("hosts-pingpong", 1500, &lines, |line, text| {
-        assert!(text.contains("iters in"), "{line}: {text}");
-    });
+    for first in [0, 1] {
+        on_two_hosts("hosts-pingpong", 1500, &lines, first, |line, text| {
+            assert!(text.contains("iters in"), "{line}: {text}");
+        });
+    }
 }
 
 #[test]
@@ -158,8 +159,8 @@ fn perftest_runs_between_two_hosts() {
         "ib_send_lat -F -n 50 -s 3000",
         "ib_read_lat -F -n 50",
     ];
-    for mtu in [1500, 4400] {
-        on_two_hosts("hosts-perftest", mtu, &lines, |line, text| {
+    for (first, mtu) in [1500, 4400].into_iter().enumerate() {
+        on_two_hosts("hosts-perftest", mtu, &lines, first, |line, text| {
             assert!(text.contains(DEVICE), "{line}: {text}");
         });
     }
@@ -211,7 +212,7 @@ fn programs_run_between_two_hosts_that_share_a_key() {
     };
     hosts.key = Some(KeyFile::new(&hosts.hosts, 1));
     let port = PORT.to_string();
-    for (line, gid) in lines.iter().flat_map(|line| GIDS.map(|gid| (line, gid))) {
+    for (line, gid) in lines.iter().zip(GIDS.iter().cycle()) {
         let faults = "loss=1%,duplicate=2%,corrupt=1%,reorder=2%";
         // The ping-pongs do not agree on their end.
         hosts.faults = (!is_ping_pong(line)).then_some(faults);
