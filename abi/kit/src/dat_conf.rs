@@ -78,6 +78,7 @@ mod tests {
             ip: ip.parse().unwrap(),
             index: 1,
             loopback: name == "lo",
+            running: true,
         }
     }
 

@@ -193,6 +193,7 @@ mod tests {
             ip,
             index,
             loopback: ip.is_loopback(),
+            running: true,
         }
     }
 

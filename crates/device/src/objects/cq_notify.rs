@@ -11,7 +11,7 @@ use rkey_engine::CqId;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::event_queue::EventQueue;
-use super::sleeper::SpinForecast;
+use super::spin::SpinForecast;
 use crate::lifecycle::WaitPoint;
 use crate::progress::DeviceEngine;
 

@@ -18,6 +18,7 @@ mod qp_table;
 pub mod region;
 pub mod shared_memory;
 pub mod sleeper;
+pub mod spin;
 pub(crate) mod srq;
 pub mod window;
 
