@@ -517,9 +517,12 @@ impl<H: Handler> Inner<H> {
         };
         if let (Some(wire), Some(peer)) =
             (self.carrier.wire(), self.manager.peer(event.connection()))
-            && guid.is_selective()
         {
-            wire.agree(peer, qpn);
+            match guid.is_selective() {
+                true => wire.agree(peer, qpn),
+                // The number may have belonged to another queue pair before.
+                false => drop(wire.take_agreement(peer, qpn)),
+            }
         }
     }
 

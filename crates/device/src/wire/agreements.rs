@@ -19,7 +19,7 @@ pub(super) struct Agreements(Mutex<Peers>);
 struct Peers {
     /// Addresses and queue pair numbers.
     known: HashSet<(IpAddr, u32)>,
-    /// The same and earlier ones, oldest first.
+    /// The same, oldest first.
     order: VecDeque<(IpAddr, u32)>,
 }
 
@@ -28,9 +28,9 @@ impl Agreements {
     pub(super) fn add(&self, host: IpAddr, qpn: u32) {
         let mut peers = self.0.lock();
         let peer = (host.to_canonical(), qpn);
-        if peers.known.insert(peer) {
-            peers.order.push_back(peer);
-        }
+        peers.remove(&peer);
+        peers.known.insert(peer);
+        peers.order.push_back(peer);
         if peers.order.len() > MOST
             && let Some(oldest) = peers.order.pop_front()
         {
@@ -40,7 +40,18 @@ impl Agreements {
 
     /// Whether a queue pair uses selective retransmission, to which one of this process is connected now. Forgets it.
     pub(super) fn take(&self, host: IpAddr, qpn: u32) -> bool {
-        self.0.lock().known.remove(&(host.to_canonical(), qpn))
+        self.0.lock().remove(&(host.to_canonical(), qpn))
+    }
+}
+
+impl Peers {
+    /// Forgets a queue pair, and returns whether it was known.
+    fn remove(&mut self, peer: &(IpAddr, u32)) -> bool {
+        let was_known = self.known.remove(peer);
+        if was_known {
+            self.order.retain(|it| it != peer);
+        }
+        was_known
     }
 }
 

@@ -57,7 +57,9 @@ impl<L: Link, M: Memory> Engine<L, M> {
             Machine::Datagrams(datagrams) => datagrams.receive(host, packet),
         });
         outcome::drain_events_from(&mut self.x, qp, &from);
-        while qp.wire.as_deref().is_some_and(Wire::may_receive_kept) {
+        while qp.wire.as_deref().is_some_and(Wire::may_receive_kept)
+            && self.x.overrun_cqs.is_empty()
+        {
             execute_kept(&mut self.x, qp, &from);
         }
         if let Some(wire) = qp.wire.as_deref_mut().filter(|it| it.may_transmit()) {

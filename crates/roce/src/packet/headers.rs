@@ -28,6 +28,8 @@ pub struct Headers {
     pub fecn: bool,
     /// The path back is congested (backward).
     pub becn: bool,
+    /// The reserved bits: see [`Bth::reserved`].
+    pub reserved: u16,
     /// The content of the packet.
     pub body: Body,
 }
@@ -61,6 +63,7 @@ impl Headers {
             migrated: false,
             fecn: false,
             becn: false,
+            reserved: 0,
             body,
         }
     }
@@ -86,6 +89,7 @@ impl Headers {
             pkey: self.pkey,
             fecn: self.fecn,
             becn: self.becn,
+            reserved: self.reserved,
             destination: self.destination,
             ack_request: self.ack_request,
             psn: self.psn,
@@ -129,6 +133,7 @@ impl Headers {
             migrated: bth.migrated,
             fecn: bth.fecn,
             becn: bth.becn,
+            reserved: bth.reserved,
             body,
         };
         Ok((headers, bth.opcode, bth.pad, from.rest()))

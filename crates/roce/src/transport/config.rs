@@ -83,6 +83,15 @@ impl Config {
     }
 }
 
+/// The reserved bits of the requests of a side that has agreed to selective retransmission, and whose first PSN is this. Only such requests
+/// are kept if they arrive early. An attacker who does not see the packets, and could hit one of many early PSNs, must also guess these 13
+/// bits.
+#[must_use]
+pub const fn early_mark(first: Psn) -> u16 {
+    // Fibonacci hashing: the highest bits depend on all bits of the PSN.
+    (first.get().wrapping_mul(0x9e37_79b9) >> 19) as u16
+}
+
 /// The duration of a 5-bit timeout code, in nanoseconds; `None` if there is no timeout (IBA volume 1, 9.7.6.1.3).
 ///
 /// ```

@@ -79,6 +79,15 @@ impl Gaps {
         self.end = end;
     }
 
+    /// Whether a packet with the positions from `first` to before `end` needs no room: it opens no gap, and divides none.
+    pub(crate) fn is_at_an_edge(&self, first: Sequence, end: Sequence) -> bool {
+        let gap = self.last_before(end).filter(|(_, gap)| gap.end > first);
+        match gap {
+            Some((start, gap)) => start >= first || gap.end <= end,
+            None => first <= self.end,
+        }
+    }
+
     /// Records that nothing from `first` to before `end` has arrived, although something later has.
     pub(crate) fn open(&mut self, now: u64, first: Sequence, end: Sequence) {
         let mut first = first;
@@ -171,10 +180,25 @@ impl Gaps {
             .min()
     }
 
-    /// The gaps that look like losses, and are to be reported now: their first positions, and those after them.
-    pub(crate) fn take_lost(&mut self, now: u64, again: u64) -> Vec<(Sequence, Sequence)> {
+    /// When a gap that has been reported as often as possible counts as permanent; `None` if there is none. `again`: how long to wait for a
+    /// repair, in nanoseconds.
+    pub(crate) fn expiry(&self, again: u64) -> Option<u64> {
+        let gaps = self.gaps.values().filter(|gap| gap.reports >= REPORTS_MAX);
+        gaps.filter_map(|gap| gap.wait(again)).min()
+    }
+
+    /// The gaps that look like losses, and are to be reported now, at most `most`: their first positions, and those after them.
+    pub(crate) fn take_lost(
+        &mut self,
+        now: u64,
+        again: u64,
+        most: usize,
+    ) -> Vec<(Sequence, Sequence)> {
         let mut lost = Vec::new();
         for (first, gap) in &mut self.gaps {
+            if lost.len() >= most {
+                break;
+            }
             let later = self.arrivals.wrapping_sub(gap.began);
             let is_passed = self
                 .patience
@@ -195,12 +219,18 @@ impl Gaps {
 impl Gap {
     /// When to report the gap, at the latest.
     fn due(&self, patience: u64, again: u64) -> Option<u64> {
-        let Some((_, reported)) = self.reported else {
-            return Some(self.since.saturating_add(patience));
-        };
+        match self.reported {
+            None => Some(self.since.saturating_add(patience)),
+            Some(_) if self.reports < REPORTS_MAX => self.wait(again),
+            Some(_) => None,
+        }
+    }
+
+    /// How long to wait for a repair after the last report.
+    fn wait(&self, again: u64) -> Option<u64> {
+        let (_, reported) = self.reported?;
         let doublings = self.reports.saturating_sub(1);
-        let wait = again.saturating_mul(1 << doublings);
-        (self.reports < REPORTS_MAX).then(|| reported.saturating_add(wait))
+        Some(reported.saturating_add(again.saturating_mul(1 << doublings)))
     }
 }
 
@@ -283,7 +313,7 @@ mod tests {
     }
 
     fn lost(gaps: &mut Gaps, now: u64) -> Vec<(u32, u32)> {
-        let lost = gaps.take_lost(now, gaps.again()).into_iter();
+        let lost = gaps.take_lost(now, gaps.again(), usize::MAX).into_iter();
         let distances = lost.map(|(first, end)| (first.since(at(0)), end.since(at(0))));
         distances.collect()
     }

@@ -174,7 +174,7 @@ mod work;
 
 pub use budget::KeepBudget;
 pub use buffer::PacketBuffer;
-pub use config::{Config, ConnectionType, timeout_ns};
+pub use config::{Config, ConnectionType, early_mark, timeout_ns};
 pub use connection::Connection;
 pub use datagram::{DatagramConfig, DatagramQueuePair, DatagramRequest, GRH_LEN};
 pub use event::{Counters, Event, Received, Status};

@@ -100,8 +100,10 @@ fn body() -> impl Strategy<Value = Body> {
 
 fn headers() -> impl Strategy<Value = Headers> {
     let flags = any::<[bool; 5]>();
-    (u24(), u24(), any::<u16>(), flags, body()).prop_map(
-        |(destination, psn, pkey, [ack_request, solicited, migrated, fecn, becn], body)| Headers {
+    let words = (any::<u16>(), 0..1u16 << 13);
+    (u24(), u24(), words, flags, body()).prop_map(|(destination, psn, words, flags, body)| {
+        let ((pkey, reserved), [ack_request, solicited, migrated, fecn, becn]) = (words, flags);
+        Headers {
             destination,
             psn: Psn::new(psn),
             pkey,
@@ -110,9 +112,10 @@ fn headers() -> impl Strategy<Value = Headers> {
             migrated,
             fecn,
             becn,
+            reserved,
             body,
-        },
-    )
+        }
+    })
 }
 
 /// Whether the specification has this operation for this service (IBA volume 1, 9.2, table "OpCode field").

@@ -218,7 +218,18 @@ fn no_packets_of_a_peer_cause_a_panic() {
 
 #[test]
 fn a_peer_that_ignores_responses_cannot_exhaust_memory() {
-    let mut lone = Lone::new(|config| config.max_reads_in = READS);
+    for selective in [false, true] {
+        ignores_responses(selective);
+    }
+}
+
+fn ignores_responses(selective: bool) {
+    let mut lone = Lone::new(|config| {
+        config.max_reads_in = READS;
+        config.selective = selective;
+    });
+    lone.marks.0 = selective;
+    let most = 3 * usize::from(READS) + 2 + if selective { 8 } else { 0 };
     let read = |psn: u32| {
         Request::Read(Reth {
             address: target(psn as usize % 1000).address,
@@ -244,16 +255,25 @@ fn a_peer_that_ignores_responses_cannot_exhaust_memory() {
         lone.request(psn + 5, Request::WriteOnly(write, None), &[]);
         lone.request(501, Request::WriteOnly(write, None), &[]);
         let (_, peers) = lone.connection.held();
-        assert!(peers <= 3 * usize::from(READS) + 2, "{peers}");
+        assert!(peers <= most, "{peers}");
     }
-    assert!(lone.sent().len() <= 2 * usize::from(READS) + 1);
+    assert!(lone.sent().len() <= most);
 }
 
 /// An attacker who knows everything but the sequence numbers: it forges the peer's packets (attack A1 of ReDMArk). Requests ahead
 /// of the expected one are reported to the peer, once.
 #[test]
 fn packets_with_wrong_sequence_numbers_are_not_executed() {
-    let mut lone = Lone::new(|_| {});
+    for selective in [false, true] {
+        guess_sequence_numbers(selective);
+    }
+}
+
+/// `selective`: the connection keeps packets that arrive early, and the attacker knows that, but not where the connection began.
+fn guess_sequence_numbers(selective: bool) {
+    let mut lone = Lone::new(|config| config.selective = selective);
+    lone.marks.0 = selective;
+    lone.mark = 0x1234;
     let [mut random, mut requests, mut answers] = [Random::new(7), Random::new(8), Random::new(9)];
     let mut model = Model::new();
     model.add(&mut requests, true);
@@ -286,6 +306,7 @@ fn packets_with_wrong_sequence_numbers_are_not_executed() {
     assert_eq!(lone.program.accesses, 0);
     // Each answer is an acknowledgement, which is shorter than the packet that it answers.
     assert!(sent > 0 && sent < ROUNDS as usize);
+    assert_eq!(lone.connection.kept().0, 0);
     // The connection still serves the real peer.
     lone.request(500, write, &[1; 4]);
     assert_eq!(lone.program.accesses, 1);

@@ -5,7 +5,9 @@ use rkey_roce::packet::{
     Aeth, Body, Credits, Headers, NakCode, Packet, Psn, Reliable, Request, Response, Service,
     Syndrome,
 };
-use rkey_roce::transport::{Config, Connection, Event, PacketBuffer, Status, WorkRequest};
+use rkey_roce::transport::{
+    Config, Connection, Event, PacketBuffer, Status, WorkRequest, early_mark,
+};
 
 /// A packet that was sent.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Lone {
     pub(crate) now: u64,
     /// Whether the peer's packets say that it has agreed to selective retransmission, and that they are sent again.
     pub(crate) marks: (bool, bool),
+    /// The reserved bits of the peer's marked packets.
+    pub(crate) mark: u16,
 }
 
 impl Lone {
@@ -54,6 +58,7 @@ impl Lone {
             program: Program::new(),
             now: 1_000_000,
             marks: (false, false),
+            mark: early_mark(Psn::new(500)),
         }
     }
 
@@ -67,6 +72,9 @@ impl Lone {
         let mut headers = Headers::new(0xa, Psn::new(psn), body);
         headers.ack_request = ack_request;
         (headers.migrated, headers.becn) = self.marks;
+        if self.marks.0 {
+            headers.reserved = self.mark;
+        }
         let packet = Packet { headers, payload };
         self.connection
             .receive(self.now, &mut self.program, &packet);

@@ -27,7 +27,7 @@ mod send;
 mod window;
 
 use crate::packet::Mtu;
-use crate::transport::config::{Config, ConnectionType};
+use crate::transport::config::{Config, ConnectionType, early_mark};
 use crate::transport::event::{Event, Status};
 use crate::transport::report::span;
 use crate::transport::sequence::Sequence;
@@ -45,6 +45,8 @@ pub(crate) struct Requester {
     mtu: Mtu,
     peer: u32,
     pkey: u16,
+    /// The reserved bits of packets: 0, or the [mark](early_mark) of a side that has agreed to selective retransmission.
+    mark: u16,
     max_reads_out: usize,
     /// Requests that have not ended, in posting order.
     works: VecDeque<Work>,
@@ -88,6 +90,11 @@ impl Requester {
             mtu: config.mtu,
             peer: config.peer,
             pkey: config.pkey,
+            mark: if config.selective {
+                early_mark(config.send_psn)
+            } else {
+                0
+            },
             max_reads_out: config.max_reads_out.into(),
             works: VecDeque::new(),
             started: 0,

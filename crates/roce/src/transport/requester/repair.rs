@@ -7,11 +7,10 @@ use super::Requester;
 use super::send::Packet;
 use crate::packet::{Body, Mtu, Request, Reth};
 use crate::transport::buffer::{PacketBuffer, write_packet};
-use crate::transport::event::Status;
-use crate::transport::host::Host;
+use crate::transport::host::{Host, LocalFault};
 use crate::transport::report::Report;
 use crate::transport::sequence::Sequence;
-use crate::transport::step::{Output, Step};
+use crate::transport::step::Step;
 use crate::transport::work::Operation;
 use std::collections::BTreeMap;
 
@@ -127,7 +126,7 @@ impl Requester {
         self.kept = report.kept.min(limit);
         if report.has_gaps() {
             step.out.counters.sequence_naks += 1;
-            self.repair(step.now, report.gaps(base), false, step.out);
+            self.repair(step.now, report.gaps(base), false);
         }
     }
 
@@ -137,7 +136,6 @@ impl Requester {
         now: u64,
         lost: impl Iterator<Item = (Sequence, Sequence)>,
         is_executed: bool,
-        out: &mut Output,
     ) {
         let time = self.retry.probe.usual().unwrap_or(UNMEASURED);
         let (mut count, mut last, mut has_oldest) = (0, None, false);
@@ -160,9 +158,9 @@ impl Requester {
             return;
         };
         self.retry.probe.forget();
-        if has_oldest && !self.retry.repairs_oldest(now) {
-            self.fail(Status::RetryExceeded, out);
-            return;
+        // Reports need no retries: the timeout limits how long the oldest packet may take. Its repetition has as much time as it had.
+        if has_oldest {
+            self.retry.repairs_oldest(now, self.unacked);
         }
         self.retry.lost(count, last, self.top);
     }
@@ -236,11 +234,18 @@ impl Requester {
             let length = write_packet(to, &headers, packet.length, |payload| {
                 step.host.load(work.request.id, packet.offset, payload)
             });
-            // If the memory is no longer accessible, the timeout sends the packet again, and fails.
-            if let Ok(Some(length)) = length {
-                self.retry.leaves(step.now, packet.positions);
-                step.out.counters.retransmitted += 1;
-                return Some(length);
+            match length {
+                Ok(Some(length)) => {
+                    self.retry.leaves(step.now, packet.positions);
+                    step.out.counters.retransmitted += 1;
+                    return Some(length);
+                }
+                Ok(None) => {}
+                Err(LocalFault) => {
+                    let index = self.work_at(at).unwrap_or(0);
+                    self.fail_load(step, index);
+                    return None;
+                }
             }
         }
         None

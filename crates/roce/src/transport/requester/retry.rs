@@ -36,6 +36,8 @@ pub(super) struct Retry {
     not_before: Option<u64>,
     /// The position that a response last made the requester go back to. Responses already in transit then repeat the same report.
     last_rewind: Option<Sequence>,
+    /// The oldest packet whose repetition has restarted the timeout.
+    last_repair: Option<Sequence>,
     pub(super) window: Window,
     /// A probe was sent since the last progress: until there is progress, the window is one packet.
     is_probing: bool,
@@ -67,6 +69,7 @@ impl Retry {
             is_forgiven: false,
             not_before: None,
             last_rewind: None,
+            last_repair: None,
             window,
             is_probing: false,
             came_too_soon: false,
@@ -219,11 +222,12 @@ impl Retry {
         }
     }
 
-    /// The oldest packet is sent again, because it was lost. Returns whether a retry was left for that.
-    pub(super) fn repairs_oldest(&mut self, now: u64) -> bool {
-        let is_left = self.take();
-        self.watch(now, true);
-        is_left
+    /// The packet at `unacked`, which is the oldest, is sent again, because it was lost. The first time, its timeout starts again.
+    pub(super) fn repairs_oldest(&mut self, now: u64, unacked: Sequence) {
+        if self.last_repair != Some(unacked) {
+            self.last_repair = Some(unacked);
+            self.watch(now, true);
+        }
     }
 
     /// The peer reports congestion. Returns whether that has lowered the window.

@@ -218,10 +218,13 @@ impl Requester {
         if self.returned.gaps.is_empty() {
             return;
         }
-        let lost = self.returned.gaps.take_lost(now, self.wait_for_data());
+        let lost = self
+            .returned
+            .gaps
+            .take_lost(now, self.wait_for_data(), usize::MAX);
         if !lost.is_empty() {
             out.counters.implied_naks += 1;
-            self.repair(now, lost.into_iter(), true, out);
+            self.repair(now, lost.into_iter(), true);
         }
     }
 

@@ -73,6 +73,7 @@ impl Requester {
     pub(super) fn headers(&self, work: &Work, packet: &Packet) -> Headers {
         let mut headers = Headers::new(self.peer, self.next.psn(), packet.body);
         (headers.pkey, headers.migrated) = (self.pkey, self.is_selective);
+        headers.reserved = self.mark;
         // The bit is set in the last packet only, as in Soft-RoCE.
         headers.solicited =
             packet.is_last && work.request.solicited && work.request.operation.consumes_receive();
@@ -233,7 +234,7 @@ impl Requester {
 
     /// Handles unreadable memory of the request at `index`. The request ends after those before it, which the peer may not
     /// have been asked to acknowledge yet.
-    fn fail_load<H>(&mut self, step: &mut Step<'_, H>, index: usize) {
+    pub(super) fn fail_load<H>(&mut self, step: &mut Step<'_, H>, index: usize) {
         if let Some(work) = self.works.get_mut(index) {
             work.failed = Some(Status::LocalProtection);
         }

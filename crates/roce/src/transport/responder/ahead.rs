@@ -7,6 +7,7 @@ use super::Responder;
 use super::replies::Replies;
 use crate::packet::{Body, Headers, Mtu, Request};
 use crate::transport::budget::{KeepBudget, Share};
+use crate::transport::deadline::earlier;
 use crate::transport::event::Counters;
 use crate::transport::gaps::{Copy, Gaps};
 use crate::transport::host::Host;
@@ -93,7 +94,8 @@ impl Ahead {
         let is_valid = headers.body.check_length(payload.len(), self.mtu).is_ok();
         let share = (self.budget.as_ref()).map(|budget| budget.take(payload.len() + ENTRY));
         let is_affordable = share.as_ref().is_none_or(Option::is_some);
-        if !is_near || !is_valid || !is_affordable || !self.gaps.has_room() {
+        let has_room = self.gaps.has_room() || self.gaps.is_at_an_edge(at, at.plus(positions));
+        if !is_near || !is_valid || !is_affordable || !has_room {
             counters.dropped += 1;
             return;
         }
@@ -135,7 +137,14 @@ impl Ahead {
 
     /// Reports what is missing and looks lost, and if `always`, at least what has arrived.
     fn report(&mut self, now: u64, expected: Sequence, always: bool, replies: &mut Replies) {
-        let lost = self.gaps.take_lost(now, self.gaps.again());
+        let again = self.gaps.again();
+        if self.gaps.expiry(again).is_some_and(|time| time <= now) {
+            // The peer has stopped. If it goes on, it sends everything again.
+            self.clear(expected);
+            return;
+        }
+        let most = GAPS * replies.room_for_reports();
+        let lost = self.gaps.take_lost(now, again, most);
         for gaps in lost.chunks(GAPS) {
             replies.report(expected, Report::new(expected, self.positions, gaps));
         }
@@ -144,9 +153,11 @@ impl Ahead {
         }
     }
 
-    /// When something that is missing looks lost.
-    pub(super) fn deadline(&self) -> Option<u64> {
-        self.gaps.deadline(self.gaps.again())
+    /// When something that is missing looks lost, if it `may` be reported now, or when to give up.
+    pub(super) fn deadline(&self, may: bool) -> Option<u64> {
+        let again = self.gaps.again();
+        let report = self.gaps.deadline(again).filter(|_| may);
+        earlier(report, self.gaps.expiry(again))
     }
 }
 
@@ -158,7 +169,8 @@ impl Responder {
         }
     }
 
-    /// Keeps a marked packet at `at`, before which something is missing.
+    /// Keeps a marked packet at `at`, before which something is missing. Returns `false` if nothing is kept: the peer must send everything
+    /// again.
     #[cold]
     pub(super) fn keep<H>(
         &mut self,
@@ -166,17 +178,18 @@ impl Responder {
         at: Sequence,
         headers: &Headers,
         payload: &[u8],
-    ) {
+    ) -> bool {
         let (now, expected) = (step.now, self.expected);
         let Some(ahead) = &mut self.ahead else {
-            return;
+            return false;
         };
         let counters = &mut step.out.counters;
         ahead.keep(now, expected, at, headers, payload, counters);
-        self.has_kept = ahead.len() > 0;
-        if self.has_kept {
+        if ahead.len() > 0 {
             ahead.report(now, expected, headers.ack_request, &mut self.replies);
         }
+        self.has_kept = ahead.len() > 0;
+        self.has_kept
     }
 
     /// The packet at `at` has been executed, or could not be.
@@ -224,6 +237,7 @@ impl Responder {
         let is_asked = std::mem::take(&mut ahead.is_asked);
         if self.has_kept {
             ahead.report(now, expected, is_asked, &mut self.replies);
+            self.has_kept = ahead.len() > 0;
         } else if is_asked {
             self.acknowledge_all();
         }
@@ -234,6 +248,7 @@ impl Responder {
     pub(super) fn report_again(&mut self, now: u64) {
         if let Some(ahead) = &mut self.ahead {
             ahead.report(now, self.expected, true, &mut self.replies);
+            self.has_kept = ahead.len() > 0;
         }
     }
 
@@ -249,6 +264,7 @@ impl Responder {
     pub(super) fn report_lost(&mut self, now: u64) {
         if let Some(ahead) = self.ahead.as_deref_mut().filter(|it| it.len() > 0) {
             ahead.report(now, self.expected, false, &mut self.replies);
+            self.has_kept = ahead.len() > 0;
         }
     }
 }

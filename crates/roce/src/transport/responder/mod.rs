@@ -21,7 +21,7 @@ use crate::packet::{
     Aeth, AtomicEth, Credits, Headers, Mtu, NakCode, Psn, Request, Reth, RnrTimer, Syndrome,
 };
 use crate::transport::buffer::PacketBuffer;
-use crate::transport::config::Config;
+use crate::transport::config::{Config, early_mark};
 use crate::transport::deadline::earlier;
 use crate::transport::event::{Event, Status};
 use crate::transport::host::{Access, Atomic, Host, RemoteRange};
@@ -59,6 +59,8 @@ pub(crate) struct Responder {
     ahead: Option<Box<Ahead>>,
     /// Whether `ahead` has packets.
     has_kept: bool,
+    /// The [mark](early_mark) of the peer's packets.
+    mark: u16,
     /// The refused packet. Nothing after it is executed.
     refused: Option<(Sequence, NakCode)>,
 }
@@ -80,6 +82,7 @@ impl Responder {
             pace: Pace::default(),
             ahead: config.selective.then(ahead),
             has_kept: false,
+            mark: early_mark(config.receive_psn),
             refused: None,
         }
     }
@@ -128,9 +131,8 @@ impl Responder {
             if self.is_reported {
                 return;
             }
-            if headers.migrated && self.ahead.is_some() {
-                self.keep(step, at, headers, payload);
-            } else {
+            let is_marked = headers.migrated && headers.reserved == self.mark;
+            if !(is_marked && self.keep(step, at, headers, payload)) {
                 self.is_reported = true;
                 self.acknowledge(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
             }
@@ -335,7 +337,10 @@ impl Responder {
         let resumes_at = self.pace.resumes_at();
         let resumes_at = resumes_at.filter(|_| self.replies.begins_with_long(self.mtu));
         match &self.ahead {
-            Some(ahead) if self.has_kept => earlier(resumes_at, ahead.deadline()),
+            Some(ahead) if self.has_kept => {
+                let may_report = self.replies.room_for_reports() > 0;
+                earlier(resumes_at, ahead.deadline(may_report))
+            }
             _ => resumes_at,
         }
     }

@@ -114,29 +114,38 @@ impl Replies {
             self.queue.pop_back();
         } else if let Some(QueuedReply::Report { at: before, report }) = self.queue.back()
             && !report.has_gaps()
-            && *before <= covered(at, &aeth)
         {
-            self.queue.pop_back();
+            if *before <= covered(at, &aeth) {
+                self.queue.pop_back();
+            } else if matches!(aeth.syndrome, Syndrome::Ack(_)) {
+                return;
+            }
         }
         self.queue.push_back(QueuedReply::Acknowledge { at, aeth });
     }
 
+    /// How many reports of gaps may be added.
+    pub(super) fn room_for_reports(&self) -> usize {
+        let named = |reply: &&QueuedReply| matches!(reply, QueuedReply::Report { report, .. } if report.has_gaps());
+        REPORTS_MAX.saturating_sub(self.queue.iter().filter(named).count())
+    }
+
     /// Adds a report whose oldest missing packet is at `at`. It replaces a queued acknowledgement or report that says less.
     pub(super) fn report(&mut self, at: Sequence, report: Report) {
-        let is_less = match self.queue.back() {
-            Some(QueuedReply::Acknowledge { at: before, aeth }) => {
+        if report.has_gaps() && self.room_for_reports() == 0 {
+            return;
+        }
+        let is_less = |reply: &QueuedReply| match reply {
+            QueuedReply::Acknowledge { at: before, aeth } => {
                 matches!(aeth.syndrome, Syndrome::Ack(_)) && covered(*before, aeth) <= at
             }
-            Some(QueuedReply::Report { report, .. }) => !report.has_gaps(),
+            QueuedReply::Report { report, .. } => !report.has_gaps(),
             _ => false,
         };
-        if is_less {
+        while self.queue.back().is_some_and(is_less) {
             self.queue.pop_back();
         }
-        let named = |reply: &&QueuedReply| matches!(reply, QueuedReply::Report { report, .. } if report.has_gaps());
-        if !report.has_gaps() || self.queue.iter().filter(named).count() < REPORTS_MAX {
-            self.queue.push_back(QueuedReply::Report { at, report });
-        }
+        self.queue.push_back(QueuedReply::Report { at, report });
     }
 
     /// Adds the response to a read, starting with the packet at `start`. It replaces a queued response to the same read.
