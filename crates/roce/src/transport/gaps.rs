@@ -17,8 +17,8 @@ const GAPS_MAX: usize = 256;
 const REPORTS_MAX: u8 = 8;
 /// The first report is repeated after this time, in nanoseconds, if no repair has been measured.
 const AGAIN_FIRST: u64 = 20_000_000;
-/// The shortest time after which a report is repeated, in nanoseconds.
-const AGAIN_MIN: u64 = 1_000_000;
+/// The shortest time after which a report, or a request for lost data, is repeated, in nanoseconds.
+pub(super) const AGAIN_MIN: u64 = 1_000_000;
 
 /// Gaps between positions that have arrived.
 #[derive(Debug)]

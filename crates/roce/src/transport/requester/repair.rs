@@ -1,7 +1,6 @@
 //! Packets that the peer has reported as lost, and parts of responses that were lost: only they are sent, or requested, again.
 //!
-//! A packet that is reported again is sent again if the repetition should have arrived by now. Each time that the oldest packet is
-//! sent again without progress uses up a retry.
+//! A packet that is reported again is sent again if the repetition should have arrived by now. That uses up no retry; only timeouts do.
 
 use super::Requester;
 use super::send::Packet;

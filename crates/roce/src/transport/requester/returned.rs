@@ -8,16 +8,13 @@
 use super::Requester;
 use crate::packet::{AtomicAckEth, Response, Syndrome};
 use crate::transport::event::Status;
-use crate::transport::gaps::{Copy, Gaps};
+use crate::transport::gaps::{AGAIN_MIN, Copy, Gaps};
 use crate::transport::host::Host;
 use crate::transport::report::Report;
 use crate::transport::sequence::Sequence;
 use crate::transport::step::{Output, Step};
 use crate::transport::work::{Operation, Part, Work};
 use std::collections::BTreeSet;
-
-/// The shortest time after which lost data is requested once more, in nanoseconds.
-const AGAIN_MIN: u64 = 1_000_000;
 
 /// What is known of responses that arrived early.
 #[derive(Debug)]
