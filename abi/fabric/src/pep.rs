@@ -12,7 +12,7 @@ use crate::fabric::{Fabric, FabricObject};
 use crate::info::build::new_info;
 use crate::info::filter::{Hints, matches};
 use crate::info::offer::{CM_DATA_SIZE, Offer};
-use crate::info::{default_source, required};
+use crate::info::{default_source, required, wire_addresses};
 use crate::local_address::LocalAddress;
 use crate::nosys::{self, nosys};
 use crate::object::{find, handle_of, object, publish, remove, status, write_name};
@@ -135,11 +135,12 @@ pub(crate) unsafe extern "C" fn passive_ep(
         // SAFETY: the program's `fi_info` from `fi_getinfo`.
         let hints = unsafe { Hints::read(info) };
         let format = Format::of(hints.addr_format).ok_or(FiError::INVAL)?;
+        let wire = wire_addresses();
         let mut offer = matches(
             owner.api_version(),
             FI_EP_MSG,
             &hints,
-            required(FI_EP_MSG, &hints)?,
+            required(FI_EP_MSG, &hints, &wire)?,
         )
         .map_err(|why| {
             tracing::info!("no passive endpoint matches this fi_info: {why}");
@@ -149,8 +150,9 @@ pub(crate) unsafe extern "C" fn passive_ep(
         let name = unsafe { prov_name(hints.fabric) };
         offer.prov_name = Some(name.to_owned());
         let address = hints.src_addr.and_then(|bytes| format.decode(bytes));
-        let mut local_address =
-            LocalAddress::for_hosts(address.map_or_else(|| default_source(format), |it| it.0));
+        let mut local_address = LocalAddress::for_hosts(
+            address.map_or_else(|| default_source(format, &wire), |it| it.0),
+        );
         if address.is_some() {
             local_address.reserve(&owner.inner.device()?)?;
         }

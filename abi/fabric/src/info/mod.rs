@@ -88,10 +88,11 @@ fn find(
         Some(dest) => Some(path_to(dest.ip())?),
         None => None,
     };
+    let wire = wire_addresses();
     let mut list = build::List::default();
     let mut lacks_mode = false;
     for ep_type in [FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM] {
-        let mut required = required(ep_type, hints)?;
+        let mut required = required(ep_type, hints, &wire)?;
         if path.is_some() && may_access(ep_type, hints) {
             required |= FI_MR_PROV_KEY;
         }
@@ -108,7 +109,7 @@ fn find(
             Some(path) if format.fits(&SocketAddr::new(path.local, 0)) => {
                 SocketAddr::new(path.local, 0)
             }
-            _ => default_source(format),
+            _ => default_source(format, &wire),
         });
         list.add(&offer, format, source, dest, hints.handle)?;
     }
@@ -120,14 +121,11 @@ fn find(
     list.finish()
 }
 
-/// The `mr_mode` bits that programs must set for endpoints of a type. Packets between hosts carry only the device's own keys, so
+/// The `mr_mode` bits that programs must set for endpoints of a type. `wire`: [`wire_addresses`]. Packets between hosts carry only the device's own keys, so
 /// programs that accept such keys get them for endpoints that other hosts can reach.
-pub(crate) fn required(ep_type: c_int, hints: &Hints<'_>) -> Result<c_int> {
+pub(crate) fn required(ep_type: c_int, hints: &Hints<'_>, wire: &[IpAddr]) -> Result<c_int> {
     let required = crate::mode::required()?;
-    match accepts_device_keys(ep_type, hints)
-        && may_access(ep_type, hints)
-        && !wire_addresses().is_empty()
-    {
+    match accepts_device_keys(ep_type, hints) && may_access(ep_type, hints) && !wire.is_empty() {
         true => Ok(required | FI_MR_PROV_KEY),
         false => Ok(required),
     }
@@ -151,7 +149,7 @@ fn may_access(ep_type: c_int, hints: &Hints<'_>) -> bool {
 }
 
 /// The addresses at which other hosts reach this program. All hosts may have the same list in `RKEY_WIRE`, so it may name others.
-fn wire_addresses() -> Vec<IpAddr> {
+pub(crate) fn wire_addresses() -> Vec<IpAddr> {
     // An invalid setting is reported when the device is opened.
     let setting = Config::from_env().map(|config| config.wire.addresses);
     let mut addresses = setting.map_or_else(|_| Vec::new(), |it| chosen(&it));
@@ -160,8 +158,8 @@ fn wire_addresses() -> Vec<IpAddr> {
 }
 
 /// The address of an endpoint for which the program gives none: one that other hosts reach, if there is one.
-pub(crate) fn default_source(format: Format) -> SocketAddr {
-    let mut addresses = (wire_addresses().into_iter()).map(|ip| SocketAddr::new(ip, 0));
+pub(crate) fn default_source(format: Format, wire: &[IpAddr]) -> SocketAddr {
+    let mut addresses = wire.iter().map(|ip| SocketAddr::new(*ip, 0));
     let fitting = addresses.find(|address| format.fits(address));
     fitting.unwrap_or_else(|| format.loopback(0))
 }

@@ -10,8 +10,8 @@ use crate::ep::flags::{self, OpFlags};
 use crate::ep::group::join;
 use crate::ep::object::EpObject;
 use crate::ep::*;
-use crate::info::default_source;
 use crate::info::filter::Hints;
+use crate::info::{default_source, wire_addresses};
 use crate::nosys::{self, nosys};
 use crate::object::{busy, find, handle_of, input, publish, remove, status, transfer_status};
 use crate::pep::PepObject;
@@ -186,7 +186,10 @@ pub(super) unsafe fn own_pd(domain: &Domain, attr: &EpAttr) -> Result<Arc<Protec
 /// The address that the program requests for a new endpoint.
 pub(super) fn source_of(domain: &Domain, info: &Hints<'_>) -> SocketAddr {
     let source = info.src_addr.and_then(|bytes| domain.format.decode(bytes));
-    source.map_or_else(|| default_source(domain.format), |(address, _)| address)
+    source.map_or_else(
+        || default_source(domain.format, &wire_addresses()),
+        |(address, _)| address,
+    )
 }
 
 /// The address of a new endpoint, and the request that it answers, if any: the handle in its `fi_info` can be a
