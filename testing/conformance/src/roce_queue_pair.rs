@@ -12,7 +12,7 @@ use rkey_roce::packet::{
 };
 use rkey_roce::transport::{
     Access, Atomic, Config, Connection, ConnectionType, Event, Host, LocalFault, Operation,
-    PacketBuffer, Receive, Refusal, RemoteRange, Target, WorkRequest,
+    PacketBuffer, Receive, Refusal, RemoteRange, Target, WorkRequest, early_mark,
 };
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ const SEND_PSN: u32 = 0xff_fffa;
 const RECEIVE_PSN: u32 = 0xff_fff0;
 
 /// The kinds of steps: the two low bits. The number of a request or response is the distance of its PSN from the first
-/// one; the packets of kind 2 have their own PSN.
+/// one, and requests have the mark of the peer; the packets of kind 2 have their own PSN and mark.
 const REQUEST: u8 = 0;
 const RESPONSE: u8 = 1;
 /// A step without a packet, whose number says what happens.
@@ -205,7 +205,12 @@ impl Stage {
             return;
         };
         match step & 3 {
-            REQUEST => packet.headers.psn = Psn::new(RECEIVE_PSN).plus(number.into()),
+            REQUEST => {
+                packet.headers.psn = Psn::new(RECEIVE_PSN).plus(number.into());
+                if self.is_selective {
+                    packet.headers.reserved = early_mark(Psn::new(RECEIVE_PSN));
+                }
+            }
             RESPONSE => packet.headers.psn = Psn::new(SEND_PSN).plus(number.into()),
             _ => {}
         }

@@ -20,12 +20,15 @@ use crate::why::{Cause, Refusal, Why};
 use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// How many times a lookup registers if changes overtake it.
 const TRIES: usize = 3;
 
-/// How many times a lookup registers if the registrar is exhausted, while other threads use up or make room.
-const TRIES_IF_EXHAUSTED: usize = 1000;
+/// How long a lookup keeps trying to register if the registrar is exhausted, while other threads use up or make room.
+const PERSISTENCE_IF_EXHAUSTED: Duration = Duration::from_secs(5);
+/// The pause between two of these attempts, once the first ones have failed: the other threads may need this processor.
+const PAUSE_IF_EXHAUSTED: Duration = Duration::from_micros(50);
 
 /// The result of searching under the lock.
 enum Reserved<'a, R: Registrar> {
@@ -267,20 +270,28 @@ impl<R: Registrar> Cache<R> {
     /// Registers memory. If the registrar is exhausted, evicts all idle entries and tries again, as long as entries can be evicted, or other
     /// threads are deregistering those that they have evicted.
     fn register(&self, request: &Request) -> Result<R::Registration, R::Error> {
+        let exhausted = |error: &R::Error| self.registrar.is_exhausted(error);
         let backoff = Backoff::new();
         let mut result = self.registrar.register(request);
-        for _ in 0..TRIES_IF_EXHAUSTED {
-            let exhausted = |error: &R::Error| self.registrar.is_exhausted(error);
-            if !result.as_ref().is_err_and(exhausted) {
+        let mut until = None;
+        while result.as_ref().is_err_and(exhausted) {
+            let now = Instant::now();
+            if now >= *until.get_or_insert(now + PERSISTENCE_IF_EXHAUSTED) {
                 break;
             }
             let evicted = self.evict_all() > 0;
-            let may_change = evicted || self.leaving.load(Ordering::Acquire) > 0;
+            // In a forked child, the threads that were deregistering do not exist.
+            let others_evict = self.leaving.load(Ordering::Acquire) > 0 && !self.fork.is_child();
+            let may_change = evicted || others_evict;
             result = self.registrar.register(request);
             if !may_change {
                 break;
             }
-            backoff.snooze();
+            if backoff.is_completed() {
+                std::thread::sleep(PAUSE_IF_EXHAUSTED);
+            } else {
+                backoff.snooze();
+            }
         }
         result
     }
