@@ -33,6 +33,8 @@ const ACT: u8 = 3;
 const TAKE: u8 = 4;
 /// The packet was marked in the network, because it was congested.
 const MARKED: u8 = 8;
+/// The request's mark says that an acknowledgement is attached.
+const ATTACHED: u8 = 16;
 const WAIT: u8 = 0;
 const RECEIVE: u8 = 1;
 const POST: u8 = 2;
@@ -208,7 +210,8 @@ impl Stage {
             REQUEST => {
                 packet.headers.psn = Psn::new(RECEIVE_PSN).plus(number.into());
                 if self.is_selective {
-                    packet.headers.reserved = early_mark(Psn::new(RECEIVE_PSN));
+                    let inverted = u16::from(step & ATTACHED != 0) << 12;
+                    packet.headers.reserved = early_mark(Psn::new(RECEIVE_PSN)) ^ inverted;
                 }
             }
             RESPONSE => packet.headers.psn = Psn::new(SEND_PSN).plus(number.into()),
@@ -317,6 +320,25 @@ impl Script {
         self.packet(REQUEST | MARKED, number, body, &vec![9; length])
     }
 
+    /// A request with an attached acknowledgement.
+    fn attached(self, number: u8, request: Request, acknowledged: u32) -> Self {
+        let aeth = Aeth {
+            syndrome: Syndrome::Ack(Credits::UNLIMITED),
+            msn: 1,
+        };
+        let body = Body::Response(Reliable::Rc, Response::Acknowledge(aeth));
+        let headers = Headers::new(1, Psn::new(SEND_PSN).plus(acknowledged), body);
+        let mut payload = vec![9];
+        let acknowledgement = Packet {
+            headers,
+            payload: &[],
+        };
+        let encoded = acknowledgement.encode(&mut payload);
+        encoded.expect("the operation exists");
+        let body = Body::Request(Service::Rc, request);
+        self.packet(REQUEST | ATTACHED, number, body, &payload)
+    }
+
     fn notification(self) -> Self {
         self.packet(REQUEST, 0, Body::Congestion, &[])
     }
@@ -409,6 +431,7 @@ fn selective_samples(reth: Reth) -> [Script; 2] {
         .act(RECEIVE)
         .request(1, only, 1)
         .request(3, Request::Read(reth), 0)
+        .act(POST)
         .act(WAIT)
         .request(0, only, 1)
         .request(2, Request::WriteOnly(Reth { length: 1, ..reth }, None), 1)
@@ -420,7 +443,9 @@ fn selective_samples(reth: Reth) -> [Script; 2] {
                 ..reth
             }),
             0,
-        );
+        )
+        .act(RECEIVE)
+        .attached(5, only, 0);
     let mut repaired = Script(vec![SELECTIVE]);
     // The last one is a read of 1000 bytes.
     for _ in 0..15 {
@@ -476,7 +501,9 @@ mod tests {
         assert_eq!((uc.arena.next_receive, uc.arena.exposed[0]), (1, 9));
         let seen = kept.connection.counters();
         assert_eq!((seen.out_of_sequence, seen.duplicates), (2, 1));
-        assert_eq!((kept.arena.next_receive, kept.arena.exposed[0]), (2, 9));
+        let executed = (kept.arena.next_receive, kept.arena.exposed[0]);
+        // The last message acknowledges the request of this side.
+        assert_eq!((executed, kept.ended), ((3, 9), 1));
         assert_eq!(kept.connection.kept(), (0, 0));
         let seen = repaired.connection.counters();
         assert_eq!((seen.sequence_naks, seen.implied_naks), (1, 2));

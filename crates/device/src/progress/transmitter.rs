@@ -190,14 +190,15 @@ impl Taken {
         self.packets.is_empty() && self.held.is_empty()
     }
 
-    /// Moves all packets to `sending`, which is empty. An acknowledgement that is delayed is the last if it leaves in the same
-    /// system call as the others, and arrives with them; if not, it is the first, so that the peer's request ends before the answer arrives.
-    /// Returns whether any were delayed.
+    /// Moves all packets to `sending`, which is empty. An acknowledgement that is delayed becomes part of the answer if the peer supports it. If not, it is the last
+    /// if it leaves in the same system call as the others, and arrives with them; else it is the first, so that the peer's request ends before the
+    /// answer arrives. Returns whether any were delayed.
     fn give(&mut self, sending: &mut OutgoingPackets, holds: &AtomicBool) -> bool {
         if !holds.swap(false, Ordering::Relaxed) {
             std::mem::swap(sending, &mut self.packets);
             return false;
         }
+        self.packets.attach(&mut self.held);
         let (first, last) = match self.packets.share_a_call_with(&self.held) {
             true => (&mut self.packets, &mut self.held),
             false => (&mut self.held, &mut self.packets),

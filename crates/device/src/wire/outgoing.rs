@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rkey_roce::icrc::{self, Flow};
-use rkey_roce::packet::only_acknowledges;
+use rkey_roce::packet::{Body, Packet, Request, only_acknowledges};
+use rkey_roce::transport::{ATTACHED_LEN, attach};
 
 use super::socket::{DatagramSent, MAX_SEGMENTS, Port};
 use crate::capture::Capture;
@@ -12,6 +13,8 @@ use crate::ecn::Ecn;
 
 /// How many bytes one system call may send: slightly fewer than the longest UDP datagram.
 const MAX_BYTES: usize = 65_000;
+/// A datagram of this length fits into the smallest path MTU, 256 bytes and headers.
+const ALWAYS_FITS: usize = 256;
 /// How many bytes to collect before sending.
 const FULL: usize = 512 << 10;
 
@@ -54,6 +57,49 @@ impl OutgoingPackets {
     pub(crate) fn only_acknowledge(&self) -> bool {
         self.packets()
             .all(|(_, _, packet)| only_acknowledges(packet))
+    }
+
+    /// [Attaches](attach) the acknowledgement that is the only packet of `held` to the last of these packets, and removes it from `held`.
+    /// Does nothing unless these packets are one message, which leaves in one system call.
+    pub(crate) fn attach(&mut self, held: &mut Self) {
+        let (Some((last, others)), [acknowledgement]) =
+            (self.packets.split_last(), &held.packets[..])
+        else {
+            return;
+        };
+        let most = match others.first() {
+            Some(first) => first.length,
+            None if self.packets().all(|(.., packet)| is_send(packet)) => usize::MAX,
+            None => ALWAYS_FITS,
+        };
+        let (all, overhead) = (self.packets.iter(), super::seal::overhead(true));
+        let fits = (last.local, last.remote) == (acknowledgement.local, acknowledgement.remote)
+            && last.length + ATTACHED_LEN <= most
+            && leading(all, MAX_SEGMENTS, overhead) == self.packets.len()
+            && self.is_one_message();
+        if !fits {
+            return;
+        }
+        let end = self.bytes.len();
+        let acknowledgement = &held.bytes[..held.bytes.len() - icrc::LEN];
+        self.bytes.truncate(end - icrc::LEN);
+        let is_attached = attach(&mut self.bytes, end - last.length, acknowledgement);
+        self.bytes.extend_from_slice(&[0; icrc::LEN]);
+        if is_attached {
+            if let Some(last) = self.packets.last_mut() {
+                last.length += ATTACHED_LEN;
+            }
+            held.clear();
+        }
+    }
+
+    /// Whether no packet but the last ends a message.
+    fn is_one_message(&self) -> bool {
+        let others = self.packets.len().saturating_sub(1);
+        self.packets().take(others).all(|(_, _, packet)| {
+            let body = Packet::decode(packet).map(|it| it.headers.body);
+            matches!(body, Ok(Body::Request(_, request)) if !request.position().ends())
+        })
     }
 
     /// Whether all these packets, followed by `last`, can leave in one system call.
@@ -147,6 +193,13 @@ fn leading<'a>(
     count
 }
 
+/// Whether a packet is a send. With an acknowledgement, it is no longer than a write with as much data and immediate data, for which every path MTU has
+/// room ([`fitting`](super::addresses::fitting)).
+fn is_send(packet: &[u8]) -> bool {
+    let body = Packet::decode(packet).map(|it| it.headers.body);
+    matches!(body, Ok(Body::Request(_, Request::SendOnly(_))))
+}
+
 /// Writes the checksums. The kernel numbers the datagrams of a call 0, 1, 2 and so on.
 fn seal(from: SocketAddr, to: SocketAddr, datagrams: &mut [u8], each: usize) -> bool {
     let Some(flow) = Flow::new(from, to) else {
@@ -178,7 +231,9 @@ mod tests {
     use crate::config::WireConfig;
     use crate::wire::Wire;
     use crate::wire::tests::{PATIENCE, address, wait_until};
-    use rkey_roce::packet::{Body, Headers, Packet, Psn, Request, Service, Tail};
+    use rkey_roce::packet::{
+        Aeth, Credits, Headers, Psn, Reliable, Response, Reth, Service, Syndrome, Tail,
+    };
     use std::io;
 
     fn packet(remote: u8, length: usize) -> OnePacket {
@@ -210,6 +265,68 @@ mod tests {
         let mut marked = [packet(2, 10); 4];
         marked[2].ecn = Ecn::CONGESTED;
         assert_eq!(leading(marked.iter(), 64, 0), 2);
+    }
+
+    fn encoded(body: Body, length: usize, psn: u32, reserved: u16) -> Vec<u8> {
+        let mut headers = Headers::new(7, Psn::new(psn), body);
+        (headers.migrated, headers.reserved) = (true, reserved);
+        let payload = &vec![5; length];
+        let mut bytes = Vec::new();
+        let packet = Packet { headers, payload };
+        packet.encode(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Answers, by the lengths of their packets' payloads, and the lengths of the packets if an acknowledgement leaves with them.
+    #[test]
+    fn an_acknowledgement_is_attached_to_an_answer_that_leaves_in_one_call() {
+        let [here, there, elsewhere] = [1, 2, 3].map(|it| IpAddr::from([10, 0, 0, it]));
+        let only = [Request::SendOnly(Tail::None)];
+        let long = [
+            Request::SendFirst,
+            Request::SendMiddle,
+            Request::SendLast(Tail::None),
+        ];
+        let aeth = Aeth {
+            syndrome: Syndrome::Ack(Credits::UNLIMITED),
+            msn: 0,
+        };
+        let body = Body::Response(Reliable::Rc, Response::Acknowledge(aeth));
+        let acknowledgement = encoded(body, 0, 9, 1);
+        let lengths = |requests: &[Request], payloads: &[usize], to: IpAddr| -> Vec<usize> {
+            let mut outgoing = OutgoingPackets::default();
+            outgoing.push(here, elsewhere, b"of another call");
+            outgoing.clear();
+            for (request, length) in requests.iter().zip(payloads) {
+                let body = Body::Request(Service::Rc, *request);
+                outgoing.push(here, there, &encoded(body, *length, 1, 0));
+            }
+            let mut held = OutgoingPackets::default();
+            held.push(here, to, &acknowledgement);
+            outgoing.attach(&mut held);
+            let all = outgoing.packets().chain(held.packets());
+            all.map(|(.., packet)| packet.len()).collect()
+        };
+        assert_eq!(lengths(&only, &[8], there), [12 + 8 + 16]);
+        assert_eq!(lengths(&only, &[8], elsewhere), [20, 16]);
+        assert_eq!(lengths(&only, &[1024], there), [12 + 1024 + 16]);
+        let reth = Reth {
+            address: 0,
+            rkey: 1,
+            length: 4,
+        };
+        let write = [Request::WriteOnly(reth, None)];
+        assert_eq!(lengths(&write, &[208], there), [28 + 208 + 16]);
+        assert_eq!(lengths(&write, &[209], there), [28 + 212, 16], "too long");
+        let payloads = [1024, 1024, 1008];
+        assert_eq!(lengths(&long, &payloads, there), [1036; 3]);
+        let payloads = [1024, 1024, 1009];
+        assert_eq!(lengths(&long, &payloads, there), [1036, 1036, 1024, 16]);
+        let two = [only[0]; 2];
+        assert_eq!(lengths(&two, &[100, 20], there), [112, 32, 16]);
+        assert_eq!(lengths(&long[1..], &[20, 100], there), [32, 112, 16]);
+        assert_eq!(lengths(&[], &[], there), [16]);
+        assert_eq!(lengths(&[Request::SendFirst], &[20], there), [12 + 20 + 16]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A connected queue pair: a requester and a responder.
 
+use super::attached;
 use super::budget::KeepBudget;
 use super::buffer::PacketBuffer;
 use super::config::{Config, ConnectionType};
@@ -95,6 +96,23 @@ impl Connection {
 
     /// Handles a packet that arrived at `now`, in nanoseconds of any monotonic clock.
     pub fn receive<H: Host>(&mut self, now: u64, host: &mut H, packet: &Packet<'_>) {
+        let Body::Request(Service::Rc, request) = &packet.headers.body else {
+            return self.receive_one(now, host, packet);
+        };
+        match &self.responder {
+            Responding::Reliable(it) if it.has_attached(&packet.headers, request) => {}
+            _ => return self.receive_one(now, host, packet),
+        }
+        let Some((request, acknowledgement)) = attached::detach(packet) else {
+            self.out.counters.dropped += 1;
+            return;
+        };
+        // First: programs expect that a request has ended when its answer arrives.
+        self.receive_one(now, host, &acknowledgement);
+        self.receive_one(now, host, &request);
+    }
+
+    fn receive_one<H: Host>(&mut self, now: u64, host: &mut H, packet: &Packet<'_>) {
         let Self {
             requester,
             responder,

@@ -155,6 +155,7 @@
 //! # }
 //! ```
 
+mod attached;
 mod budget;
 mod buffer;
 mod config;
@@ -172,6 +173,7 @@ mod sequence;
 mod step;
 mod work;
 
+pub use attached::{ATTACHED_LEN, attach};
 pub use budget::KeepBudget;
 pub use buffer::PacketBuffer;
 pub use config::{Config, ConnectionType, early_mark, timeout_ns};

@@ -1,5 +1,6 @@
 //! Two queue pairs, their programs and the network between them, in one thread under a virtual clock.
 
+mod attached;
 mod congestion;
 mod datagrams;
 mod hostile;

@@ -155,6 +155,7 @@ fn every_request_is_executed_once_and_in_order_if_one_side_has_agreed() {
 }
 
 fn execute_all(agreement: Agreement) {
+    let mut attached = 0;
     for seed in seeds() {
         let _named = Named(seed);
         let mut random = Random::new(seed);
@@ -164,8 +165,13 @@ fn execute_all(agreement: Agreement) {
         stretch(&mut random, &mut configs, &mut conditions);
         let mut world = World::new(&configs, random.next());
         world.network.conditions = conditions;
+        // In every second schedule, acknowledgements are attached to requests.
+        world.attached = (seed & 2 == 0).then_some(0);
         let models = plan(&mut world, &mut random, true);
         world.run();
+        let may_attach = agreement(seed) == [true, true];
+        attached += world.attached.unwrap_or_default();
+        assert!(may_attach || attached == 0);
         for (side, model) in models.iter().enumerate() {
             let done = verify(&world, side, model);
             assert_eq!(done, model.requests.len(), "{:?}", world.statuses(side));
@@ -179,6 +185,8 @@ fn execute_all(agreement: Agreement) {
             );
         }
     }
+    // One schedule may have no answer.
+    assert!(attached > 0 || agreement(0) != [true, true] || count() < 10);
 }
 
 /// The network may fail permanently, memory may become inaccessible, and receives may be missing. Requests are executed once and

@@ -2,9 +2,10 @@
 
 use crate::network::{Network, Random};
 use crate::program::Program;
-use rkey_roce::packet::{Packet, Psn};
+use rkey_roce::packet::{Packet, Psn, only_acknowledges};
 use rkey_roce::transport::{
     Config, Connection, Event, Operation, PacketBuffer, Received, Status, Target, WorkRequest,
+    attach,
 };
 use std::collections::BTreeMap;
 
@@ -93,6 +94,8 @@ pub(crate) struct World {
     pub(crate) sides: [Side; 2],
     pub(crate) network: Network,
     pub(crate) random: Random,
+    /// How many acknowledgements have been attached to requests; `None` if none is.
+    pub(crate) attached: Option<u64>,
     sequence: u64,
 }
 
@@ -103,6 +106,7 @@ impl World {
             sides: [Side::new(&configs[0]), Side::new(&configs[1])],
             network: Network::new(),
             random: Random::new(seed),
+            attached: None,
             sequence: 0,
         }
     }
@@ -131,16 +135,32 @@ impl World {
                 ..
             } = &mut self.sides[side];
             let mut burst = 0;
+            // An acknowledgement that waits for a request to which it can be attached.
+            let mut waiting: Option<Vec<u8>> = None;
             loop {
                 let may = connection.may_transmit();
                 let Some(length) = connection.transmit(self.now, program, &mut buffer) else {
                     break;
                 };
                 assert!(may, "side {side} sends although it may not");
-                let packet = &buffer[..length];
-                self.network.send(self.now, &mut self.random, side, packet);
+                let mut packet = buffer[..length].to_vec();
+                if let Some(acknowledgement) = waiting.take() {
+                    if attach(&mut packet, 0, &acknowledgement) {
+                        self.attached = self.attached.map(|count| count + 1);
+                    } else {
+                        (self.network).send(self.now, &mut self.random, side, &acknowledgement);
+                    }
+                }
+                if self.attached.is_some() && only_acknowledges(&packet) {
+                    waiting = Some(packet);
+                } else {
+                    (self.network).send(self.now, &mut self.random, side, &packet);
+                }
                 burst += 1;
                 assert!(burst < 100_000, "side {side} never stops sending");
+            }
+            if let Some(acknowledgement) = waiting {
+                (self.network).send(self.now, &mut self.random, side, &acknowledgement);
             }
             self.sides[side].take_events();
         }

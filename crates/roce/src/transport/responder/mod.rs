@@ -20,6 +20,7 @@ mod unreliable;
 use crate::packet::{
     Aeth, AtomicEth, Credits, Headers, Mtu, NakCode, Psn, Request, Reth, RnrTimer, Syndrome,
 };
+use crate::transport::attached;
 use crate::transport::buffer::PacketBuffer;
 use crate::transport::config::{Config, early_mark};
 use crate::transport::deadline::earlier;
@@ -112,6 +113,17 @@ impl Responder {
         self.ahead.as_ref().map_or(0, |ahead| ahead.len())
     }
 
+    /// Whether an acknowledgement is [attached](crate::transport::attached) to the request with these headers.
+    pub(crate) fn has_attached(&self, headers: &Headers, request: &Request) -> bool {
+        request.has_payload() && self.is_marked(headers, attached::INVERTED)
+    }
+
+    /// Whether the peer has marked the request with these headers, as a side does that has agreed to selective retransmission, and has inverted these
+    /// bits of the mark.
+    fn is_marked(&self, headers: &Headers, inverted: u16) -> bool {
+        self.ahead.is_some() && headers.migrated && headers.reserved == self.mark ^ inverted
+    }
+
     /// Executes, answers or drops a request.
     pub(crate) fn receive<H: Host>(
         &mut self,
@@ -121,6 +133,8 @@ impl Responder {
         payload: &[u8],
     ) {
         let at = self.expected.near(headers.psn);
+        let is_marked = self.is_marked(headers, 0);
+        self.sender.peer_agrees |= is_marked;
         if let Some((refused, code)) = self.refused {
             // The peer has not received the refusal.
             if at == refused {
@@ -131,7 +145,6 @@ impl Responder {
             if self.is_reported {
                 return;
             }
-            let is_marked = headers.migrated && headers.reserved == self.mark;
             if !(is_marked && self.keep(step, at, headers, payload)) {
                 self.is_reported = true;
                 self.acknowledge(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));

@@ -7,6 +7,7 @@ use super::pace::is_long;
 use crate::packet::{
     Aeth, AtomicAckEth, Body, Credits, Headers, Mtu, Position, Reliable, Response, Reth, Syndrome,
 };
+use crate::transport::attached::ATTACHABLE;
 use crate::transport::buffer::{PacketBuffer, write_packet};
 use crate::transport::config::Config;
 use crate::transport::host::{Host, Refusal, RemoteRange};
@@ -310,6 +311,8 @@ pub(super) struct Sender {
     pkey: u16,
     /// Whether packets are marked: this side keeps what arrives early.
     is_marked: bool,
+    /// Whether the peer has agreed to selective retransmission, too, as its requests have shown.
+    pub(super) peer_agrees: bool,
 }
 
 impl Sender {
@@ -318,6 +321,7 @@ impl Sender {
             peer: config.peer,
             pkey: config.pkey,
             is_marked: config.selective,
+            peer_agrees: false,
         }
     }
 
@@ -334,7 +338,8 @@ impl Sender {
         aeth: Aeth,
         to: &mut PacketBuffer,
     ) -> Option<usize> {
-        let headers = self.headers(at, Response::Acknowledge(aeth));
+        let mut headers = self.headers(at, Response::Acknowledge(aeth));
+        headers.reserved = if self.peer_agrees { ATTACHABLE } else { 0 };
         write_packet::<Refusal>(to, &headers, 0, |_| Ok(())).ok()?
     }
 

@@ -1,0 +1,75 @@
+//! An acknowledgement inside a request.
+//!
+//! On a short path, sending a datagram takes longer than everything else. So the answer of a program can carry the acknowledgement of what it
+//! answers: a whole packet of 16 bytes behind the payload, before the padding. Such a request has one bit of its [mark](super::early_mark) inverted.
+//! The standard has no such packet, so only sides do this that have agreed to selective retransmission, and whose peer has shown by the marks of its
+//! requests that it has agreed, too.
+
+use crate::packet::{Aeth, Body, Bth, MAX_PAYLOAD, Packet, Service, only_acknowledges, padding};
+
+/// The length of an acknowledgement, in bytes.
+pub const ATTACHED_LEN: usize = Bth::LEN + Aeth::LEN;
+
+/// The reserved bits of an acknowledgement that may be attached.
+pub(super) const ATTACHABLE: u16 = 1;
+
+/// The bit of a request's mark that is inverted if an acknowledgement is attached.
+pub(super) const INVERTED: u16 = 1 << 12;
+
+/// Attaches an acknowledgement to the request packet that starts at `start`, and is the last in `bytes`. Returns whether it could: the peer supports it,
+/// both packets go to one queue pair, and the request has a payload. The caller makes sure that the packet does not become longer than the path
+/// MTU allows.
+///
+/// ```
+/// use rkey_roce::transport::attach;
+/// use rkey_roce::packet::{Body, Headers, Packet, Psn, Request, Service, Tail};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let body = Body::Request(Service::Rc, Request::SendOnly(Tail::None));
+/// let mut bytes = Vec::new();
+/// Packet { headers: Headers::new(7, Psn::new(1), body), payload: b"answer" }.encode(&mut bytes)?;
+/// let mut acknowledgement = [0; 16];
+/// acknowledgement[0] = 0x11; // RC ACKNOWLEDGE
+/// // The peer has not agreed: the packets do not have the bits that say so.
+/// assert!(!attach(&mut bytes, 0, &acknowledgement));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn attach(bytes: &mut Vec<u8>, start: usize, acknowledgement: &[u8]) -> bool {
+    let Some(length) = bytes
+        .get(start..)
+        .and_then(|it| length_before_padding(it, acknowledgement))
+    else {
+        return false;
+    };
+    bytes.extend_from_slice(acknowledgement);
+    bytes[start + length..].rotate_right(acknowledgement.len());
+    // The highest reserved bit: see `Bth::encode`.
+    bytes[start + 4] ^= (INVERTED >> 7) as u8;
+    true
+}
+
+/// The length of a request without its padding; `None` if this acknowledgement cannot be attached to it.
+fn length_before_padding(request: &[u8], acknowledgement: &[u8]) -> Option<usize> {
+    let Packet { headers, payload } = Packet::decode(request).ok()?;
+    let it = Packet::decode(acknowledgement).ok()?.headers;
+    let fits = only_acknowledges(acknowledgement)
+        && it.reserved == ATTACHABLE
+        && it.destination == headers.destination
+        && headers.migrated
+        && payload.len() + ATTACHED_LEN <= MAX_PAYLOAD
+        && matches!(headers.body, Body::Request(Service::Rc, request) if request.has_payload());
+    fits.then_some(request.len() - padding(payload.len()))
+}
+
+/// Takes a request and the acknowledgement that is attached to it apart. `None` if there is none.
+pub(super) fn detach<'a>(packet: &Packet<'a>) -> Option<(Packet<'a>, Packet<'a>)> {
+    let (payload, last) = packet.payload.split_last_chunk::<ATTACHED_LEN>()?;
+    let acknowledgement = Packet::decode(last).ok()?;
+    let is_plain = only_acknowledges(last)
+        && acknowledgement.headers.destination == packet.headers.destination;
+    let mut request = Packet { payload, ..*packet };
+    request.headers.reserved ^= INVERTED;
+    is_plain.then_some((request, acknowledgement))
+}
