@@ -12,7 +12,7 @@ pub struct Guid(pub [u8; 8]);
 /// The key of the checksum in the GUIDs of this implementation. It is no secret.
 const SELECTIVE: (u64, u64) = (
     u64::from_le_bytes(*b"rkey sel"),
-    u64::from_le_bytes(*b"ective 1"),
+    u64::from_le_bytes(*b"ective 2"),
 );
 
 impl Guid {

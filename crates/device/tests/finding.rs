@@ -410,8 +410,15 @@ fn group(which: u8) -> [u8; 16] {
 fn datagrams_reach_the_whole_group() {
     const READY: &str = "ready to receive";
     const LOOKING: u64 = 1;
-    const HELLO: u64 = 2;
-    const GOODBYE: u64 = 3;
+    let receive = |side: &Side, qp: &Qp| {
+        (2..10).for_each(|id| side.receive(qp, id, id as usize * 64, 512));
+    };
+    // The next completion, and what was received. The datagrams that look for the members may arrive late, and do not count.
+    let next = |side: &Side| {
+        let id = std::iter::repeat_with(|| side.next_asleep().id);
+        let mut words = id.map(|id| (id != 1).then(|| side.word(id as usize * 64 + 5)));
+        words.find(|word| *word != Some(LOOKING)).unwrap()
+    };
     let group = group(1);
     if role().is_some() {
         let side = Side::open();
@@ -419,17 +426,9 @@ fn datagrams_reach_the_whole_group() {
         qp.join(group).unwrap();
         tell(&side, &qp);
         hear();
-        for id in 0..8 {
-            side.receive(&qp, id, id as usize * 64, 512);
-        }
+        receive(&side, &qp);
         println!("\n{READY}");
-        let mut word = LOOKING;
-        while word == LOOKING {
-            let done = side.next_asleep();
-            assert_eq!(done.bytes, 48);
-            word = side.word(done.id as usize * 64 + 5);
-        }
-        assert_eq!(word, HELLO);
+        assert_eq!(next(&side), Some(4711));
         return;
     }
     let sides = [0, 1].map(|_| Side::open());
@@ -459,31 +458,16 @@ fn datagrams_reach_the_whole_group() {
     });
     say(&mut peer, 0);
     assert!(words.any(|line| line.unwrap() == READY));
-    for (side, qp) in sides.iter().zip(&qps) {
-        for id in 2..10 {
-            side.receive(qp, id, id as usize * 64, 512);
-        }
-    }
-    // The next completion, and what was received. The datagrams that looked for the members may still arrive, and do not count.
-    let next = |side: &Side| {
-        loop {
-            let id = side.next_asleep().id;
-            let word = (id != 1).then(|| side.word(id as usize * 64 + 5));
-            if word != Some(LOOKING) {
-                return word;
-            }
-        }
-    };
-    send(HELLO);
+    (sides.iter().zip(&qps)).for_each(|(side, qp)| receive(side, qp));
+    send(4711);
     let mut seen = [next(&sides[0]), next(&sides[0])];
     seen.sort_unstable();
-    let sent_and_heard_by_the_sender_itself = [None, Some(HELLO)];
-    assert_eq!(seen, sent_and_heard_by_the_sender_itself);
-    assert_eq!(next(&sides[1]), Some(HELLO));
+    assert_eq!(seen, [None, Some(4711)], "sent, and heard by the sender");
+    assert_eq!(next(&sides[1]), Some(4711));
     peer.finish();
     assert!(qps[0].leave(group).unwrap() && !qps[0].leave(group).unwrap());
-    send(GOODBYE);
-    assert_eq!(next(&sides[1]), Some(GOODBYE));
+    send(4712);
+    assert_eq!(next(&sides[1]), Some(4712));
     assert_eq!(next(&sides[0]), None);
     assert!(
         sides[0]

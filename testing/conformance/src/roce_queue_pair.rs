@@ -210,7 +210,7 @@ impl Stage {
             REQUEST => {
                 packet.headers.psn = Psn::new(RECEIVE_PSN).plus(number.into());
                 if self.is_selective {
-                    let inverted = u16::from(step & ATTACHED != 0) << 12;
+                    let inverted = u16::from(step & ATTACHED != 0);
                     packet.headers.reserved = early_mark(Psn::new(RECEIVE_PSN)) ^ inverted;
                 }
             }
@@ -445,7 +445,7 @@ fn selective_samples(reth: Reth) -> [Script; 2] {
             0,
         )
         .act(RECEIVE)
-        .attached(5, only, 0);
+        .attached(6, only, 0);
     let mut repaired = Script(vec![SELECTIVE]);
     // The last one is a read of 1000 bytes.
     for _ in 0..15 {

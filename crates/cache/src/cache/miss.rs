@@ -20,15 +20,15 @@ use crate::why::{Cause, Refusal, Why};
 use crossbeam_utils::Backoff;
 use rkey_base::range::VaRange;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How many times a lookup registers if changes overtake it.
 const TRIES: usize = 3;
 
-/// How long a lookup keeps trying to register if the registrar is exhausted, while other threads use up or make room.
-const PERSISTENCE_IF_EXHAUSTED: Duration = Duration::from_secs(5);
-/// The pause between two of these attempts, once the first ones have failed: the other threads may need this processor.
-const PAUSE_IF_EXHAUSTED: Duration = Duration::from_micros(50);
+/// How many times a lookup registers if the registrar is exhausted, while other threads use up or make room.
+const TRIES_IF_EXHAUSTED: usize = 5000;
+/// How long each of the later attempts waits for another thread's deregistration.
+const PAUSE_IF_EXHAUSTED: Duration = Duration::from_millis(1);
 
 /// The result of searching under the lock.
 enum Reserved<'a, R: Registrar> {
@@ -273,10 +273,8 @@ impl<R: Registrar> Cache<R> {
         let exhausted = |error: &R::Error| self.registrar.is_exhausted(error);
         let backoff = Backoff::new();
         let mut result = self.registrar.register(request);
-        let mut until = None;
-        while result.as_ref().is_err_and(exhausted) {
-            let now = Instant::now();
-            if now >= *until.get_or_insert(now + PERSISTENCE_IF_EXHAUSTED) {
+        for _ in 0..TRIES_IF_EXHAUSTED {
+            if !result.as_ref().is_err_and(exhausted) {
                 break;
             }
             let evicted = self.evict_all() > 0;
@@ -288,7 +286,8 @@ impl<R: Registrar> Cache<R> {
                 break;
             }
             if backoff.is_completed() {
-                std::thread::sleep(PAUSE_IF_EXHAUSTED);
+                let mut ends = self.ends.lock();
+                self.end.wait_for(&mut ends, PAUSE_IF_EXHAUSTED);
             } else {
                 backoff.snooze();
             }

@@ -27,7 +27,7 @@ use crate::why::{Off, Why};
 use guard::Guard;
 use lookup::Hit;
 use options::{Invalid, Options};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rkey_base::process::ForkMark;
 use rkey_base::range::VaRange;
 use shelf::{Gone, Parts, Shelf};
@@ -87,6 +87,9 @@ pub struct Cache<R: Registrar> {
     shelf: Mutex<Shelf>,
     /// How many values have left the table and are not deregistered yet.
     leaving: AtomicUsize,
+    /// Signalled when `leaving` falls, to lookups that wait for room.
+    end: Condvar,
+    ends: Mutex<()>,
     counters: Counters,
     trace: Option<Mutex<VecDeque<Event>>>,
 }
@@ -133,6 +136,8 @@ impl<R: Registrar> Cache<R> {
             over: AtomicBool::new(false),
             shelf: Mutex::new(Shelf::new(capacity)),
             leaving: AtomicUsize::new(0),
+            end: Condvar::new(),
+            ends: Mutex::new(()),
             counters: Counters::default(),
             trace: (options.trace > 0).then(|| Mutex::new(VecDeque::new())),
             options,
@@ -362,6 +367,7 @@ impl<R: Registrar> Cache<R> {
         for (range, value) in gone {
             self.end(range, value);
             self.leaving.fetch_sub(1, Ordering::Release);
+            self.end.notify_all();
         }
     }
 

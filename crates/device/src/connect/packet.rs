@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::objects::qp_address::QpAddress;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
-const MAGIC: &[u8; 8] = b"rkeyCON3";
+const MAGIC: &[u8; 8] = b"rkeyCON4";
 /// The prefix that all versions share.
 const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.

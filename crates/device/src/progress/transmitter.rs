@@ -4,8 +4,8 @@
 //! destroys a queue pair. Only one thread at a time sends, so packets leave in order. That thread also sends what others take
 //! in the meantime, but not for ever: it leaves the rest to the engine thread.
 //!
-//! Acknowledgements of what a poll has received wait for the answer of a program that [answers](super::answers), and leave behind it in
-//! the same system call. They leave without it when the program polls an empty completion queue again, waits, destroys a queue pair or
+//! Acknowledgements of what a poll has received wait for the answer of a program that [answers](super::answers), and leave inside it or behind it,
+//! in the same system call. They leave without it when the program polls an empty completion queue again, waits, destroys a queue pair or
 //! exits; and after a millisecond if it does nothing of that (the wire's thread looks).
 
 use std::sync::Arc;
@@ -190,9 +190,9 @@ impl Taken {
         self.packets.is_empty() && self.held.is_empty()
     }
 
-    /// Moves all packets to `sending`, which is empty. An acknowledgement that is delayed becomes part of the answer if the peer supports it. If not, it is the last
-    /// if it leaves in the same system call as the others, and arrives with them; else it is the first, so that the peer's request ends before the
-    /// answer arrives. Returns whether any were delayed.
+    /// Moves all packets to `sending`, which is empty. An acknowledgement that is delayed becomes part of the answer if it can
+    /// ([`OutgoingPackets::attach`]). If not, it is the last if it leaves in the same system call as the others, and arrives with them;
+    /// else it is the first, so that the peer's request ends before the answer arrives. Returns whether any were delayed.
     fn give(&mut self, sending: &mut OutgoingPackets, holds: &AtomicBool) -> bool {
         if !holds.swap(false, Ordering::Relaxed) {
             std::mem::swap(sending, &mut self.packets);

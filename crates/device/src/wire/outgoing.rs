@@ -60,41 +60,40 @@ impl OutgoingPackets {
     }
 
     /// [Attaches](attach) the acknowledgement that is the only packet of `held` to the last of these packets, and removes it from `held`.
-    /// Does nothing unless these packets are one message, which leaves in one system call.
+    /// Does nothing unless these packets leave in one system call, and none but the last ends a message.
     pub(crate) fn attach(&mut self, held: &mut Self) {
-        let (Some((last, others)), [acknowledgement]) =
-            (self.packets.split_last(), &held.packets[..])
-        else {
+        let &[acknowledgement] = &held.packets[..] else {
             return;
         };
-        let most = match others.first() {
-            Some(first) => first.length,
-            None if self.packets().all(|(.., packet)| is_send(packet)) => usize::MAX,
-            None => ALWAYS_FITS,
+        let most = match &self.packets[..] {
+            [] => return,
+            [_] if self.packets().all(|(.., packet)| is_send(packet)) => usize::MAX,
+            [_] => ALWAYS_FITS,
+            [first, ..] => first.length,
         };
-        let (all, overhead) = (self.packets.iter(), super::seal::overhead(true));
+        let ends_once = self.ends_at_most_one_message();
+        let (count, end) = (self.packets.len(), self.bytes.len());
+        let last = &mut self.packets[count - 1];
+        let start = end - last.length;
+        last.length += ATTACHED_LEN;
         let fits = (last.local, last.remote) == (acknowledgement.local, acknowledgement.remote)
-            && last.length + ATTACHED_LEN <= most
-            && leading(all, MAX_SEGMENTS, overhead) == self.packets.len()
-            && self.is_one_message();
-        if !fits {
-            return;
-        }
-        let end = self.bytes.len();
-        let acknowledgement = &held.bytes[..held.bytes.len() - icrc::LEN];
+            && last.length <= most
+            && ends_once;
+        let (all, overhead) = (self.packets.iter(), super::seal::overhead(true));
+        let fits = fits && leading(all, MAX_SEGMENTS, overhead) == count;
+        let bytes = &held.bytes[..held.bytes.len() - icrc::LEN];
         self.bytes.truncate(end - icrc::LEN);
-        let is_attached = attach(&mut self.bytes, end - last.length, acknowledgement);
+        let is_attached = fits && attach(&mut self.bytes, start, bytes);
         self.bytes.extend_from_slice(&[0; icrc::LEN]);
         if is_attached {
-            if let Some(last) = self.packets.last_mut() {
-                last.length += ATTACHED_LEN;
-            }
             held.clear();
+        } else {
+            self.packets[count - 1].length -= ATTACHED_LEN;
         }
     }
 
     /// Whether no packet but the last ends a message.
-    fn is_one_message(&self) -> bool {
+    fn ends_at_most_one_message(&self) -> bool {
         let others = self.packets.len().saturating_sub(1);
         self.packets().take(others).all(|(_, _, packet)| {
             let body = Packet::decode(packet).map(|it| it.headers.body);
@@ -277,7 +276,8 @@ mod tests {
         bytes
     }
 
-    /// Answers, by the lengths of their packets' payloads, and the lengths of the packets if an acknowledgement leaves with them.
+    /// Answers, by the lengths of their packets' payloads, and the lengths of all packets when an acknowledgement leaves with
+    /// them.
     #[test]
     fn an_acknowledgement_is_attached_to_an_answer_that_leaves_in_one_call() {
         let [here, there, elsewhere] = [1, 2, 3].map(|it| IpAddr::from([10, 0, 0, it]));

@@ -38,6 +38,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
         if let Some(wire) = qp.wire.as_deref_mut() {
             let since = *wire.since.get_or_insert(now_ns);
             let paused = self.x.guesses.paused_until(&origin, since, now_ns);
+            // If an acknowledgement is attached to the request, the peer repeats it when this side asks again.
             if is_request && paused.is_some() {
                 self.x.wire.drops.paused += 1;
                 return;

@@ -1,11 +1,17 @@
 //! An acknowledgement inside a request.
 //!
-//! On a short path, sending a datagram takes longer than everything else. So the answer of a program can carry the acknowledgement of what it
-//! answers: a whole packet of 16 bytes behind the payload, before the padding. Such a request has one bit of its [mark](super::early_mark) inverted.
-//! The standard has no such packet, so only sides do this that have agreed to selective retransmission, and whose peer has shown by the marks of its
-//! requests that it has agreed, too.
+//! On a short path, sending a datagram takes longer than everything else. So the answer of a program can carry the
+//! acknowledgement of what it answers: a whole packet of 16 bytes behind the payload, before the padding. The lowest bit of
+//! such a request's [mark](super::early_mark) is inverted. It is one of the bits that the invariant checksum covers: if damage could
+//! change it, the acknowledgement would be taken for payload.
+//!
+//! The standard has no such packet, so only sides do this that have agreed to selective retransmission, and whose peer has shown by
+//! the marks of its requests that it has agreed, too. A request with an attached acknowledgement is not kept if it arrives early: otherwise, an attacker
+//! who guesses a mark would have two chances with one packet.
 
-use crate::packet::{Aeth, Body, Bth, MAX_PAYLOAD, Packet, Service, only_acknowledges, padding};
+use crate::packet::{
+    Aeth, Body, Bth, Headers, MAX_PAYLOAD, Packet, Request, Service, only_acknowledges, padding,
+};
 
 /// The length of an acknowledgement, in bytes.
 pub const ATTACHED_LEN: usize = Bth::LEN + Aeth::LEN;
@@ -14,7 +20,9 @@ pub const ATTACHED_LEN: usize = Bth::LEN + Aeth::LEN;
 pub(super) const ATTACHABLE: u16 = 1;
 
 /// The bit of a request's mark that is inverted if an acknowledgement is attached.
-pub(super) const INVERTED: u16 = 1 << 12;
+const INVERTED: u16 = 1;
+/// The reserved bits that the invariant checksum covers.
+const COVERED: u16 = 0x7f;
 
 /// Attaches an acknowledgement to the request packet that starts at `start`, and is the last in `bytes`. Returns whether it could: the peer supports it,
 /// both packets go to one queue pair, and the request has a payload. The caller makes sure that the packet does not become longer than the path
@@ -45,8 +53,8 @@ pub fn attach(bytes: &mut Vec<u8>, start: usize, acknowledgement: &[u8]) -> bool
     };
     bytes.extend_from_slice(acknowledgement);
     bytes[start + length..].rotate_right(acknowledgement.len());
-    // The highest reserved bit: see `Bth::encode`.
-    bytes[start + 4] ^= (INVERTED >> 7) as u8;
+    // The lowest reserved bits are the last of this byte: see `Bth::encode`.
+    bytes[start + 8] ^= INVERTED as u8;
     true
 }
 
@@ -63,13 +71,21 @@ fn length_before_padding(request: &[u8], acknowledgement: &[u8]) -> Option<usize
     fits.then_some(request.len() - padding(payload.len()))
 }
 
+/// Whether an acknowledgement is attached to a request with this body. `mark` is the mark of the peer, with which this side has agreed to selective retransmission.
+pub(super) fn has_attached(headers: &Headers, request: &Request, mark: u16) -> bool {
+    headers.migrated && (headers.reserved ^ mark) & COVERED == INVERTED && request.has_payload()
+}
+
+/// Whether a request has the mark of the peer, perhaps with an attached acknowledgement.
+pub(super) fn is_of_agreed_peer(headers: &Headers, mark: u16) -> bool {
+    headers.migrated && (headers.reserved ^ mark) & !INVERTED == 0
+}
+
 /// Takes a request and the acknowledgement that is attached to it apart. `None` if there is none.
 pub(super) fn detach<'a>(packet: &Packet<'a>) -> Option<(Packet<'a>, Packet<'a>)> {
     let (payload, last) = packet.payload.split_last_chunk::<ATTACHED_LEN>()?;
     let acknowledgement = Packet::decode(last).ok()?;
     let is_plain = only_acknowledges(last)
         && acknowledgement.headers.destination == packet.headers.destination;
-    let mut request = Packet { payload, ..*packet };
-    request.headers.reserved ^= INVERTED;
-    is_plain.then_some((request, acknowledgement))
+    is_plain.then_some((Packet { payload, ..*packet }, acknowledgement))
 }

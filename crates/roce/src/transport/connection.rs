@@ -109,6 +109,10 @@ impl Connection {
         };
         // First: programs expect that a request has ended when its answer arrives.
         self.receive_one(now, host, &acknowledgement);
+        if self.requester.has_failed() {
+            self.out.counters.dropped += 1;
+            return;
+        }
         self.receive_one(now, host, &request);
     }
 

@@ -14,6 +14,7 @@
 //! | `notify` | congestion notifications to the peer |
 //! | `config` | attributes of a connected queue pair |
 //! | `event` | completions and failures |
+//! | `attached` | an acknowledgement inside a request |
 //! | `budget` | memory for packets that wait for earlier ones |
 //! | `buffer` | the buffer that a packet is written to |
 //! | `gaps` | what has not arrived, and when it looks lost |

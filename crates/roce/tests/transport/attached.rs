@@ -79,18 +79,55 @@ fn the_request_ends_before_its_answer_arrives() {
     }
 }
 
+/// It is not kept: an attacker must not have two chances with one packet.
 #[test]
-fn an_answer_that_arrives_early_still_acknowledges() {
+fn an_answer_that_arrives_early_only_acknowledges() {
     let mut lone = asked();
-    let mut bytes = request(501, Request::SendOnly(Tail::None), &[5; 3]);
-    assert!(attach(&mut bytes, 0, &acknowledgement(ACK, |_| ())));
-    receive(&mut lone, &bytes);
+    let mut early = request(501, Request::SendOnly(Tail::None), &[5; 3]);
+    assert!(attach(&mut early, 0, &acknowledgement(ACK, |_| ())));
+    receive(&mut lone, &early);
     assert_eq!(lone.completed(), [(1, Status::Success)]);
+    assert_eq!(lone.connection.kept(), (0, 0));
+    let answers = lone.answers();
+    assert_eq!(answers[0].1, Syndrome::Nak(NakCode::PsnSequenceError));
     receive(&mut lone, &answer(2));
     assert!(matches!(&lone.events()[..], [Event::Received(it)] if it.bytes == 2));
     lone.program.receives.push_back((10, vec![0; 2000]));
-    assert!(lone.connection.receive_kept(lone.now, &mut lone.program));
+    receive(&mut lone, &early);
     assert!(matches!(&lone.events()[..], [Event::Received(it)] if it.bytes == 3));
+}
+
+/// Damage to the bits that the checksum does not cover does not make the acknowledgement payload.
+#[test]
+fn an_attached_acknowledgement_is_found_by_bits_that_the_checksum_covers() {
+    let mut whole = answer(8);
+    assert!(attach(&mut whole, 0, &acknowledgement(ACK, |_| ())));
+    for bit in 0..8 {
+        let mut damaged = whole.clone();
+        damaged[4] ^= 1 << bit;
+        let mut lone = asked();
+        receive(&mut lone, &damaged);
+        let events = lone.events();
+        let [Event::Completed { .. }, Event::Received(received)] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!(received.bytes, 8);
+    }
+}
+
+/// If the acknowledgement makes the queue pair fail, the request is not executed.
+#[test]
+fn a_request_with_an_acknowledgement_that_ends_in_a_failure_is_dropped() {
+    let mut lone = asked();
+    // Its memory is not accessible, which counts once the first request has ended.
+    lone.connection.post(send(2, 4));
+    assert_eq!(lone.psns(), [100], "only the first is sent, once more");
+    let mut bytes = answer(8);
+    assert!(attach(&mut bytes, 0, &acknowledgement(ACK, |_| ())));
+    receive(&mut lone, &bytes);
+    let failed = [(1, Status::Success), (2, Status::LocalProtection)];
+    assert_eq!(lone.completed(), failed);
+    assert_eq!(lone.connection.counters().dropped, 1);
 }
 
 #[test]
@@ -132,7 +169,7 @@ fn what_is_attached_must_be_an_acknowledgement() {
         bytes
     };
     let mut short = answer(12);
-    short[4] = whole[4];
+    short[8] = whole[8];
     // Its opcode, its destination, its syndrome.
     for bytes in [
         short,
@@ -164,12 +201,18 @@ fn an_acknowledgement_may_be_attached_once_the_peer_has_shown_that_it_has_agreed
         let mut lone = Lone::new(|config| config.selective = selective);
         (lone.marks.0, lone.mark) = (marks, mark);
         lone.program.receives.push_back((9, vec![0; 8]));
+        // Packets that are early or late say nothing: anyone could have sent them.
+        for psn in [501, 499] {
+            lone.request(psn, Request::SendOnly(Tail::None), &[5; 8]);
+            assert!(lone.sent().iter().all(|it| it.headers.reserved == 0));
+        }
         lone.request(500, Request::SendOnly(Tail::None), &[5; 8]);
-        lone.sent()[0].headers.reserved == 1
+        let sent = lone.sent();
+        sent.last().is_some_and(|it| it.headers.reserved == 1)
     };
     let mark = early_mark(Psn::new(500));
     assert!(permission(true, true, mark));
     assert!(!permission(true, false, mark));
-    assert!(!permission(true, true, mark ^ 1));
+    assert!(!permission(true, true, mark ^ 2));
     assert!(!permission(false, true, mark));
 }

@@ -240,6 +240,11 @@ impl Requester {
         self.returned.clear(self.next);
     }
 
+    /// Whether a request has failed: all later ones are flushed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
     /// Ends the oldest request with `status` and flushes all others.
     pub(crate) fn fail(&mut self, status: Status, out: &mut Output) {
         if self.has_failed {

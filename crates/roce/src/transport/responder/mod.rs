@@ -113,15 +113,9 @@ impl Responder {
         self.ahead.as_ref().map_or(0, |ahead| ahead.len())
     }
 
-    /// Whether an acknowledgement is [attached](crate::transport::attached) to the request with these headers.
+    /// Whether an acknowledgement is [attached](attached) to a request.
     pub(crate) fn has_attached(&self, headers: &Headers, request: &Request) -> bool {
-        request.has_payload() && self.is_marked(headers, attached::INVERTED)
-    }
-
-    /// Whether the peer has marked the request with these headers, as a side does that has agreed to selective retransmission, and has inverted these
-    /// bits of the mark.
-    fn is_marked(&self, headers: &Headers, inverted: u16) -> bool {
-        self.ahead.is_some() && headers.migrated && headers.reserved == self.mark ^ inverted
+        self.ahead.is_some() && attached::has_attached(headers, request, self.mark)
     }
 
     /// Executes, answers or drops a request.
@@ -133,8 +127,6 @@ impl Responder {
         payload: &[u8],
     ) {
         let at = self.expected.near(headers.psn);
-        let is_marked = self.is_marked(headers, 0);
-        self.sender.peer_agrees |= is_marked;
         if let Some((refused, code)) = self.refused {
             // The peer has not received the refusal.
             if at == refused {
@@ -145,6 +137,7 @@ impl Responder {
             if self.is_reported {
                 return;
             }
+            let is_marked = headers.migrated && headers.reserved == self.mark;
             if !(is_marked && self.keep(step, at, headers, payload)) {
                 self.is_reported = true;
                 self.acknowledge(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
@@ -175,6 +168,8 @@ impl Responder {
         payload: &[u8],
     ) {
         let at = self.expected;
+        self.sender.peer_agrees |=
+            self.ahead.is_some() && attached::is_of_agreed_peer(headers, self.mark);
         let result = match *request {
             Request::Read(reth) => self.read(step, &reth),
             Request::CompareSwap(atomic) => {
