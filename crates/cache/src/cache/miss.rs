@@ -285,9 +285,11 @@ impl<R: Registrar> Cache<R> {
             if !may_change {
                 break;
             }
-            if backoff.is_completed() {
-                let mut ends = self.ends.lock();
-                self.end.wait_for(&mut ends, PAUSE_IF_EXHAUSTED);
+            // In a forked child, the lock may stay locked.
+            if backoff.is_completed()
+                && let Some(mut waiting) = self.waiting.try_lock()
+            {
+                self.has_left.wait_for(&mut waiting, PAUSE_IF_EXHAUSTED);
             } else {
                 backoff.snooze();
             }

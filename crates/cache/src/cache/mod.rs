@@ -87,9 +87,10 @@ pub struct Cache<R: Registrar> {
     shelf: Mutex<Shelf>,
     /// How many values have left the table and are not deregistered yet.
     leaving: AtomicUsize,
-    /// Signalled when `leaving` falls, to lookups that wait for room.
-    end: Condvar,
-    ends: Mutex<()>,
+    /// Notified when `leaving` falls. Lookups wait for it if the registrar is exhausted.
+    has_left: Condvar,
+    /// What the waiting lookups lock. It protects nothing: a lookup that misses a notification waits for a moment.
+    waiting: Mutex<()>,
     counters: Counters,
     trace: Option<Mutex<VecDeque<Event>>>,
 }
@@ -136,8 +137,8 @@ impl<R: Registrar> Cache<R> {
             over: AtomicBool::new(false),
             shelf: Mutex::new(Shelf::new(capacity)),
             leaving: AtomicUsize::new(0),
-            end: Condvar::new(),
-            ends: Mutex::new(()),
+            has_left: Condvar::new(),
+            waiting: Mutex::new(()),
             counters: Counters::default(),
             trace: (options.trace > 0).then(|| Mutex::new(VecDeque::new())),
             options,
@@ -367,7 +368,7 @@ impl<R: Registrar> Cache<R> {
         for (range, value) in gone {
             self.end(range, value);
             self.leaving.fetch_sub(1, Ordering::Release);
-            self.end.notify_all();
+            self.has_left.notify_all();
         }
     }
 

@@ -4,9 +4,9 @@
 //! destroys a queue pair. Only one thread at a time sends, so packets leave in order. That thread also sends what others take
 //! in the meantime, but not for ever: it leaves the rest to the engine thread.
 //!
-//! Acknowledgements of what a poll has received wait for the answer of a program that [answers](super::answers), and leave inside it or behind it,
-//! in the same system call. They leave without it when the program polls an empty completion queue again, waits, destroys a queue pair or
-//! exits; and after a millisecond if it does nothing of that (the wire's thread looks).
+//! Acknowledgements of what a poll has received wait for the answer of a program that [answers](super::answers), and leave inside it
+//! or behind it, in the same system call. They leave without it when the program polls an empty completion queue again, waits, destroys
+//! a queue pair or exits; and after a millisecond if it does nothing of that (the wire's thread looks).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -192,8 +192,8 @@ fn leading<'a>(
     count
 }
 
-/// Whether a packet is a send. With an acknowledgement, it is no longer than a write with as much data and immediate data, for which every path MTU has
-/// room ([`fitting`](super::addresses::fitting)).
+/// Whether a packet is a send. With an acknowledgement, it is no longer than a write with as much data and immediate data, for
+/// which every path MTU has room ([`fitting`](super::addresses::fitting)).
 fn is_send(packet: &[u8]) -> bool {
     let body = Packet::decode(packet).map(|it| it.headers.body);
     matches!(body, Ok(Body::Request(_, Request::SendOnly(_))))

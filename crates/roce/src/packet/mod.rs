@@ -2,10 +2,10 @@
 //! checksum.
 //!
 //! [`Packet::decode`] fails for bytes that are not a packet, and the receiver drops them. A decoded packet may still break a rule
-//! of its queue pair: [`Body::check_length`] has the rules for the payload's length. Reserved bits are written as 0
-//! and ignored, as the specification demands, except by two sides that have agreed to
-//! [selective retransmission](crate::transport::early_mark). The payload of a packet to queue pair 1 is a management datagram, which is not
-//! decoded here.
+//! of its queue pair: [`Body::check_length`] has the rules for the payload's length. Reserved bits are written as 0 and
+//! ignored, as the specification demands, except by two sides that have agreed to
+//! [selective retransmission](crate::transport::early_mark). The payload of a packet to queue pair 1 is a management datagram,
+//! which is not decoded here.
 //!
 //! | file | header |
 //! | --- | --- |

@@ -6,8 +6,8 @@
 //! change it, the acknowledgement would be taken for payload.
 //!
 //! The standard has no such packet, so only sides do this that have agreed to selective retransmission, and whose peer has shown by
-//! the marks of its requests that it has agreed, too. A request with an attached acknowledgement is not kept if it arrives early: otherwise, an attacker
-//! who guesses a mark would have two chances with one packet.
+//! the marks of its requests that it has agreed, too. A request with an attached acknowledgement is not kept if it arrives early:
+//! otherwise, an attacker who guesses a mark would have two chances with one packet.
 
 use crate::packet::{
     Aeth, Body, Bth, Headers, MAX_PAYLOAD, Packet, Request, Service, only_acknowledges, padding,
@@ -24,9 +24,9 @@ const INVERTED: u16 = 1;
 /// The reserved bits that the invariant checksum covers.
 const COVERED: u16 = 0x7f;
 
-/// Attaches an acknowledgement to the request packet that starts at `start`, and is the last in `bytes`. Returns whether it could: the peer supports it,
-/// both packets go to one queue pair, and the request has a payload. The caller makes sure that the packet does not become longer than the path
-/// MTU allows.
+/// Attaches an acknowledgement to the request packet that starts at `start`, and is the last in `bytes`. Returns whether it could:
+/// the peer supports it, both packets go to one queue pair, and the request has a payload. The packet becomes [`ATTACHED_LEN`] bytes
+/// longer; the caller makes sure that the path MTU allows it.
 ///
 /// ```
 /// use rkey_roce::transport::attach;
