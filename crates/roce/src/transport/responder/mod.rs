@@ -113,7 +113,7 @@ impl Responder {
         self.ahead.as_ref().map_or(0, |ahead| ahead.len())
     }
 
-    /// Whether an acknowledgement is [attached](attached) to a request.
+    /// Whether an acknowledgement is [`attached`] to a request.
     pub(crate) fn has_attached(&self, headers: &Headers, request: &Request) -> bool {
         self.ahead.is_some() && attached::has_attached(headers, request, self.mark)
     }
