@@ -125,8 +125,9 @@ fn unused_warrants_do_not_keep_others_from_pushing() {
     std::thread::sleep(Duration::from_millis(120));
     pair.get_warrant(&pair.qps[4]);
     assert_eq!(pair.target.issued(), 16);
-    assert!(is_revoked(&warrants[0]), "the oldest");
-    assert!(warrants[1..].iter().all(|it| !is_revoked(it)));
+    // Any of them: they were issued at once, and their ages are only accurate to some milliseconds.
+    let revoked = warrants.iter().filter(|it| is_revoked(it));
+    assert_eq!(revoked.count(), 1);
 }
 
 /// The peer is in the middle of a copy when its warrant is replaced. The region waits for the copy all the same.
