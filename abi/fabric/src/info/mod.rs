@@ -121,8 +121,8 @@ fn find(
     list.finish()
 }
 
-/// The `mr_mode` bits that programs must set for endpoints of a type. `wire`: [`wire_addresses`]. Packets between hosts carry only the device's own keys, so
-/// programs that accept such keys get them for endpoints that other hosts can reach.
+/// The `mr_mode` bits that programs must set for endpoints of a type. `wire`: [`wire_addresses`]. Packets between hosts carry only the
+/// device's own keys, so programs that accept such keys get them for endpoints that other hosts can reach.
 pub(crate) fn required(ep_type: c_int, hints: &Hints<'_>, wire: &[IpAddr]) -> Result<c_int> {
     let required = crate::mode::required()?;
     match accepts_device_keys(ep_type, hints) && may_access(ep_type, hints) && !wire.is_empty() {

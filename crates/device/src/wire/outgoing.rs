@@ -62,34 +62,31 @@ impl OutgoingPackets {
     /// [Attaches](attach) the acknowledgement that is the only packet of `held` to the last of these packets, and removes it from `held`.
     /// Does nothing unless these packets leave in one system call, and none but the last ends a message.
     pub(crate) fn attach(&mut self, held: &mut Self) {
-        let &[acknowledgement] = &held.packets[..] else {
+        let (&[acknowledgement], Some(&last)) = (&held.packets[..], self.packets.last()) else {
             return;
         };
-        let most = match &self.packets[..] {
-            [] => return,
-            [_] if self.packets().all(|(.., packet)| is_send(packet)) => usize::MAX,
-            [_] => ALWAYS_FITS,
-            [first, ..] => first.length,
-        };
-        let ends_once = self.ends_at_most_one_message();
         let (count, end) = (self.packets.len(), self.bytes.len());
-        let last = &mut self.packets[count - 1];
-        let start = end - last.length;
-        last.length += ATTACHED_LEN;
-        let fits = (last.local, last.remote) == (acknowledgement.local, acknowledgement.remote)
-            && last.length <= most
-            && ends_once;
+        let most = match &self.packets[..] {
+            [first, _, ..] => first.length,
+            _ if self.packets().all(|(.., packet)| is_send(packet)) => usize::MAX,
+            _ => ALWAYS_FITS,
+        };
         let (all, overhead) = (self.packets.iter(), super::seal::overhead(true));
-        let fits = fits && leading(all, MAX_SEGMENTS, overhead) == count;
+        let fits = (last.local, last.remote) == (acknowledgement.local, acknowledgement.remote)
+            && last.length + ATTACHED_LEN <= most
+            && end + ATTACHED_LEN + count * overhead <= MAX_BYTES
+            && leading(all, MAX_SEGMENTS, overhead) == count
+            && self.ends_at_most_one_message();
+        if !fits {
+            return;
+        }
         let bytes = &held.bytes[..held.bytes.len() - icrc::LEN];
         self.bytes.truncate(end - icrc::LEN);
-        let is_attached = fits && attach(&mut self.bytes, start, bytes);
-        self.bytes.extend_from_slice(&[0; icrc::LEN]);
-        if is_attached {
+        if attach(&mut self.bytes, end - last.length, bytes) {
+            self.packets[count - 1].length += ATTACHED_LEN;
             held.clear();
-        } else {
-            self.packets[count - 1].length -= ATTACHED_LEN;
         }
+        self.bytes.extend_from_slice(&[0; icrc::LEN]);
     }
 
     /// Whether no packet but the last ends a message.

@@ -71,7 +71,8 @@ fn length_before_padding(request: &[u8], acknowledgement: &[u8]) -> Option<usize
     fits.then_some(request.len() - padding(payload.len()))
 }
 
-/// Whether an acknowledgement is attached to a request with this body. `mark` is the mark of the peer, with which this side has agreed to selective retransmission.
+/// Whether an acknowledgement is attached to a request with these headers. `mark` is that of the peer, with which this side has agreed
+/// to selective retransmission.
 pub(super) fn has_attached(headers: &Headers, request: &Request, mark: u16) -> bool {
     headers.migrated && (headers.reserved ^ mark) & COVERED == INVERTED && request.has_payload()
 }

@@ -84,8 +84,8 @@ impl Config {
 }
 
 /// The reserved bits of the requests of a side that has agreed to selective retransmission, and whose first PSN is this. Only such requests
-/// are kept if they arrive early. (One bit is inverted if an acknowledgement is [attached](super::attach) to the request.) An attacker who does not see the packets, and could hit one of many early PSNs, must also guess these 13
-/// bits.
+/// are kept if they arrive early. (One bit is inverted if an acknowledgement is [attached](super::attach) to the request.) An attacker
+/// who does not see the packets, and could hit one of many early PSNs, must also guess these 13 bits.
 #[must_use]
 pub const fn early_mark(first: Psn) -> u16 {
     // Fibonacci hashing: the highest bits depend on all bits of the PSN.

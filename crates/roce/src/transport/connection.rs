@@ -96,12 +96,14 @@ impl Connection {
 
     /// Handles a packet that arrived at `now`, in nanoseconds of any monotonic clock.
     pub fn receive<H: Host>(&mut self, now: u64, host: &mut H, packet: &Packet<'_>) {
-        let Body::Request(Service::Rc, request) = &packet.headers.body else {
-            return self.receive_one(now, host, packet);
+        let has_attached = match (&packet.headers.body, &self.responder) {
+            (Body::Request(Service::Rc, request), Responding::Reliable(responder)) => {
+                responder.has_attached(&packet.headers, request)
+            }
+            _ => false,
         };
-        match &self.responder {
-            Responding::Reliable(it) if it.has_attached(&packet.headers, request) => {}
-            _ => return self.receive_one(now, host, packet),
+        if !has_attached {
+            return self.receive_one(now, host, packet);
         }
         let Some((request, acknowledgement)) = attached::detach(packet) else {
             self.out.counters.dropped += 1;
