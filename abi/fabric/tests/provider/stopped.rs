@@ -5,7 +5,7 @@ use crate::harness::*;
 use crate::peer::{Peer, hear, is_peer, name_in, say_name, until, word_of_name};
 use rkey_fi::sys::*;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Long enough that a peer can be stopped in the middle of the transfer.
@@ -40,39 +40,45 @@ fn target() {
     assert_eq!((close(side.ep.cast()), mr.close()), (0, 0));
 }
 
-/// Memory that a peer writes meanwhile.
-struct Buffer(Box<[AtomicU8]>);
+/// Memory that a peer writes meanwhile. Its words are accessed as a whole, because there are many bytes.
+struct Buffer(Box<[AtomicU64]>);
 
 impl Buffer {
     fn new() -> Self {
-        Self((0..LEN).map(|_| AtomicU8::new(0)).collect())
+        Self((0..LEN / 8).map(|_| AtomicU64::new(0)).collect())
     }
 
     fn fill(&self, value: u8) {
+        let word = u64::from_ne_bytes([value; 8]);
         self.0
             .iter()
-            .for_each(|byte| byte.store(value, Ordering::Relaxed));
+            .for_each(|it| it.store(word, Ordering::Relaxed));
     }
 
+    /// Whether the first byte has this value.
+    fn starts_with(&self, value: u8) -> bool {
+        self.0[0].load(Ordering::Relaxed).to_ne_bytes()[0] == value
+    }
+
+    /// The index of the first word that has another byte than this one.
     fn other_than(&self, value: u8) -> Option<usize> {
+        let word = u64::from_ne_bytes([value; 8]);
         self.0
             .iter()
-            .position(|byte| byte.load(Ordering::Relaxed) != value)
+            .position(|it| it.load(Ordering::Relaxed) != word)
     }
 }
 
 /// Starts to read all of the peer's memory into the buffer, and stops the peer in the middle of it.
 fn interrupt(side: &Side, number: u64, buffer: &Buffer, peer: &Peer) {
     let at = buffer.0.as_ptr().cast_mut().cast();
-    // SAFETY: the handle is live; the buffer outlives the endpoint, and is of atomic bytes.
+    // SAFETY: the handle is live; the buffer outlives the endpoint, and is of atomic words.
     let code = again(|| unsafe {
         let read = (*(*side.ep).rma).read;
         read(side.ep, at, LEN, null_mut(), number, 0, KEY, null_mut())
     });
     assert_eq!(code, 0);
-    until("the first byte", || {
-        buffer.0[0].load(Ordering::Relaxed) == THEIRS
-    });
+    until("the first byte", || buffer.starts_with(THEIRS));
     peer.stop();
 }
 
@@ -140,7 +146,7 @@ fn no_stopped_peer_writes_after_its_region_is_closed() {
         buffer.fill(0);
         let at = buffer.0.as_ptr() as usize;
         let sink = reg_in(side.domain, at, LEN, FI_RECV, 0, 0).unwrap();
-        // SAFETY: the handle is live; the buffer outlives the endpoint, and is of atomic bytes.
+        // SAFETY: the handle is live; the buffer outlives the endpoint, and is of atomic words.
         let code = unsafe {
             let recv = (*(*side.ep).msg).recv;
             recv(side.ep, at as *mut _, LEN, sink.desc(), number, null_mut())
@@ -150,7 +156,7 @@ fn no_stopped_peer_writes_after_its_region_is_closed() {
         let mut came = None;
         until("the first byte", || {
             came = came.take().or_else(|| poll(side.cq));
-            buffer.0[0].load(Ordering::Relaxed) == THEIRS
+            buffer.starts_with(THEIRS)
         });
         peer.stop();
         let started = Instant::now();

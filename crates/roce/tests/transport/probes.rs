@@ -86,9 +86,9 @@ fn a_probe_of_a_read_requests_the_rest_of_a_part() {
         let mut lone = measured(16);
         lone.now += 200_000;
         lone.acknowledge(104, ACK);
-        lone.post(read(3, target(0), 8 * 1024), vec![0; 8 * 1024]);
-        // Parts of four packets.
-        assert_eq!(lone.psns(), [105, 109]);
+        lone.post(read(3, target(0), 16 * 1024), vec![0; 16 * 1024]);
+        // Parts of eight packets.
+        assert_eq!(lone.psns(), [105, 113]);
         let aeth = Aeth {
             syndrome: ACK,
             msn: 0,
@@ -99,14 +99,14 @@ fn a_probe_of_a_read_requests_the_rest_of_a_part() {
         let sent = lone.sent();
         let again: Vec<u32> = sent.iter().map(Sent::psn).collect();
         assert_eq!(again, [106]);
-        assert!(matches!(sent[0].request(), Request::Read(reth) if reth.length == 3 * 1024));
+        assert!(matches!(sent[0].request(), Request::Read(reth) if reth.length == 7 * 1024));
         lone.now += if late { 100_000 } else { 200_000 };
         let response = match late {
             true => Response::ReadMiddle,
             false => Response::ReadFirst(aeth),
         };
         lone.response(106, response, &[1; 1024]);
-        let expected = if late { &[][..] } else { &[107, 109] };
+        let expected = if late { &[][..] } else { &[107, 113] };
         assert_eq!(lone.psns(), expected);
     }
 }

@@ -61,13 +61,11 @@ impl Window {
     }
 
     /// The maximum number of packets of a response that one request asks for. A responder sends them without pause, so it is a burst at
-    /// most. The number of outstanding requests is limited, so small parts would limit a large window.
+    /// most. Large parts leave in fewer system calls, and the number of outstanding requests is limited. A window that losses have lowered
+    /// has smaller parts: it is never smaller than one of them.
     pub(super) fn read_part(&self) -> u32 {
-        let quarter = (self.burst / 4).max(1);
-        match self.size / self.burst {
-            0..4 => quarter,
-            _ => 2 * quarter,
-        }
+        let parts = if self.size < self.burst { 4 } else { 2 };
+        (self.burst / parts).max(1)
     }
 
     /// The largest size on a path with this shortest round trip.
@@ -243,6 +241,15 @@ mod tests {
             window.size()
         };
         (0..round_trips).map(round).collect()
+    }
+
+    #[test]
+    fn losses_make_the_parts_of_reads_smaller() {
+        let mut window = Window::new(128, 1024);
+        assert_eq!(window.read_part(), 64);
+        window.halve();
+        assert_eq!(window.read_part(), 32);
+        assert_eq!(Window::new(1, 1).read_part(), 1);
     }
 
     #[test]
