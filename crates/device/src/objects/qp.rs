@@ -180,13 +180,19 @@ impl Qp {
         if ends_rights {
             shared.driver.repeat_acknowledgement(self.0.id);
         }
+        let agreement = self.take_agreement(attributes);
         let attributes = &QpAttributes {
-            selective: attributes.selective.or(self.agreement(attributes)),
+            selective: attributes.selective.or(agreement),
             ..*attributes
         };
-        shared
+        let modified = shared
             .driver
-            .post(|engine| engine.modify_qp(self.0.id, attributes))?;
+            .post(|engine| engine.modify_qp(self.0.id, attributes));
+        if modified.is_err() && agreement == Some(true) {
+            // The program may try again.
+            self.return_agreement(attributes);
+        }
+        modified?;
         if ends_rights {
             // The peer's last acknowledgements must leave before the message with which the program then ends the connection.
             shared.driver.drain_packets();
@@ -200,10 +206,18 @@ impl Qp {
 
     /// Whether the peer on another host, to which these attributes connect the queue pair, uses selective retransmission, as its connection
     /// manager has said.
-    fn agreement(&self, attributes: &QpAttributes) -> Option<bool> {
-        let (host, peer) = (attributes.wire?, attributes.peer?);
+    fn take_agreement(&self, attributes: &QpAttributes) -> Option<bool> {
+        let (host, peer) = attributes.wire.zip(attributes.peer)?;
         let wire = self.0.device.wire()?;
         Some(wire.take_agreement(host.remote, peer.qpn))
+    }
+
+    /// Undoes [`Qp::take_agreement`], which has returned `Some(true)`.
+    fn return_agreement(&self, attributes: &QpAttributes) {
+        let wire = self.0.device.wire();
+        if let (Some(wire), Some((host, peer))) = (wire, attributes.wire.zip(attributes.peer)) {
+            wire.agree(host.remote, peer.qpn);
+        }
     }
 
     /// Records a refused operation that the peer requested in a message, for front ends that execute their own operations. The

@@ -58,6 +58,10 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::tests::address;
+    use crate::{Config, Device, QpOptions};
+    use rkey_core::Access;
+    use rkey_engine::{Peer, QpAttributes, WirePeer};
 
     #[test]
     fn an_agreement_is_for_one_connection() {
@@ -80,5 +84,28 @@ mod tests {
         assert_eq!((peers.known.len(), peers.order.len()), (MOST, MOST));
         drop(peers);
         assert!(agreements.take(host, count - 1) && !agreements.take(host, 0));
+    }
+
+    #[test]
+    fn an_agreement_remains_if_the_queue_pair_cannot_be_connected() {
+        let ip = address();
+        let mut config = Config::default();
+        config.set("RKEY_WIRE", &ip.to_string()).unwrap();
+        let device = Device::open(config).unwrap();
+        let cq = device.create_cq(4, None).unwrap();
+        let domain = device.create_domain().unwrap();
+        let qp = device.create_qp(&QpOptions::new(domain, &cq)).unwrap();
+        let peer = WirePeer {
+            local: ip,
+            remote: [192, 0, 2, 1].into(),
+        };
+        device.wire().unwrap().agree(peer.remote, 7);
+        let mut rtr = QpAttributes::rtr(Peer { qpn: 7, node: None }, 0);
+        (rtr.wire, rtr.path_mtu) = (Some(peer), Some(1024));
+        qp.modify(&rtr).unwrap_err();
+        qp.modify(&QpAttributes::init(Access::empty())).unwrap();
+        qp.modify(&rtr).unwrap();
+        assert_eq!(qp.query().unwrap().attributes.selective, Some(true));
+        assert!(!device.wire().unwrap().take_agreement(peer.remote, 7));
     }
 }
