@@ -205,7 +205,7 @@ impl Qp {
     }
 
     /// Whether the peer on another host, to which these attributes connect the queue pair, uses selective retransmission, as its connection
-    /// manager has said.
+    /// manager has said. Forgets it.
     fn take_agreement(&self, attributes: &QpAttributes) -> Option<bool> {
         let (host, peer) = attributes.wire.zip(attributes.peer)?;
         let wire = self.0.device.wire()?;

@@ -48,11 +48,12 @@
 //! * A packet that is sent again is rebuilt from the work request. Loss is repaired by sending everything again from the oldest
 //!   missing packet (go-back-N), unless both sides have agreed to [selective retransmission](#selective-retransmission).
 //! * The window starts at [`Config::window`], halves with each loss and grows by one packet for each acknowledged window. A read
-//!   counts with the packets of its response, and a read of more than a quarter of the window is requested in parts. If
-//!   it were requested at once, a responder that sends without pause would overflow the buffers of the network and of this side.
+//!   counts with the packets of its response, and a read of more than half of the window is requested in parts, which exceed the
+//!   window by a quarter at most. If it were requested at once, a responder that sends without pause would overflow the buffers of
+//!   the network and of this side.
 //! * On a path with a long round trip, the window grows further, up to [`Config::longest_window`]: in slow start until the first
 //!   loss or congestion, and then slowly. Its packets leave in bursts that are spread over the round trip, and no burst is longer
-//!   than [`Config::window`]. So buffers need not be larger than for a short path.
+//!   than [`Config::window`], or half as much longer for reads. So buffers need not be larger than for a short path.
 //! * If a response is late, the oldest packet is sent once more, besides the others (a probe). That needs no retry.
 //! * Routers may mark the packets of a reliable connection when they are congested. A receiver of marked packets sends congestion
 //!   notifications, whose receiver lowers its window, at most once in a round trip and by half at most. The window grows as after a loss.

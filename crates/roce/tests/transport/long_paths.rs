@@ -72,7 +72,22 @@ fn on_a_short_path_nothing_is_spread() {
     }
 }
 
-/// A read is requested in parts of 64 packets then, at most 16 at once.
+/// The reader's buffer holds all responses that are outstanding.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_long_read_on_a_short_path_overflows_no_buffer() {
+    let mut world = World::with(|_| {});
+    world.network.buffer = Some(RECEIVER());
+    world.sides[A].program.exposed = vec![9; 4 << 20];
+    world.sides[B].post(read(0, target(0), 4 << 20), vec![0; 4 << 20]);
+    while world.sides[B].completed.is_empty() {
+        world.run_until(world.now + MILLISECOND);
+    }
+    assert_eq!(world.sides[B].completed[0], (0, Status::Success));
+    assert_eq!(world.network.buffer.unwrap().overflowed, 0);
+}
+
+/// A read is requested in parts of 64 packets, at most 16 at once.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn a_long_read_gets_more_than_a_window_in_a_round_trip() {

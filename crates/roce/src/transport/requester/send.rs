@@ -127,10 +127,26 @@ impl Requester {
             return false;
         }
         let asks = work.request.operation.needs_response();
-        if asks && self.response_ends.len() >= self.max_reads_out {
+        if asks && (self.response_ends.len() >= self.max_reads_out || !self.has_room_for_part(work))
+        {
             return false;
         }
         self.cursor < self.started || self.may_start(work)
+    }
+
+    /// Whether the next part of a read would not exceed the window by more than a quarter. Its response fills the receive buffer of this
+    /// side. A part that is larger than the window is requested alone.
+    fn has_room_for_part(&self, work: &Work) -> bool {
+        let part = match self.cursor < self.started {
+            true => {
+                let index = self.next.since(work.first);
+                Self::part_end(work, index) - index
+            }
+            false => self.retry.window.read_part().min(work.packets),
+        };
+        let outstanding = self.next.since(self.unacked);
+        let most = self.retry.window().saturating_add(self.kept);
+        outstanding == 0 || outstanding + part <= most.saturating_add(self.retry.quarter())
     }
 
     /// Whether the next request may be started.

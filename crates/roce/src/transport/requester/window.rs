@@ -61,8 +61,8 @@ impl Window {
     }
 
     /// The maximum number of packets of a response that one request asks for. A responder sends them without pause, so it is a burst at
-    /// most. Large parts leave in fewer system calls, and the number of outstanding requests is limited. A window that losses have lowered
-    /// has smaller parts: it is never smaller than one of them.
+    /// most. Large parts leave in fewer system calls, and the number of outstanding requests is limited. Reads that start while the window
+    /// is lowered have smaller parts, because at least one part is always outstanding.
     pub(super) fn read_part(&self) -> u32 {
         let parts = if self.size < self.burst { 4 } else { 2 };
         (self.burst / parts).max(1)
