@@ -185,8 +185,8 @@ fn execute_all(agreement: Agreement) {
             );
         }
     }
-    // One schedule may have no answer.
-    assert!(attached > 0 || agreement(0) != [true, true] || count() < 10);
+    // A few schedules may have no answer.
+    assert!(attached > 0 || agreement(0) != [true, true] || count() < 100);
 }
 
 /// The network may fail permanently, memory may become inaccessible, and receives may be missing. Requests are executed once and

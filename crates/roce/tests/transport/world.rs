@@ -9,6 +9,9 @@ use rkey_roce::transport::{
 };
 use std::collections::BTreeMap;
 
+/// How long an acknowledgement waits for a request to which it can be attached, at most, in nanoseconds.
+const HELD: u64 = 1_000_000;
+
 /// A scheduled action.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
@@ -27,6 +30,8 @@ pub(crate) struct Side {
     /// `Refused` and `Failed` events.
     pub(crate) failures: Vec<Event>,
     actions: BTreeMap<(u64, u64), Action>,
+    /// An acknowledgement that waits for a request to which it can be attached, and until when.
+    held: Option<(u64, Vec<u8>)>,
 }
 
 impl Side {
@@ -39,6 +44,7 @@ impl Side {
             failed_receives: Vec::new(),
             failures: Vec::new(),
             actions: BTreeMap::new(),
+            held: None,
         }
     }
 
@@ -132,11 +138,10 @@ impl World {
             let Side {
                 connection,
                 program,
+                held,
                 ..
             } = &mut self.sides[side];
             let mut burst = 0;
-            // An acknowledgement that waits for a request to which it can be attached.
-            let mut waiting: Option<Vec<u8>> = None;
             loop {
                 let may = connection.may_transmit();
                 let Some(length) = connection.transmit(self.now, program, &mut buffer) else {
@@ -144,7 +149,7 @@ impl World {
                 };
                 assert!(may, "side {side} sends although it may not");
                 let mut packet = buffer[..length].to_vec();
-                if let Some(acknowledgement) = waiting.take() {
+                if let Some((_, acknowledgement)) = held.take() {
                     if attach(&mut packet, 0, &acknowledgement) {
                         self.attached = self.attached.map(|count| count + 1);
                     } else {
@@ -152,14 +157,14 @@ impl World {
                     }
                 }
                 if self.attached.is_some() && only_acknowledges(&packet) {
-                    waiting = Some(packet);
+                    *held = Some((self.now + 1 + self.random.below(HELD), packet));
                 } else {
                     (self.network).send(self.now, &mut self.random, side, &packet);
                 }
                 burst += 1;
                 assert!(burst < 100_000, "side {side} never stops sending");
             }
-            if let Some(acknowledgement) = waiting {
+            if let Some((_, acknowledgement)) = held.take_if(|(until, _)| *until <= self.now) {
                 (self.network).send(self.now, &mut self.random, side, &acknowledgement);
             }
             self.sides[side].take_events();
@@ -170,7 +175,8 @@ impl World {
     fn next_time(&self) -> Option<u64> {
         let sides = self.sides.iter().flat_map(|side| {
             let action = side.actions.first_key_value().map(|((time, _), _)| *time);
-            [action, side.connection.next_deadline()]
+            let held = side.held.as_ref().map(|(until, _)| *until);
+            [action, side.connection.next_deadline(), held]
         });
         sides.chain([self.network.next_arrival()]).flatten().min()
     }
