@@ -35,6 +35,12 @@ const CRATES: &[&str] = &[
 /// Targets that need cargo or the checkout and are not process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
+/// Tests that take long to try many inputs and states, and for which the user makes no difference.
+const SAME_FOR_ALL_USERS: &[&str] = &[
+    "hostile::arbitrary_messages_from_a_peer_do_no_harm",
+    "stopped::no_stopped_peer",
+];
+
 /// Shared libraries that tests load into other programs.
 const FRONT_ENDS: &[&str] = &["librkey_all.so", "libdat.so", "libfabric.so"];
 
@@ -75,6 +81,9 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     for binary in built.tests.iter().filter(wanted) {
         let mut command = command(session, &binary.executable)?;
         command.args(["--test-threads", "2"]);
+        for name in SAME_FOR_ALL_USERS {
+            command.args(["--skip", name]);
+        }
         if let Some(rkey) = &rkey {
             command.env("RKEY_BIN", rkey);
         }
