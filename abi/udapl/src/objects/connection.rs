@@ -29,6 +29,8 @@ pub struct Control {
     pub(crate) peer: Option<Remote>,
     /// Why the peer has ended the connection, while its acknowledgements may still be under way.
     pub(crate) left: Option<Purpose>,
+    /// The peer's queue pair has gone, and the peer's message why may still be under way.
+    pub(crate) awaits_farewell: bool,
     /// The address and qualifier to which the EP is (or was) connected, or is trying to connect.
     pub(crate) remote: Option<(IpAddr, u64)>,
     /// The qualifier on this side: that of the PSP or RSP if this side accepted the connection.
@@ -67,6 +69,7 @@ impl Control {
             attempt: 0,
             peer: None,
             left: None,
+            awaits_farewell: false,
             remote: None,
             local_port: 0,
             data: Vec::new(),

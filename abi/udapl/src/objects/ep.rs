@@ -36,6 +36,8 @@ pub struct Ep {
     /// `recv_completion_flags` and `request_completion_flags`, for readers without a lock.
     flags: [AtomicU32; 2],
     datagram: bool,
+    /// The number of the queue pair that has been reported to take no more receives from the SRQ; 0 at first.
+    pub(crate) told_broken: AtomicU32,
     parts: RwLock<Parts>,
     /// The connection of the EP.
     pub control: Mutex<Control>,
@@ -166,6 +168,7 @@ impl Ep {
             state: AtomicI32::new(state as i32),
             flags: [attr.recv_completion_flags, attr.request_completion_flags].map(AtomicU32::new),
             datagram: attr.service_type == IB_SERVICE_TYPE_UD,
+            told_broken: AtomicU32::default(),
             parts: RwLock::new(parts),
             control: Mutex::new(Control::new(ia)),
             sends: Mutex::default(),

@@ -10,10 +10,13 @@ use crate::values::hello::{Hello, Purpose};
 use rkey_device::engine::{QpAttributes, QpState};
 use rkey_device::{Peer, time};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the acknowledgements of a peer on another host that has ended the connection.
 const GRACE: Duration = Duration::from_millis(200);
+/// How long to wait for the message of a peer on another host whose queue pair has gone. TCP repeats a lost first packet after a second.
+const FAREWELL: Duration = Duration::from_millis(1500);
 
 impl Ep {
     /// Disconnects, for the program.
@@ -67,6 +70,28 @@ impl Ep {
         self.ia().worker().suspect(self);
     }
 
+    /// Handles the report that the peer's queue pair has gone. The peer's message why has a connection of its own: if the peer is on
+    /// another host, it can come later.
+    pub fn peer_gone(self: &Arc<Self>) {
+        let mut control = self.control.lock();
+        let peer = control.peer.as_ref().filter(|_| self.is_in_service());
+        if peer.is_none_or(|peer| peer.host.is_none()) {
+            drop(control);
+            return self.suspect();
+        }
+        control.awaits_farewell = true;
+        let attempt = control.attempt;
+        drop(control);
+        let (ep, until) = (Arc::clone(self), Some(time::now() + FAREWELL));
+        self.ia().worker().add(Job::Left { ep, attempt, until });
+    }
+
+    /// Whether the peer has gone, and its message why may still be under way.
+    fn awaits_farewell(&self) -> bool {
+        let control = self.control.lock();
+        control.awaits_farewell && control.left.is_none()
+    }
+
     /// Whether the EP is connected, but its queue pair is out of service.
     #[must_use]
     pub fn is_broken(&self) -> bool {
@@ -76,7 +101,7 @@ impl Ep {
 
     /// Breaks the connection if its queue pair is out of service.
     pub fn check_service(self: &Arc<Self>) {
-        if self.is_broken() {
+        if self.is_broken() && !self.awaits_farewell() {
             self.end_for_peer();
         }
     }
@@ -116,8 +141,8 @@ impl Ep {
         }
     }
 
-    /// Ends a connection that the peer has ended, once the requests that the peer has acknowledged are complete: they must not be
-    /// flushed. `until` is when to stop waiting for acknowledgements. Returns whether the wait is over.
+    /// Ends a connection that the peer has ended, once the peer has said why, and the requests that the peer has acknowledged are
+    /// complete: they must not be flushed. `until` is when to stop waiting. Returns whether the wait is over.
     pub fn left(self: &Arc<Self>, attempt: u64, until: Option<Instant>) -> bool {
         if !self.is_attempt(attempt) {
             return true;
@@ -125,7 +150,7 @@ impl Ep {
         let parts = self.parts();
         self.ia().collect(parts.request.as_deref());
         let may_wait = until.is_some_and(|until| time::now() < until);
-        if may_wait && self.has_sends() {
+        if may_wait && (self.awaits_farewell() || self.has_sends()) {
             return false;
         }
         self.end_for_peer();
@@ -147,6 +172,7 @@ impl Ep {
         }
         control.attempt += 1;
         control.left = None;
+        control.awaits_farewell = false;
         let peer = control.peer.take();
         drop(control);
         // The worker withdraws a pending connection request.
@@ -164,7 +190,23 @@ impl Ep {
             self.say_farewell(&peer, purpose);
         }
         if let Some(number) = event {
+            // Programs expect both events of several EPs in the same order.
+            let _order = self.ia().ends.lock();
             self.tell(number, &[]);
+            self.tell_broken();
+        }
+    }
+
+    /// Reports that the EP takes no more receives from its SRQ, once for each queue pair (dtestsrq waits for this event).
+    pub(crate) fn tell_broken(&self) {
+        let parts = self.parts();
+        let Some(qp) = parts.qp.as_ref().filter(|_| parts.srq.is_some()) else {
+            return;
+        };
+        let is_in_error = qp.query().is_ok_and(|info| info.state == QpState::Error);
+        if is_in_error && self.told_broken.swap(qp.qpn(), Ordering::AcqRel) != qp.qpn() {
+            self.ia()
+                .tell(ASYNC_ERROR_EP_BROKEN, self.handle, EP_TRANSFER_TO_ERROR);
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Ia {
     evds: RwLock<HashMap<CqId, Weak<Evd>>>,
     srqs: RwLock<HashMap<SrqId, Weak<Srq>>>,
     async_evd: Mutex<Option<Arc<Evd>>>,
+    /// Held while the end of a connection is reported.
+    pub(crate) ends: Mutex<()>,
     description: Mutex<Option<Description>>,
 }
 
@@ -108,6 +110,7 @@ impl Ia {
             evds: RwLock::default(),
             srqs: RwLock::default(),
             async_evd: Mutex::default(),
+            ends: Mutex::default(),
             description: Mutex::default(),
         });
         let worker = Worker::start(&ia)?;
@@ -276,19 +279,22 @@ impl Ia {
         match event {
             AsyncEvent::QpFatal { qp, qpn }
             | AsyncEvent::AccessError { qp, qpn }
-            | AsyncEvent::RequestError { qp, qpn }
-            | AsyncEvent::PeerGone { qp, qpn } => {
+            | AsyncEvent::RequestError { qp, qpn } => {
                 if let Some(ep) = self.ep_with(qp, qpn) {
                     ep.suspect();
                 }
             }
-            // The EP is out of service and takes no more receives from its SRQ (dtestsrq waits for this event).
-            AsyncEvent::LastWqeReached { qp, qpn } => {
+            AsyncEvent::PeerGone { qp, qpn } => {
                 if let Some(ep) = self.ep_with(qp, qpn) {
-                    ep.suspect();
-                    self.tell(ASYNC_ERROR_EP_BROKEN, ep.handle, EP_TRANSFER_TO_ERROR);
+                    ep.peer_gone();
                 }
             }
+            // The EP is out of service. While it has a connection, its end is reported first.
+            AsyncEvent::LastWqeReached { qp, qpn } => match self.ep_with(qp, qpn) {
+                Some(ep) if ep.is_in_service() => ep.suspect(),
+                Some(ep) => ep.tell_broken(),
+                None => {}
+            },
             AsyncEvent::SrqLimit(id) => {
                 let srq = self.srqs.read().get(&id).and_then(Weak::upgrade);
                 if let Some(srq) = srq {
