@@ -49,6 +49,8 @@ fn root() -> PathBuf {
 }
 
 fn main() -> ExitCode {
+    // The stage `networks` starts this program as the network.
+    rkey_harness::network::serve();
     let result = match Cli::parse().task {
         Task::Test(args) => test::run(&root(), &args),
         Task::Lint => lint::run(&root()),

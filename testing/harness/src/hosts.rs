@@ -2,9 +2,9 @@
 //! them: abstract sockets do not cross namespaces, so neither does shared memory.
 
 use crate::namespace::Namespaces;
-use crate::network::{Conditions, Counts, Forwarder};
+use crate::network::{self, Conditions, Counts, Forwarder};
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -50,16 +50,20 @@ pub struct Hosts {
     addresses: [[String; 2]; 2],
     /// The network between the hosts, if it is not a veth pair.
     network: Option<Box<Mutex<Forwarder>>>,
+    is_unreliable: bool,
 }
 
 impl Hosts {
-    /// Creates two hosts, each with an IPv4 address, an IPv6 address and this MTU. Returns `None` if this machine does not
-    /// permit network namespaces.
+    /// Creates two hosts, each with an IPv4 address, an IPv6 address and this MTU. Between them is a veth pair, or the network that the
+    /// [environment names](crate::network::everywhere). Returns `None` if this machine does not permit network namespaces.
     ///
     /// # Panics
     /// It permits them, but a step fails.
     #[must_use]
     pub fn new(mtu: u32, addresses: &[[&str; 2]; 2]) -> Option<Self> {
+        if let Some((program, conditions)) = network::everywhere() {
+            return Self::joined(&conditions.both_ways(), &program, &[], mtu, addresses);
+        }
         let hosts = Self::apart(addresses)?;
         let there = hosts.keepers[1].id();
         let [ours, theirs] = INTERFACES;
@@ -84,17 +88,29 @@ impl Hosts {
         mtu: u32,
         addresses: &[[&str; 2]; 2],
     ) -> Option<Self> {
+        let program = std::env::current_exe().expect("a program has a path");
+        Self::joined(conditions, &program, words, mtu, addresses)
+    }
+
+    /// Creates two hosts, whose network is this program.
+    fn joined(
+        conditions: &[Conditions; 2],
+        program: &Path,
+        words: &[&str],
+        mtu: u32,
+        addresses: &[[&str; 2]; 2],
+    ) -> Option<Self> {
         let mut hosts = Self::apart(addresses)?;
         if std::fs::File::open("/dev/net/tun").is_err() {
             eprintln!("SKIP: this machine does not permit interfaces of processes (/dev/net/tun)");
             return None;
         }
         let mut command = hosts.enter(0, Command::new("nsenter"));
-        let program = std::env::current_exe().expect("a program has a path");
         command.arg(program).args(words);
         let second = hosts.keepers[1].id();
         let network = Forwarder::start(command, INTERFACES, second, conditions);
         hosts.network = Some(Box::new(Mutex::new(network)));
+        hosts.is_unreliable = conditions.iter().any(Conditions::is_unreliable);
         for (at, interface) in INTERFACES.into_iter().enumerate() {
             // The network loses packets only on purpose.
             hosts.ip(at, &format!("link set {interface} txqueuelen 20000"));
@@ -116,6 +132,7 @@ impl Hosts {
             namespaces,
             addresses: addresses.map(|of_host| of_host.map(str::to_owned)),
             network: None,
+            is_unreliable: false,
         };
         hosts.keep(namespaces.create());
         let mut second = hosts.enter(0, Command::new("nsenter"));
@@ -141,6 +158,13 @@ impl Hosts {
     pub fn counts(&self) -> [Counts; 2] {
         let network = self.network.as_ref();
         network.expect("a bad network").lock().counts()
+    }
+
+    /// Whether packets get lost or arrive twice on the network that the environment or [`Hosts::over`] names. Programs then fail by
+    /// themselves if they use datagrams or unreliable connections, or if they exit without knowing that their last packets have arrived.
+    #[must_use]
+    pub fn is_unreliable(&self) -> bool {
+        self.is_unreliable
     }
 
     /// Takes the interface of a host down, as if its cable were pulled. The other host's interface has no carrier then. The

@@ -4,6 +4,7 @@ mod counts;
 mod failures;
 mod fresh;
 mod fuzz;
+mod networks;
 mod stages;
 mod steps;
 mod summary;

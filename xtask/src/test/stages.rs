@@ -1,7 +1,7 @@
 //! The stages, in the order that finds mistakes at the lowest cost.
 
 use super::steps::{MINUTE, nightly, succeeds, suite};
-use super::{Report, Session, counts, fresh, fuzz, unprivileged};
+use super::{Report, Session, counts, fresh, fuzz, networks, unprivileged};
 use crate::testbin::{self, Program};
 use crate::{conform, lint, packages, process};
 use anyhow::{Context, Result};
@@ -130,6 +130,11 @@ pub(super) const ALL: &[Stage] = &[
         soft_roce::tests,
     ),
     stage(
+        "networks",
+        "the tests between two hosts on bad networks, one fault at a time",
+        networks::tests,
+    ),
+    stage(
         "fresh",
         "the README's commands in a minimal Debian 12, as its first user",
         fresh::tests,
@@ -138,7 +143,14 @@ pub(super) const ALL: &[Stage] = &[
 
 /// Stages that run only by name, because they are too slow for every run, need root or further packages, or have results that can change
 /// without a code change.
-pub(super) const ON_REQUEST: &[&str] = &["advisories", "miri", "libfuzzer", "soft-roce", "fresh"];
+pub(super) const ON_REQUEST: &[&str] = &[
+    "advisories",
+    "miri",
+    "libfuzzer",
+    "soft-roce",
+    "networks",
+    "fresh",
+];
 
 fn debian_packages(session: &Session<'_>) -> Result<Report> {
     Ok(Report::check(Ok(()), packages::ensure(session.install)?))

@@ -24,13 +24,32 @@ pub use forwarder::serve;
 pub use path::Counts;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// A program whose `main` calls [`serve`], a comma, and the [`Conditions`] of both directions.
+const EVERYWHERE: &str = "RKEY_TEST_HOSTS_NETWORK";
 
 /// The arguments with which a test program is the network: they name a test that calls [`serve`].
 #[must_use]
 pub fn role(test: &str) -> [&str; 4] {
     ["--exact", test, "--nocapture", "--test-threads=1"]
+}
+
+/// Makes a test program put this network between all hosts that [`Hosts::new`](crate::hosts::Hosts::new) creates. The `main` of `program`
+/// calls [`serve`].
+pub fn put_everywhere(tests: &mut Command, program: &Path, conditions: &Conditions) {
+    tests.env(EVERYWHERE, format!("{},{conditions}", program.display()));
+}
+
+/// The program and the conditions of [`put_everywhere`].
+pub(crate) fn everywhere() -> Option<(PathBuf, Conditions)> {
+    let text = std::env::var(EVERYWHERE).ok()?;
+    let (program, conditions) = text.split_once(',').expect("a program and conditions");
+    let conditions = conditions.parse().expect("conditions are displayed so");
+    Some((program.into(), conditions))
 }
 
 /// What happens to the packets of one direction. Shares are in parts per million. By default, nothing happens to them.
@@ -67,19 +86,28 @@ impl Conditions {
     /// The share of all packets.
     pub const ALL: u32 = 1_000_000;
 
-    /// Packets are repeated, reordered and delayed, but none is lost or damaged.
-    pub const ROUGH: Self = Self {
+    /// Nothing happens to packets.
+    pub const PERFECT: Self = Self {
         loss: 0,
-        duplicate: Self::percent(3),
-        reorder: Self::percent(5),
+        duplicate: 0,
+        reorder: 0,
         corrupt: 0,
         mends_checksum: false,
-        delay: Duration::from_micros(500),
-        jitter: Duration::from_micros(300),
+        delay: Duration::ZERO,
+        jitter: Duration::ZERO,
         rate: 0,
         queue: 0,
         spared: 0,
         seed: 1,
+    };
+
+    /// Packets are repeated, reordered and delayed, but none is lost or damaged.
+    pub const ROUGH: Self = Self {
+        duplicate: Self::percent(3),
+        reorder: Self::percent(5),
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(300),
+        ..Self::PERFECT
     };
 
     /// These conditions in both directions, with other random numbers in the second.
@@ -87,6 +115,12 @@ impl Conditions {
     pub const fn both_ways(self) -> [Self; 2] {
         let seed = self.seed + 1;
         [self, Self { seed, ..self }]
+    }
+
+    /// Whether packets may not arrive, be so damaged that their receiver drops them, or arrive twice.
+    #[must_use]
+    pub const fn is_unreliable(&self) -> bool {
+        self.loss > 0 || self.corrupt > 0 || self.duplicate > 0
     }
 
     /// This share in percent, for the fields that are shares.

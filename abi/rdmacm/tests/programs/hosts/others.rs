@@ -75,6 +75,10 @@ fn the_last_send_to_a_program_that_exits_after_answering_succeeds() {
     let Some((stage, hosts)) = place("answers-hosts", 1500) else {
         return;
     };
+    // Nothing repeats an acknowledgement of a program that has exited.
+    if hosts.0.is_unreliable() {
+        return;
+    }
     let program = stage.compile("answers", include_str!("../answers.c"), &[]);
     let [server, client] =
         ["server", "client"].map(|side| format!("{} {side} {SERVER} {PORT}", program.display()));
