@@ -3,6 +3,7 @@
 use super::{Report, Session, steps};
 use crate::testbin;
 use anyhow::{Context, Result};
+use rkey_harness::hosts::Hosts;
 use rkey_harness::network::{self, Conditions};
 use std::fmt::Write;
 use std::process::Command;
@@ -59,8 +60,8 @@ const PROGRAMS: [(&str, &str, &str); 5] = [
     ("rkey", "hosts", ""),
 ];
 
-/// Parts of the names of tests that have a network of their own, or whose hosts exchange nothing.
-const LEFT_OUT: [&str; 9] = [
+/// Parts of the names of tests that have a network of their own, make one side fail, or expect a refusal.
+const LEFT_OUT: [&str; 8] = [
     "network",
     "faults",
     "hosts::absent",
@@ -69,11 +70,26 @@ const LEFT_OUT: [&str; 9] = [
     "stopped",
     "without_the_wire",
     "gid_indexes",
-    "unplugged",
 ];
 
 /// How long one program's tests may take on one network.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Addresses for hosts that only show whether the machine permits them.
+const ADDRESSES: [[&str; 2]; 2] = [["10.9.9.1", "fd09:9::1"], ["10.9.9.2", "fd09:9::2"]];
+
+/// The networks with these names, separated by commas; all without names.
+fn selected(names: Option<&str>) -> Result<Vec<&'static (&'static str, Conditions)>> {
+    let Some(names) = names else {
+        return Ok(NETWORKS.iter().collect());
+    };
+    let one = |name: &str| {
+        let found = NETWORKS.iter().find(|(known, _)| *known == name.trim());
+        let known = NETWORKS.map(|(known, _)| known).join(", ");
+        found.with_context(|| format!("no network is named {name:?}; there are: {known}"))
+    };
+    names.split(',').map(one).collect()
+}
 
 /// Runs all tests on each network.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
@@ -81,19 +97,18 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let built = testbin::build_tests(session.root)?;
     // Tests start these.
     testbin::build_all(session.root)?;
-    let wanted = std::env::var("RKEY_NETWORKS").ok();
-    let is_wanted = |name: &str| {
-        wanted
-            .as_ref()
-            .is_none_or(|it| it.split(',').any(|one| one == name))
-    };
+    let networks = selected(std::env::var("RKEY_NETWORKS").ok().as_deref())?;
+    if Hosts::over(&PERFECT.both_ways(), &[], 1500, &ADDRESSES).is_none() {
+        let why = "this machine does not permit network namespaces, or has no /dev/net/tun";
+        return Ok(Report::skip(why));
+    }
     let mut total = Report {
         passed: 0,
         failures: Vec::new(),
         note: String::new(),
         skipped: false,
     };
-    for (name, conditions) in NETWORKS.iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, conditions) in networks {
         let mut passed = 0;
         for (package, target, tests) in PROGRAMS {
             let binary = (built.tests.iter())
@@ -122,4 +137,19 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         );
     }
     Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_networks_are_an_error() {
+        let names = |text| selected(text).map(|all| all.iter().map(|it| it.0).collect::<Vec<_>>());
+        assert_eq!(names(None).unwrap().len(), NETWORKS.len());
+        let two = names(Some("50 ms, loss 10 %")).unwrap();
+        assert_eq!(two, ["50 ms", "loss 10 %"]);
+        assert!(names(Some("50 ms,loss 11 %")).is_err());
+        assert!(names(Some("")).is_err());
+    }
 }

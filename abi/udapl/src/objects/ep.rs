@@ -21,7 +21,7 @@ use rkey_device::engine::{
 };
 use rkey_device::{Qp, QpOptions};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long a peer may take to answer requests of an EP that is being freed. After that time, the link to it is closed.
@@ -36,8 +36,8 @@ pub struct Ep {
     /// `recv_completion_flags` and `request_completion_flags`, for readers without a lock.
     flags: [AtomicU32; 2],
     datagram: bool,
-    /// The number of the queue pair that has been reported to take no more receives from the SRQ; 0 at first.
-    pub(crate) told_broken: AtomicU32,
+    /// Whether the program knows, or is being told, that the queue pair takes no more receives from its SRQ.
+    pub(crate) told_broken: AtomicBool,
     parts: RwLock<Parts>,
     /// The connection of the EP.
     pub control: Mutex<Control>,
@@ -168,7 +168,7 @@ impl Ep {
             state: AtomicI32::new(state as i32),
             flags: [attr.recv_completion_flags, attr.request_completion_flags].map(AtomicU32::new),
             datagram: attr.service_type == IB_SERVICE_TYPE_UD,
-            told_broken: AtomicU32::default(),
+            told_broken: AtomicBool::default(),
             parts: RwLock::new(parts),
             control: Mutex::new(Control::new(ia)),
             sends: Mutex::default(),
@@ -398,6 +398,7 @@ impl Ep {
         self.leave_qp();
         let qpn = new.qp.as_ref().map(Qp::qpn);
         let old = std::mem::replace(&mut *self.parts.write(), new);
+        self.told_broken.store(false, Ordering::Release);
         self.retire(old);
         self.flags[0].store(recv, Ordering::Relaxed);
         self.flags[1].store(request, Ordering::Relaxed);

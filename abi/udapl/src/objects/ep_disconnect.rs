@@ -147,8 +147,10 @@ impl Ep {
         if !self.is_attempt(attempt) {
             return true;
         }
-        let parts = self.parts();
-        self.ia().collect(parts.request.as_deref());
+        // The program may free what the EP uses as soon as it knows the end.
+        let request = self.parts().request;
+        self.ia().collect(request.as_deref());
+        drop(request);
         let may_wait = until.is_some_and(|until| time::now() < until);
         if may_wait && (self.awaits_farewell() || self.has_sends()) {
             return false;
@@ -180,6 +182,7 @@ impl Ep {
         if let Err(error) = self.ia().device.drive_until_idle() {
             tracing::debug!(%error, "cannot acknowledge the messages of EP {:#x}", self.handle);
         }
+        let ends_receives = event.is_some() && self.will_tell_broken();
         self.flush();
         let purpose = match step {
             Step::PeerDisconnect => None,
@@ -193,21 +196,22 @@ impl Ep {
             // Programs expect both events of several EPs in the same order.
             let _order = self.ia().ends.lock();
             self.tell(number, &[]);
-            self.tell_broken();
+            if ends_receives {
+                self.tell_broken();
+            }
         }
     }
 
-    /// Reports that the EP takes no more receives from its SRQ, once for each queue pair (dtestsrq waits for this event).
-    pub(crate) fn tell_broken(&self) {
+    /// Whether the caller is the one to report that the EP takes no more receives from its SRQ: once for each queue pair.
+    pub(crate) fn will_tell_broken(&self) -> bool {
         let parts = self.parts();
-        let Some(qp) = parts.qp.as_ref().filter(|_| parts.srq.is_some()) else {
-            return;
-        };
-        let is_in_error = qp.query().is_ok_and(|info| info.state == QpState::Error);
-        if is_in_error && self.told_broken.swap(qp.qpn(), Ordering::AcqRel) != qp.qpn() {
-            self.ia()
-                .tell(ASYNC_ERROR_EP_BROKEN, self.handle, EP_TRANSFER_TO_ERROR);
-        }
+        parts.srq.is_some() && !self.told_broken.swap(true, Ordering::AcqRel)
+    }
+
+    /// Reports that the EP takes no more receives from its SRQ (dtestsrq waits for this event).
+    pub(crate) fn tell_broken(&self) {
+        self.ia()
+            .tell(ASYNC_ERROR_EP_BROKEN, self.handle, EP_TRANSFER_TO_ERROR);
     }
 
     /// Notifies a peer that its connection has ended.

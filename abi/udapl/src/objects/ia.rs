@@ -61,7 +61,7 @@ pub struct Ia {
     evds: RwLock<HashMap<CqId, Weak<Evd>>>,
     srqs: RwLock<HashMap<SrqId, Weak<Srq>>>,
     async_evd: Mutex<Option<Arc<Evd>>>,
-    /// Held while the end of a connection is reported.
+    /// Held while the end of a connection is reported: taken without `control`, and before the locks of EVDs.
     pub(crate) ends: Mutex<()>,
     description: Mutex<Option<Description>>,
 }
@@ -292,8 +292,8 @@ impl Ia {
             // The EP is out of service. While it has a connection, its end is reported first.
             AsyncEvent::LastWqeReached { qp, qpn } => match self.ep_with(qp, qpn) {
                 Some(ep) if ep.is_in_service() => ep.suspect(),
-                Some(ep) => ep.tell_broken(),
-                None => {}
+                Some(ep) if ep.will_tell_broken() => ep.tell_broken(),
+                _ => {}
             },
             AsyncEvent::SrqLimit(id) => {
                 let srq = self.srqs.read().get(&id).and_then(Weak::upgrade);

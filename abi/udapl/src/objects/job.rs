@@ -51,7 +51,7 @@ pub enum Job {
         /// The number of the EP's attempt.
         attempt: u64,
     },
-    /// A connection that the peer has ended, whose acknowledgements may still be under way.
+    /// A connection that the peer has ended, whose acknowledgements, or the message why, may still be under way.
     Left {
         /// The EP.
         ep: Arc<Ep>,

@@ -191,13 +191,14 @@ impl Round {
             for (incoming, hello) in farewells {
                 self.peer_left(&incoming, &hello);
             }
+            // They say which peers have gone; so these are not suspected.
+            if let Err(error) = self.device_events() {
+                return self.fail(&error);
+            }
             self.check_suspects();
             while let Ok(Some(cq)) = self.ia.channel.try_next_event() {
                 self.confirm();
                 self.ia.cq_event(cq);
-            }
-            if let Err(error) = self.device_events() {
-                return self.fail(&error);
             }
             if std::mem::take(&mut self.pause) {
                 time::sleep(PAUSE);
