@@ -160,7 +160,7 @@ impl Hosts {
         network.expect("a bad network").lock().counts()
     }
 
-    /// Whether packets get lost or arrive twice on the network that the environment or [`Hosts::over`] names. Programs then fail by
+    /// Whether packets get lost, or arrive twice or out of order, on the network that the environment or [`Hosts::over`] names. Programs then fail by
     /// themselves if they use datagrams or unreliable connections, or if they exit without knowing that their last packets have arrived.
     #[must_use]
     pub fn is_unreliable(&self) -> bool {

@@ -93,15 +93,15 @@ fn selected(names: Option<&str>) -> Result<Vec<&'static (&'static str, Condition
 
 /// Runs all tests on each network.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
-    let itself = std::env::current_exe().context("xtask has no path")?;
-    let built = testbin::build_tests(session.root)?;
-    // Tests start these.
-    testbin::build_all(session.root)?;
     let networks = selected(std::env::var("RKEY_NETWORKS").ok().as_deref())?;
     if Hosts::over(&PERFECT.both_ways(), &[], 1500, &ADDRESSES).is_none() {
         let why = "this machine does not permit network namespaces, or has no /dev/net/tun";
         return Ok(Report::skip(why));
     }
+    let itself = std::env::current_exe().context("xtask has no path")?;
+    let built = testbin::build_tests(session.root)?;
+    // Tests start these.
+    testbin::build_all(session.root)?;
     let mut total = Report {
         passed: 0,
         failures: Vec::new(),

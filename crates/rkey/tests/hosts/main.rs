@@ -19,7 +19,7 @@ use std::time::Duration;
 const ADDRESSES: [[&str; 2]; 2] = [["10.9.3.1", "fd09:3::1"], ["10.9.3.2", "fd09:3::2"]];
 /// The address at which the other process listens, or to which it connects.
 const ADDRESS: &str = "RKEY_TEST_HOSTS_ADDRESS";
-/// Set if the network loses packets or repeats them.
+/// Set if the network loses, repeats or reorders packets.
 const UNRELIABLE: &str = "RKEY_TEST_HOSTS_UNRELIABLE";
 /// Longer than the longest packet, and not a multiple of it.
 const LEN: usize = 100_003;

@@ -117,10 +117,10 @@ impl Conditions {
         [self, Self { seed, ..self }]
     }
 
-    /// Whether packets may not arrive, be so damaged that their receiver drops them, or arrive twice.
+    /// Whether packets may not arrive, be so damaged that their receiver drops them, or arrive twice or out of order.
     #[must_use]
     pub const fn is_unreliable(&self) -> bool {
-        self.loss > 0 || self.corrupt > 0 || self.duplicate > 0
+        self.loss > 0 || self.corrupt > 0 || self.duplicate > 0 || self.reorder > 0
     }
 
     /// This share in percent, for the fields that are shares.

@@ -108,7 +108,7 @@ fn is_ping_pong(line: &str) -> bool {
     line.starts_with("ibv_")
 }
 
-/// Whether a program succeeds although packets get lost or arrive twice, which nothing mends for datagrams and unreliable connections. The
+/// Whether a program succeeds although packets get lost, or arrive twice or out of order, which nothing mends for datagrams and unreliable connections. The
 /// ping-pongs do not agree on their end: if the last acknowledgement is lost, no queue pair is left to repeat it, as with any RDMA device.
 fn is_reliable(line: &str) -> bool {
     !is_ping_pong(line) && !line.contains("-c U")
