@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The networks by name. Each has one fault, so that a failure tells which.
 const NETWORKS: [(&str, Conditions); 8] = [
-    ("perfect", PERFECT),
+    ("perfect", Conditions::PERFECT),
     ("loss 0.1 %", losing(1000)),
     ("loss 1 %", losing(Conditions::percent(1))),
     ("loss 10 %", losing(Conditions::percent(10))),
@@ -19,36 +19,37 @@ const NETWORKS: [(&str, Conditions); 8] = [
         "reorder 5 %",
         Conditions {
             reorder: Conditions::percent(5),
-            ..PERFECT
+            ..Conditions::PERFECT
         },
     ),
     (
         "duplicate 5 %",
         Conditions {
             duplicate: Conditions::percent(5),
-            ..PERFECT
+            ..Conditions::PERFECT
         },
     ),
     (
         "corrupt 1 %",
         Conditions {
             corrupt: Conditions::percent(1),
-            ..PERFECT
+            ..Conditions::PERFECT
         },
     ),
     (
         "50 ms",
         Conditions {
             delay: Duration::from_millis(25),
-            ..PERFECT
+            ..Conditions::PERFECT
         },
     ),
 ];
 
-const PERFECT: Conditions = Conditions::PERFECT;
-
 const fn losing(loss: u32) -> Conditions {
-    Conditions { loss, ..PERFECT }
+    Conditions {
+        loss,
+        ..Conditions::PERFECT
+    }
 }
 
 /// The test programs with tests between two hosts: package, target, and the beginning of the tests' names.
@@ -94,7 +95,7 @@ fn selected(names: Option<&str>) -> Result<Vec<&'static (&'static str, Condition
 /// Runs all tests on each network.
 pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let networks = selected(std::env::var("RKEY_NETWORKS").ok().as_deref())?;
-    if Hosts::over(&PERFECT.both_ways(), &[], 1500, &ADDRESSES).is_none() {
+    if Hosts::over(&Conditions::PERFECT.both_ways(), &[], 1500, &ADDRESSES).is_none() {
         let why = "this machine does not permit network namespaces, or has no /dev/net/tun";
         return Ok(Report::skip(why));
     }
