@@ -77,7 +77,7 @@ impl Hosts {
 
     /// Creates two hosts like [`Hosts::new`], with a bad network between them: the conditions of what the first host sends, and of what
     /// the second sends. The network is a process of its own, for which this program is started again with `words` as arguments: it must
-    /// then call [`network::serve`](crate::network::serve). A sender's packets travel one by one.
+    /// then call [`network::serve`]. A sender's packets travel one by one.
     ///
     /// # Panics
     /// This machine permits network namespaces, but a step fails.
