@@ -140,8 +140,8 @@ pub enum AsyncEvent {
         /// The number of the queue pair.
         qpn: u32,
     },
-    /// The link of a connected queue pair has ended. The queue pair stays in its state, because it is unreliable or had
-    /// no send outstanding. To flush its receives, move it to the error state.
+    /// The link of a connected queue pair has ended. If requests are outstanding on a reliable connection, they fail next, which moves
+    /// the queue pair to the error state. Otherwise it stays in its state: to flush its receives, move it to the error state.
     PeerGone {
         /// The queue pair.
         qp: QpId,

@@ -61,25 +61,25 @@ impl<L: Link, M: Memory> Engine<L, M> {
             let Some(qp) = self.qps.at_mut(index) else {
                 continue;
             };
-            let mut gone = false;
-            if qp.inbound == Some(id) {
-                qp.inbound = None;
-                qp.resp.current = None;
-                gone = true;
-            }
-            if qp.out == Some(id) {
-                qp.out = None;
-                qp.req.warrants.clear();
-                qp.req.link_requested = false;
-                qp.req.blocked = false;
-                gone = true;
-                lose_requests(&mut self.x, qp);
-            }
-            if gone && qp.state.responds() {
+            let was_inbound = qp.inbound == Some(id);
+            let was_outbound = qp.out == Some(id);
+            // Before the completions of lost requests: whoever takes one of them finds the reason, too.
+            if (was_inbound || was_outbound) && qp.state.responds() {
                 self.x.events.push_back(Event::Async(AsyncEvent::PeerGone {
                     qp: qp.id,
                     qpn: qp.qpn,
                 }));
+            }
+            if was_inbound {
+                qp.inbound = None;
+                qp.resp.current = None;
+            }
+            if was_outbound {
+                qp.out = None;
+                qp.req.warrants.clear();
+                qp.req.link_requested = false;
+                qp.req.blocked = false;
+                lose_requests(&mut self.x, qp);
             }
         }
         self.x.routes.retain(|_, link| *link != id);

@@ -101,13 +101,14 @@ impl EventRouter {
         self.cqs.is_any_armed()
     }
 
-    /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that.
+    /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that. The report comes first: a program
+    /// that takes a flushed receive finds the reason, too.
     pub(super) fn peer_ended(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
-        if self.qps.fails_with_peer(qpn, qp) {
-            self.fail_with_peer(driver, qp);
-        }
         if self.qps.reports_end(qpn) {
             self.events.push(AsyncEvent::PeerGone { qp, qpn });
+        }
+        if self.qps.fails_with_peer(qpn, qp) {
+            self.fail_with_peer(driver, qp);
         }
     }
 

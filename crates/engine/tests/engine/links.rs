@@ -88,7 +88,7 @@ fn a_broken_link_fails_outstanding_requests() {
             }
         })
         .collect();
-    assert_eq!(gone, [c.id]);
+    assert_eq!(gone, [a.id, c.id]);
     let link = events.iter().find_map(|e| match e {
         Event::LinkDown {
             link,
