@@ -1,11 +1,12 @@
 //! Helpers for the stages of `cargo xtask test`: programs that run under a deadline ([`process`]), cargo's builds and
 //! their programs ([`testbin`]), and the input and the report of a stage. Tests of front ends use its [`hosts`], the bad
-//! [`network`] between them, its [`ports`], its reader of capture files ([`pcap`]) and its [`temporary_folder`].
+//! [`network`] between them, their [`outage`]s, its [`ports`], its reader of capture files ([`pcap`]) and its [`temporary_folder`].
 
 pub mod hosts;
 pub mod key;
 pub mod namespace;
 pub mod network;
+pub mod outage;
 pub mod pcap;
 pub mod ports;
 pub mod process;

@@ -4,13 +4,13 @@ use super::{Report, Session, steps};
 use crate::testbin;
 use anyhow::{Context, Result};
 use rkey_harness::hosts::Hosts;
-use rkey_harness::network::{self, Conditions};
+use rkey_harness::network::{self, Conditions, Counts};
 use std::fmt::Write;
 use std::process::Command;
 use std::time::Duration;
 
 /// The networks by name. Each has one fault, so that a failure tells which.
-const NETWORKS: [(&str, Conditions); 8] = [
+const NETWORKS: [(&str, Conditions); 9] = [
     ("perfect", Conditions::PERFECT),
     ("loss 0.1 %", losing(1000)),
     ("loss 1 %", losing(Conditions::percent(1))),
@@ -33,6 +33,15 @@ const NETWORKS: [(&str, Conditions); 8] = [
         "corrupt 1 %",
         Conditions {
             corrupt: Conditions::percent(1),
+            ..Conditions::PERFECT
+        },
+    ),
+    (
+        // Only the invariant checksum finds it.
+        "corrupt behind the UDP checksum 1 %",
+        Conditions {
+            corrupt: Conditions::percent(1),
+            mends_checksum: true,
             ..Conditions::PERFECT
         },
     ),
@@ -62,8 +71,9 @@ const PROGRAMS: [(&str, &str, &str); 5] = [
 ];
 
 /// Parts of the names of tests that have a network of their own, make one side fail, or expect a refusal.
-const LEFT_OUT: [&str; 8] = [
+const LEFT_OUT: [&str; 9] = [
     "network",
+    "failures",
     "faults",
     "hosts::absent",
     "by_default",
@@ -109,7 +119,8 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         note: String::new(),
         skipped: false,
     };
-    for (name, conditions) in networks {
+    for (number, (name, conditions)) in networks.into_iter().enumerate() {
+        let counts = session.scratch.join(format!("network-{number}"));
         let mut passed = 0;
         for (package, target, tests) in PROGRAMS {
             let binary = (built.tests.iter())
@@ -122,7 +133,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
             for part in LEFT_OUT {
                 command.args(["--skip", part]);
             }
-            network::put_everywhere(&mut command, &itself, conditions);
+            network::put_everywhere(&mut command, &itself, conditions, &counts);
             let report = steps::suite(command, LIMIT, "")?;
             passed += report.passed;
             let failures = report.failures.into_iter();
@@ -131,6 +142,8 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
                 .extend(failures.map(|it| format!("{name}: {it}")));
         }
         total.passed += passed;
+        let happened = happened(conditions, &network::counted(&counts)?);
+        total.add(happened.map_err(|counts| format!("{name}: {counts}")));
         let _ = write!(
             total.note,
             "{}{name}: {passed}",
@@ -138,6 +151,25 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
         );
     }
     Ok(total)
+}
+
+/// Whether each fault has happened to packets. The error says what has happened.
+fn happened(conditions: &Conditions, counts: &Counts) -> Result<(), String> {
+    let pairs = [
+        (conditions.loss, counts.lost),
+        (conditions.duplicate, counts.duplicated),
+        (conditions.reorder, counts.reordered),
+        (conditions.corrupt, counts.corrupted),
+        (0, counts.overflowed),
+    ];
+    match counts.sent > 0
+        && pairs
+            .iter()
+            .all(|(share, count)| (*share > 0) == (*count > 0))
+    {
+        true => Ok(()),
+        false => Err(format!("other faults should have happened than {counts:?}")),
+    }
 }
 
 #[cfg(test)]
@@ -152,5 +184,17 @@ mod tests {
         assert_eq!(two, ["50 ms", "loss 10 %"]);
         assert!(names(Some("50 ms,loss 11 %")).is_err());
         assert!(names(Some("")).is_err());
+    }
+
+    #[test]
+    fn faults_must_happen_and_no_others() {
+        let counts = Counts {
+            sent: 100,
+            lost: 1,
+            ..Counts::default()
+        };
+        assert_eq!(happened(&losing(1000), &counts), Ok(()));
+        assert!(happened(&losing(1000), &Counts::default()).is_err());
+        assert!(happened(&Conditions::PERFECT, &counts).is_err());
     }
 }

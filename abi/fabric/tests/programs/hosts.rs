@@ -1,5 +1,7 @@
 //! libfabric's own programs on two hosts, as ordinary users.
 
+mod failures;
+
 use crate::{Guard, folder, program};
 use rkey_harness::hosts::Hosts;
 use rkey_harness::network::{Conditions, role, serve};
@@ -26,15 +28,15 @@ fn pingpong(hosts: &Hosts, at: usize, words: &[&str], faults: &str) -> Command {
     command
 }
 
-/// Runs fi_pingpong between two hosts; it compares the data.
-fn run(hosts: &Hosts, words: &[&str], faults: &str) {
-    let words = [&["-c", "-I", "20"], words].concat();
+/// Starts fi_pingpong between two hosts; it compares the data. Server and client.
+fn start(hosts: &Hosts, words: &[&str], faults: &str) -> [Guard; 2] {
+    let words = [&["-c"], words].concat();
     let client_words = [&words[..], &[ADDRESSES[0][0]]].concat();
     let start = |at: usize, words: &[&str]| {
         let mut command = pingpong(hosts, at, words, faults);
         Guard(command.stdout(Stdio::null()).spawn().unwrap())
     };
-    let mut server = start(0, &words);
+    let server = start(0, &words);
     let until = Instant::now() + Duration::from_secs(120);
     while !hosts.listens(0, PORT) {
         assert!(
@@ -43,10 +45,13 @@ fn run(hosts: &Hosts, words: &[&str], faults: &str) {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(
-        start(1, &client_words).wait(),
-        "{words:?}: the client failed"
-    );
+    [server, start(1, &client_words)]
+}
+
+/// Runs fi_pingpong between two hosts.
+fn run(hosts: &Hosts, words: &[&str], faults: &str) {
+    let [mut server, mut client] = start(hosts, &[&["-I", "20"], words].concat(), faults);
+    assert!(client.wait(), "{words:?}: the client failed");
     assert!(server.wait(), "{words:?}: the server failed");
 }
 

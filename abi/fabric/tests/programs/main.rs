@@ -5,7 +5,7 @@ mod place;
 
 use place::Folder;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -108,15 +108,21 @@ impl Drop for Guard {
 }
 
 impl Guard {
+    /// Whether the program succeeds.
     fn wait(&mut self) -> bool {
+        self.end().is_some_and(|status| status.success())
+    }
+
+    /// Waits until the program exits; `None` if it hangs.
+    fn end(&mut self) -> Option<ExitStatus> {
         let until = Instant::now() + Duration::from_secs(120);
         while Instant::now() < until {
             if let Some(status) = self.0.try_wait().unwrap() {
-                return status.success();
+                return Some(status);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        false
+        None
     }
 }
 

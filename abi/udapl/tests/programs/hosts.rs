@@ -1,5 +1,7 @@
 //! Debian's uDAPL programs on two hosts, as ordinary users.
 
+mod failures;
+
 use crate::support::Stage;
 use rkey_harness::hosts::Hosts;
 use rkey_harness::network::{Conditions, role, serve};
@@ -177,23 +179,38 @@ fn dapltest_runs_between_two_hosts() {
     );
 }
 
+/// Starts the server of dapltest.
+fn start_dapltest(stage: &Stage, hosts: &Hosts) -> Running {
+    let words = ["dapltest", "-T", "S", "-D", IA];
+    start_server(stage, hosts, &words, Ready::Says("Service Point Ready"))
+}
+
+/// Starts a test of dapltest, with these options.
+fn start_dapltest_client(stage: &Stage, hosts: &Hosts, line: &str) -> Running {
+    let at = ["-s", ADDRESSES[0][0], "-D", IA];
+    let (test, options) = line.split_once(' ').unwrap_or((line, ""));
+    let words = [&["dapltest", "-T", test][..], &at].concat();
+    let options = options.split_whitespace();
+    let words: Vec<&str> = words.into_iter().chain(options).collect();
+    start(stage, hosts, 1, &words)
+}
+
+/// Whether the client of dapltest has finished without an error.
+fn has_passed(client: &str) -> bool {
+    client.contains("End of Work") && !client.contains("rror")
+}
+
 /// Runs these tests of dapltest, one after the other.
 fn dapltest(stage: &Stage, hosts: &Hosts, lines: &[&str]) {
-    let words = ["dapltest", "-T", "S", "-D", IA];
-    let ready = Ready::Says("Service Point Ready");
-    let server = start_server(stage, hosts, &words, ready);
-    let client = |line: &str| {
-        let at = ["-s", ADDRESSES[0][0], "-D", IA];
-        let (test, options) = line.split_once(' ').unwrap_or((line, ""));
-        let words = [&["dapltest", "-T", test][..], &at].concat();
-        let options = options.split_whitespace();
-        let words: Vec<&str> = words.into_iter().chain(options).collect();
-        start(stage, hosts, 1, &words).wait()
-    };
+    let server = start_dapltest(stage, hosts);
+    let client = |line: &str| start_dapltest_client(stage, hosts, line).wait();
     for line in lines {
         let said = client(line);
-        let is_good = said.contains("End of Work") && !said.contains("rror");
-        assert!(is_good, "{line}: {said}\nserver: {}", server.text());
+        assert!(
+            has_passed(&said),
+            "{line}: {said}\nserver: {}",
+            server.text()
+        );
     }
     client("Q");
     let said = server.wait();

@@ -216,6 +216,11 @@ impl Running {
         stopped.expect("it has not ended");
     }
 
+    /// The process.
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
     pub(crate) fn has_exited(&mut self) -> bool {
         let status = self.child.try_wait();
         status.expect("the child can be awaited").is_some()

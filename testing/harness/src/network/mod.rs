@@ -31,6 +31,8 @@ use std::time::Duration;
 
 /// A program whose `main` calls [`serve`], a comma, and the [`Conditions`] of both directions.
 const EVERYWHERE: &str = "RKEY_TEST_HOSTS_NETWORK";
+/// A file to which each network appends its [`Counts`] when it ends: a line for each direction.
+const COUNTED: &str = "RKEY_TEST_HOSTS_COUNTS";
 
 /// The arguments with which a test program is the network: they name a test that calls [`serve`].
 #[must_use]
@@ -39,9 +41,20 @@ pub fn role(test: &str) -> [&str; 4] {
 }
 
 /// Makes a test program put this network between all hosts that [`Hosts::new`](crate::hosts::Hosts::new) creates. The `main` of `program`
-/// calls [`serve`].
-pub fn put_everywhere(tests: &mut Command, program: &Path, conditions: &Conditions) {
+/// calls [`serve`]. [`counted`] reads from the file `counts` what has happened.
+pub fn put_everywhere(tests: &mut Command, program: &Path, conditions: &Conditions, counts: &Path) {
     tests.env(EVERYWHERE, format!("{},{conditions}", program.display()));
+    tests.env(COUNTED, counts);
+}
+
+/// What has happened to the packets of all networks of [`put_everywhere`] that have ended.
+///
+/// # Errors
+/// The file cannot be read, or has other lines.
+pub fn counted(counts: &Path) -> anyhow::Result<Counts> {
+    let text = std::fs::read_to_string(counts)?;
+    let all: Vec<Counts> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
+    Ok(all.into_iter().sum())
 }
 
 /// The program and the conditions of [`put_everywhere`].

@@ -3,6 +3,7 @@
 use super::{Conditions, damage};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter::Sum;
 use std::str::FromStr;
 
 const SECOND: u64 = 1_000_000_000;
@@ -35,6 +36,18 @@ impl Counts {
             corrupted,
         } = self;
         [sent, lost, overflowed, duplicated, reordered, corrupted]
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let mut total = Self::default();
+        for mut counts in all {
+            for (field, count) in total.fields().into_iter().zip(counts.fields()) {
+                *field += *count;
+            }
+        }
+        total
     }
 }
 

@@ -1,8 +1,8 @@
 //! The programs, and their arguments on both sides.
 //!
 //! In arguments, `DEVICE` selects the guest's device and is left out on the host, `GID` is the index of the GID of the case's
-//! address family, `PEER` is the server's IPv4 address, `ADDRESS` is the server's address in the case's family, and `FAMILY` is that
-//! family's name.
+//! address family, `MTU` is the network's path MTU, `PEER` is the server's IPv4 address, `ADDRESS` is the server's address in the case's
+//! family, and `FAMILY` is that family's name.
 
 /// A program that runs on both sides.
 #[derive(Clone, Copy)]
@@ -59,10 +59,10 @@ const fn managed(
 
 /// Over both address families, in both directions.
 pub(super) const PINGS: &[Case] = &[
-    verbs("ibv_rc_pingpong", "DEVICE -g GID -m 1024 -n 100"),
-    verbs("ibv_uc_pingpong", "DEVICE -g GID -m 1024 -n 100"),
+    verbs("ibv_rc_pingpong", "DEVICE -g GID -m MTU -n 100"),
+    verbs("ibv_uc_pingpong", "DEVICE -g GID -m MTU -n 100"),
     verbs("ibv_ud_pingpong", "DEVICE -g GID -n 100"),
-    verbs("ibv_srq_pingpong", "DEVICE -g GID -m 1024 -n 100"),
+    verbs("ibv_srq_pingpong", "DEVICE -g GID -m MTU -n 100"),
 ];
 
 /// Our program with windows, refused accesses, immediate data, and sends that cannot be received. Over both address families, in both directions.
@@ -73,74 +73,67 @@ pub(super) const OPERATIONS: &[Case] = &[verbs("operations", "DEVICE -g GID")];
 pub(super) const PERFTEST: &[Case] = &[
     verbs(
         "ib_write_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c RC",
     ),
     verbs(
         "ib_write_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c UC",
     ),
     verbs(
         "ib_write_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c RC",
     ),
     verbs(
         "ib_write_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c UC",
     ),
     verbs(
         "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c RC",
     ),
     verbs(
         "ib_read_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c RC",
     ),
     verbs(
         "ib_send_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c RC",
     ),
     verbs(
         "ib_send_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c UC",
     ),
     verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -n 100 -s 1024 -c UD"),
     verbs(
         "ib_send_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c RC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c RC",
     ),
     verbs(
         "ib_send_lat",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 8192 -c UC",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 8192 -c UC",
     ),
     verbs("ib_send_lat", "DEVICE -F -u 20 -x GID -n 100 -s 1024 -c UD"),
-    verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 100"),
-    verbs("ib_atomic_lat", "DEVICE -F -u 20 -x GID -m 1024 -n 100"),
+    verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m MTU -n 100"),
+    verbs("ib_atomic_lat", "DEVICE -F -u 20 -x GID -m MTU -n 100"),
     verbs(
         "ib_send_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 64 -I 128",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 64 -I 128",
     ),
     verbs(
         "ib_write_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -b",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 65536 -b",
     ),
     verbs(
         "ib_write_bw",
-        "DEVICE -F -u 20 -x GID -m 1024 -n 100 -s 65536 -q 16",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 65536 -q 16",
     ),
 ];
 
-/// In both directions: messages of every size, up to 8 MiB.
+/// In both directions, with either path MTU: messages of every size, up to 8 MiB.
 pub(super) const SIZES: &[Case] = &[
-    verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 20 -a"),
-    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 5 -a"),
-    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m 1024 -n 5 -a"),
-];
-
-/// [`SIZES`] with a path MTU of 4096.
-pub(super) const JUMBO_SIZES: &[Case] = &[
-    verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
-    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
-    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 5 -a"),
+    verbs("ib_write_bw", "DEVICE -F -u 20 -x GID -m MTU -n 20 -a"),
+    verbs("ib_read_bw", "DEVICE -F -u 20 -x GID -m MTU -n 5 -a"),
+    verbs("ib_send_bw", "DEVICE -F -u 20 -x GID -m MTU -n 5 -a"),
 ];
 
 /// Over both address families, in both directions.
@@ -155,9 +148,33 @@ pub(super) const MANAGED: &[Case] = &[
     ),
     managed("udaddy", "-c 2", "-b ADDRESS", "-s ADDRESS"),
     managed("rdma_server", "-s ADDRESS", "", ""),
+    managed("cmtime", "-f FAMILY -c 10", "-b ADDRESS", "-s ADDRESS"),
 ];
 
-/// perftest with librdmacm; the host serves. The client connects twice, and does not wait until the server listens again. rkey holds
+/// rsockets, whose protocol both sides' librdmacm must speak: data that are compared, through each of the programs' interfaces. Over
+/// both address families, in both directions.
+pub(super) const STREAMS: &[Case] = &[
+    managed(
+        "rstream",
+        "-f FAMILY -T v -S 65536 -C 20",
+        "-b ADDRESS",
+        "-s ADDRESS",
+    ),
+    managed(
+        "rstream",
+        "-f FAMILY -T a -T v -S 1000 -C 20",
+        "-b ADDRESS",
+        "-s ADDRESS",
+    ),
+    managed(
+        "riostream",
+        "-f FAMILY -T v -S 65536 -C 20",
+        "-b ADDRESS",
+        "-s ADDRESS",
+    ),
+];
+
+/// perftest with librdmacm, which resolves only IPv4 addresses; the host serves. The client connects twice, and does not wait until the server listens again. rkey holds
 /// such a request for a moment; Soft-RoCE rejects it.
 pub(super) const MANAGED_PERFTEST: &[Case] = &[
     managed("ib_write_bw", "-R -F -n 100 -s 4096", "", "PEER"),
@@ -169,31 +186,31 @@ pub(super) const MANAGED_PERFTEST: &[Case] = &[
 
 /// In both directions, with a path MTU of 4096.
 pub(super) const JUMBO: &[Case] = &[
-    verbs("ibv_rc_pingpong", "DEVICE -g GID -m 4096 -n 100 -s 65536"),
-    verbs("ibv_uc_pingpong", "DEVICE -g GID -m 4096 -n 100 -s 65536"),
+    verbs("ibv_rc_pingpong", "DEVICE -g GID -m MTU -n 100 -s 65536"),
+    verbs("ibv_uc_pingpong", "DEVICE -g GID -m MTU -n 100 -s 65536"),
     verbs(
         "ib_write_bw",
-        "DEVICE -F -u 20 -x GID -m 4096 -n 100 -s 65536",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 65536",
     ),
     verbs(
         "ib_read_bw",
-        "DEVICE -F -u 20 -x GID -m 4096 -n 100 -s 65536",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 65536",
     ),
     verbs(
         "ib_send_bw",
-        "DEVICE -F -u 20 -x GID -m 4096 -n 100 -s 65536",
+        "DEVICE -F -u 20 -x GID -m MTU -n 100 -s 65536",
     ),
-    verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m 4096 -n 100"),
+    verbs("ib_atomic_bw", "DEVICE -F -u 20 -x GID -m MTU -n 100"),
 ];
 
-/// In both directions, while the network loses packets, and while rkey injects faults.
+/// In both directions, with either path MTU, while the network loses packets, and while rkey injects faults.
 pub(super) const LOSSY: &[Case] = &[
-    verbs("ibv_rc_pingpong", "DEVICE -g GID -m 1024 -n 300 -s 8192"),
-    verbs("ib_write_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
-    verbs("ib_read_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
-    verbs("ib_read_bw", "DEVICE -F -x GID -m 1024 -n 10 -s 262144"),
-    verbs("ib_send_bw", "DEVICE -F -x GID -m 1024 -n 200 -s 16384"),
-    verbs("ib_atomic_bw", "DEVICE -F -x GID -m 1024 -n 200"),
+    verbs("ibv_rc_pingpong", "DEVICE -g GID -m MTU -n 300 -s 8192"),
+    verbs("ib_write_bw", "DEVICE -F -x GID -m MTU -n 200 -s 16384"),
+    verbs("ib_read_bw", "DEVICE -F -x GID -m MTU -n 200 -s 16384"),
+    verbs("ib_read_bw", "DEVICE -F -x GID -m MTU -n 10 -s 262144"),
+    verbs("ib_send_bw", "DEVICE -F -x GID -m MTU -n 200 -s 16384"),
+    verbs("ib_atomic_bw", "DEVICE -F -x GID -m MTU -n 200"),
 ];
 
 /// This machine's programs that the guest needs.
@@ -203,9 +220,9 @@ pub(super) fn programs() -> Vec<&'static str> {
         PERFTEST,
         SIZES,
         MANAGED,
+        STREAMS,
         MANAGED_PERFTEST,
         JUMBO,
-        JUMBO_SIZES,
         LOSSY,
     ];
     let mut names: Vec<_> = all

@@ -23,6 +23,8 @@ pub(super) struct Pair<'a> {
     pub(super) guest: Guest,
     /// The directory with the libraries, and with our own program.
     pub(super) libraries: &'a Path,
+    /// The path MTU of queue pairs.
+    pub(super) path_mtu: &'static str,
     /// `RKEY_FAULT` for this host's programs; empty for none.
     pub(super) faults: &'a str,
 }
@@ -71,7 +73,7 @@ impl Pair<'_> {
 
     /// Runs a case whose server is on this host. Returns what the server and the client said.
     fn serve_on_host(&self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
-        let lines = lines(case, Serves::Host, family);
+        let lines = lines(case, Serves::Host, family, self.path_mtu);
         let server = Server::start(self.on_host(&lines.server), 2 * LIMIT, GRACE, |_| {});
         server.wait_until(|| self.listens_on_host(case), LIMIT);
         let line = format!("timeout {} {} 2>&1", LIMIT.as_secs(), lines.client);
@@ -81,7 +83,7 @@ impl Pair<'_> {
 
     /// Runs a case whose server is in the guest. Returns what the server and the client said.
     fn serve_in_guest(&self, case: &Case, family: Family) -> Result<(Lines, [Said; 2])> {
-        let lines = lines(case, Serves::Guest, family);
+        let lines = lines(case, Serves::Guest, family, self.path_mtu);
         let listens = match case.listens {
             Listens::Tcp => format!("ss -Htln | grep -q ':{PORT} '"),
             // The kernel shows this state shortly before it accepts requests.
@@ -150,7 +152,7 @@ struct Lines {
     client: String,
 }
 
-fn lines(case: &Case, server: Serves, family: Family) -> Lines {
+fn lines(case: &Case, server: Serves, family: Family, path_mtu: &str) -> Lines {
     let ([ipv4, ipv6], [served, other]) = match server {
         Serves::Host => (HOST, ["", DEVICE]),
         Serves::Guest => (GUEST, [DEVICE, ""]),
@@ -163,6 +165,7 @@ fn lines(case: &Case, server: Serves, family: Family) -> Lines {
         format!("{program} {} {own}", case.both)
             .replace("DEVICE", device)
             .replace("GID", gid)
+            .replace("MTU", path_mtu)
             .replace("PEER", ipv4)
             .replace("ADDRESS", address)
             .replace("FAMILY", name)
@@ -180,13 +183,13 @@ mod tests {
 
     #[test]
     fn each_side_gets_its_own_arguments() {
-        let ping = lines(&PINGS[0], Serves::Host, Family::V6);
+        let ping = lines(&PINGS[0], Serves::Host, Family::V6, "1024");
         assert_eq!(ping.server, "ibv_rc_pingpong  -g 2 -m 1024 -n 100 ");
         assert_eq!(
             ping.client,
             "ibv_rc_pingpong -d rxe0 -g 2 -m 1024 -n 100 10.77.0.1"
         );
-        let managed = lines(&MANAGED[2], Serves::Guest, Family::V6);
+        let managed = lines(&MANAGED[2], Serves::Guest, Family::V6, "1024");
         assert_eq!(managed.server, "ucmatose -f ip6 -c 4 -C 20 -b fd77::2");
         assert_eq!(managed.client, "ucmatose -f ip6 -c 4 -C 20 -s fd77::2");
     }

@@ -1,0 +1,59 @@
+//! Failures of hosts and programs in the middle of fi_pingpong's traffic.
+
+use super::{ADDRESSES, start};
+use crate::program;
+use rkey_harness::hosts::Hosts;
+use rkey_harness::outage::{self, Outage};
+
+/// Our endpoints for connections and for reliable datagrams.
+const KINDS: [&[&str]; 2] = [&["-e", "msg"], &["-e", "rdm", "-m", "tagged"]];
+
+/// fi_pingpong compares the data, and both sides succeed.
+#[test]
+fn fi_pingpong_survives_outages() {
+    if program("fi_pingpong").is_none() {
+        return;
+    }
+    for (number, outage) in Outage::ALL.into_iter().enumerate() {
+        let Some(hosts) = Hosts::new(outage::MTU, &ADDRESSES) else {
+            return;
+        };
+        let (kind, at) = (KINDS[number % 2], number / 2);
+        let words = [&["-p", "rkey", "-I", "1500", "-S", "20000"], kind].concat();
+        let mut programs = start(&hosts, &words, "");
+        let [server, client] = &mut programs;
+        let (victim, peer) = match at {
+            0 => (&mut server.0, &mut client.0),
+            _ => (&mut client.0, &mut server.0),
+        };
+        outage.hits(&hosts, at, victim, peer);
+        for (side, program) in ["server", "client"].into_iter().zip(&mut programs) {
+            assert!(program.wait(), "{outage:?} of host {at}, {kind:?}: {side}");
+        }
+    }
+}
+
+/// The survivor neither hangs nor succeeds.
+#[test]
+fn fi_pingpong_fails_if_its_peer_is_killed() {
+    if program("fi_pingpong").is_none() {
+        return;
+    }
+    for kind in KINDS {
+        for at in [0, 1] {
+            let Some(hosts) = Hosts::new(outage::MTU, &ADDRESSES) else {
+                return;
+            };
+            let words = [&["-p", "rkey", "-I", "1000000", "-S", "20000"], kind].concat();
+            let [mut server, mut client] = start(&hosts, &words, "");
+            let (victim, survivor) = match at {
+                0 => (&mut server, &mut client),
+                _ => (&mut client, &mut server),
+            };
+            outage::kill_in_traffic(&hosts, at, &mut victim.0, &mut survivor.0);
+            let ended = survivor.end();
+            let failed = ended.is_some_and(|status| !status.success());
+            assert!(failed, "{kind:?}, host {at} is gone: {ended:?}");
+        }
+    }
+}
