@@ -94,7 +94,7 @@ fn connecting_to_a_listener_of_another_version_names_the_version() {
             error,
             DeviceError::Version {
                 there: 1,
-                here: 4,
+                here: 5,
                 ..
             }
         ),
@@ -102,7 +102,7 @@ fn connecting_to_a_listener_of_another_version_names_the_version() {
     );
     let text = error.to_string();
     assert!(
-        text.contains("version 1") && text.contains("version 4"),
+        text.contains("version 1") && text.contains("version 5"),
         "{text}"
     );
 }
@@ -128,7 +128,7 @@ fn a_client_of_another_version_learns_our_version() {
     let mut answer = [0; 8192];
     let (_, len) = recv(&client, &mut answer[..], RecvFlags::DONTWAIT).unwrap();
     assert!(
-        answer[..len].starts_with(b"rkeyCON4"),
+        answer[..len].starts_with(b"rkeyCON5"),
         "{:?}",
         &answer[..len]
     );

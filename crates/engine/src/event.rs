@@ -140,13 +140,16 @@ pub enum AsyncEvent {
         /// The number of the queue pair.
         qpn: u32,
     },
-    /// The link of a connected queue pair has ended. If requests are outstanding on a reliable connection, they fail next, which moves
-    /// the queue pair to the error state. Otherwise it stays in its state: to flush its receives, move it to the error state.
+    /// The link of a connected queue pair has ended. If requests were outstanding on a reliable connection, they fail, which moves the queue
+    /// pair to the error state. Otherwise it stays in its state: to flush its receives, move it to the error state. With
+    /// [`QpConfig::fail_with_peer`](crate::QpConfig::fail_with_peer), the device does that right after this event.
     PeerGone {
         /// The queue pair.
         qp: QpId,
         /// The number of the queue pair.
         qpn: u32,
+        /// What the peer has said about it (the device's `Qp::disconnect`); `None` if it has said nothing.
+        why: Option<u8>,
     },
 }
 

@@ -63,11 +63,11 @@ impl<L: Link, M: Memory> Engine<L, M> {
             };
             let was_inbound = qp.inbound == Some(id);
             let was_outbound = qp.out == Some(id);
-            // Before the completions of lost requests: whoever takes one of them finds the reason, too.
             if (was_inbound || was_outbound) && qp.state.responds() {
                 self.x.events.push_back(Event::Async(AsyncEvent::PeerGone {
                     qp: qp.id,
                     qpn: qp.qpn,
+                    why: None,
                 }));
             }
             if was_inbound {

@@ -76,15 +76,19 @@ pub fn kill_in_traffic(hosts: &Hosts, at: usize, program: &mut Child, peer: &mut
 }
 
 /// Waits until datagrams arrive at a host.
-fn wait_for_traffic(hosts: &Hosts, at: usize, programs: [&mut Child; 2]) {
+fn wait_for_traffic(hosts: &Hosts, at: usize, mut programs: [&mut Child; 2]) {
     let (begun, before) = (Instant::now(), hosts.datagrams(at));
-    while hosts.datagrams(at) < before + DATAGRAMS {
+    loop {
+        let has_traffic = hosts.datagrams(at) >= before + DATAGRAMS;
+        for child in &mut programs {
+            let ended = child.try_wait().expect("a child can be awaited");
+            assert_eq!(ended, None, "a program has exited too early");
+        }
+        if has_traffic {
+            return;
+        }
         assert!(begun.elapsed() < PATIENCE, "no traffic");
         std::thread::sleep(PAUSE);
-    }
-    for child in programs {
-        let ended = child.try_wait().expect("a child can be awaited");
-        assert_eq!(ended, None, "a program has exited too early");
     }
 }
 

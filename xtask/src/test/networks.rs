@@ -142,8 +142,9 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
                 .extend(failures.map(|it| format!("{name}: {it}")));
         }
         total.passed += passed;
-        let happened = happened(conditions, &network::counted(&counts)?);
-        total.add(happened.map_err(|counts| format!("{name}: {counts}")));
+        let counted = network::counted(&counts).map_err(|error| error.to_string());
+        let happened = counted.and_then(|counts| happened(conditions, &counts));
+        total.add(happened.map_err(|why| format!("{name}: {why}")));
         let _ = write!(
             total.note,
             "{}{name}: {passed}",

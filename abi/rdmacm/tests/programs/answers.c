@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define CLIENTS 20
-#define MESSAGES 400
+#define MESSAGES 60
 #define MUST(it) do { if (!(it)) { printf("line %d: " #it "\n", __LINE__); exit(1); } } while (0)
 
 static char room[2][64];

@@ -1,8 +1,9 @@
 //! The connection of an EP, from the request to the disconnect.
 //!
 //! The device connects queue pairs by address. A disconnect is a message to the control listener of the peer's IA, which names
-//! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. If a process ends
-//! without a message, the device reports that.
+//! the peer's queue pair; the receiver checks that it comes from the device that the EP is connected with. Between hosts, the
+//! message is the last one of the queue pairs' own TCP connection, so that neither losses nor the end of the process overtake it.
+//! If a process ends without a message, the device reports that.
 //!
 //! Every attempt to connect has a number, so that the worker recognises jobs left over from earlier attempts.
 
@@ -15,7 +16,6 @@ use crate::values::address::Visible;
 use crate::values::ep_state::Step;
 use crate::values::event::{connection, notifying};
 use crate::values::hello::MAX_PRIVATE_DATA;
-use crate::values::hello::Purpose;
 use parking_lot::MutexGuard;
 use rkey_device::QpAddress;
 use rkey_device::link::NodeId;
@@ -27,10 +27,6 @@ pub struct Control {
     /// Counts the starts and ends of attempts to connect.
     pub(crate) attempt: u64,
     pub(crate) peer: Option<Remote>,
-    /// Why the peer has ended the connection, while its acknowledgements may still be under way.
-    pub(crate) left: Option<Purpose>,
-    /// The peer's queue pair has gone, and the peer's message why may still be under way.
-    pub(crate) awaits_farewell: bool,
     /// The address and qualifier to which the EP is (or was) connected, or is trying to connect.
     pub(crate) remote: Option<(IpAddr, u64)>,
     /// The qualifier on this side: that of the PSP or RSP if this side accepted the connection.
@@ -68,8 +64,6 @@ impl Control {
         Self {
             attempt: 0,
             peer: None,
-            left: None,
-            awaits_farewell: false,
             remote: None,
             local_port: 0,
             data: Vec::new(),
@@ -95,7 +89,6 @@ impl Control {
 
     pub(crate) fn begin(&mut self, remote: (IpAddr, u64), local_port: u64) -> u64 {
         self.attempt += 1;
-        self.left = None;
         self.remote = Some(remote);
         self.local_port = local_port;
         self.visible.set(remote.0, 0);

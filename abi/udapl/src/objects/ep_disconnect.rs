@@ -7,16 +7,10 @@ use crate::objects::job::Job;
 use crate::sys::consts::*;
 use crate::values::ep_state::{State, Step};
 use crate::values::hello::{Hello, Purpose};
+use rkey_device::Peer;
 use rkey_device::engine::{QpAttributes, QpState};
-use rkey_device::{Peer, time};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// How long to wait for the acknowledgements of a peer on another host that has ended the connection.
-const GRACE: Duration = Duration::from_millis(200);
-/// How long to wait for the message of a peer on another host whose queue pair has gone. TCP repeats a lost first packet after a second.
-const FAREWELL: Duration = Duration::from_millis(1500);
 
 impl Ep {
     /// Disconnects, for the program.
@@ -70,26 +64,12 @@ impl Ep {
         self.ia().worker().suspect(self);
     }
 
-    /// Handles the report that the peer's queue pair has gone. The peer's message why has a connection of its own: if the peer is on
-    /// another host, it can come later.
-    pub fn peer_gone(self: &Arc<Self>) {
-        let mut control = self.control.lock();
-        let peer = control.peer.as_ref().filter(|_| self.is_in_service());
-        if peer.is_none_or(|peer| peer.host.is_none()) {
-            drop(control);
-            return self.suspect();
+    /// Handles the report that the peer's queue pair has gone: a peer on another host may have said why. Our queue pair may still be in
+    /// service.
+    pub fn peer_gone(self: &Arc<Self>, why: Option<u8>) {
+        if self.is_in_service() {
+            self.end_for_peer(why == Some(Purpose::Disconnect as u8));
         }
-        control.awaits_farewell = true;
-        let attempt = control.attempt;
-        drop(control);
-        let (ep, until) = (Arc::clone(self), Some(time::now() + FAREWELL));
-        self.ia().worker().add(Job::Left { ep, attempt, until });
-    }
-
-    /// Whether the peer has gone, and its message why may still be under way.
-    fn awaits_farewell(&self) -> bool {
-        let control = self.control.lock();
-        control.awaits_farewell && control.left.is_none()
     }
 
     /// Whether the EP is connected, but its queue pair is out of service.
@@ -101,62 +81,33 @@ impl Ep {
 
     /// Breaks the connection if its queue pair is out of service.
     pub fn check_service(self: &Arc<Self>) {
-        if self.is_broken() && !self.awaits_farewell() {
-            self.end_for_peer();
+        if self.is_broken() {
+            self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN));
         }
     }
 
-    /// Ends the connection as the peer has ended it, or breaks it if the peer has not said why.
-    fn end_for_peer(self: &Arc<Self>) {
-        let left = self.control.lock().left;
-        match left {
-            Some(Purpose::Disconnect) => {
-                self.end(Step::PeerDisconnect, Some(CONNECTION_EVENT_DISCONNECTED));
-            }
-            _ => self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN)),
+    /// Ends the connection as the peer has ended it.
+    fn end_for_peer(self: &Arc<Self>, has_disconnected: bool) {
+        // The program may free what the EP uses as soon as it knows the end.
+        let request = self.parts().request;
+        self.ia().collect(request.as_deref());
+        drop(request);
+        match has_disconnected {
+            true => self.end(Step::PeerDisconnect, Some(CONNECTION_EVENT_DISCONNECTED)),
+            false => self.end(Step::Break, Some(CONNECTION_EVENT_BROKEN)),
         }
     }
 
     /// Handles the peer's message that it has ended the connection.
     pub fn peer_left(self: &Arc<Self>, from: &Peer, hello: &Hello) {
-        let attempt = {
-            let mut control = self.control.lock();
+        let same_peer = {
+            let control = self.control.lock();
             let is_from = |peer: &Remote| (peer.node, peer.host) == (from.node, from.host);
-            let same_peer = control.peer.as_ref().is_some_and(is_from);
-            let same_qp = self.qp().is_some_and(|qp| qp.address().msn == hello.msn);
-            if !same_peer || !same_qp || control.left.is_some() {
-                return;
-            }
-            control.left = Some(match hello.purpose {
-                Purpose::Break => Purpose::Break,
-                _ => Purpose::Disconnect,
-            });
-            control.attempt
+            control.peer.as_ref().is_some_and(is_from)
         };
-        // The acknowledgements of another host are packets, which the message can overtake.
-        let until = from.host.map(|_| time::now() + GRACE);
-        if !self.left(attempt, until) {
-            let ep = Arc::clone(self);
-            self.ia().worker().add(Job::Left { ep, attempt, until });
+        if same_peer && self.qp().is_some_and(|qp| qp.address().msn == hello.msn) {
+            self.end_for_peer(hello.purpose != Purpose::Break);
         }
-    }
-
-    /// Ends a connection that the peer has ended, once the peer has said why, and the requests that the peer has acknowledged are
-    /// complete: they must not be flushed. `until` is when to stop waiting. Returns whether the wait is over.
-    pub fn left(self: &Arc<Self>, attempt: u64, until: Option<Instant>) -> bool {
-        if !self.is_attempt(attempt) {
-            return true;
-        }
-        // The program may free what the EP uses as soon as it knows the end.
-        let request = self.parts().request;
-        self.ia().collect(request.as_deref());
-        drop(request);
-        let may_wait = until.is_some_and(|until| time::now() < until);
-        if may_wait && (self.awaits_farewell() || self.has_sends()) {
-            return false;
-        }
-        self.end_for_peer();
-        true
     }
 
     /// Whether the queue pair is in service and has incomplete requests.
@@ -173,8 +124,6 @@ impl Ep {
             return;
         }
         control.attempt += 1;
-        control.left = None;
-        control.awaits_farewell = false;
         let peer = control.peer.take();
         drop(control);
         // The worker withdraws a pending connection request.
@@ -214,8 +163,11 @@ impl Ep {
             .tell(ASYNC_ERROR_EP_BROKEN, self.handle, EP_TRANSFER_TO_ERROR);
     }
 
-    /// Notifies a peer that its connection has ended.
+    /// Notifies a peer that its connection has ended. Between hosts, the connection itself carries the message.
     pub(crate) fn say_farewell(&self, peer: &Remote, purpose: Purpose) {
+        if peer.host.is_some() && self.qp().is_some_and(|qp| qp.disconnect(purpose as u8)) {
+            return;
+        }
         let hello = self.ia().hello(purpose, peer.qp, &[]).encode();
         match self.ia().begin_connect(peer.control, &[], &hello) {
             Ok(connecting) => self.ia().worker().add(Job::farewell(connecting)),

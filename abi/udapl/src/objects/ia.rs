@@ -284,9 +284,9 @@ impl Ia {
                     ep.suspect();
                 }
             }
-            AsyncEvent::PeerGone { qp, qpn } => {
+            AsyncEvent::PeerGone { qp, qpn, why } => {
                 if let Some(ep) = self.ep_with(qp, qpn) {
-                    ep.peer_gone();
+                    ep.peer_gone(why);
                 }
             }
             // The EP is out of service. While it has a connection, its end is reported first.

@@ -51,15 +51,6 @@ pub enum Job {
         /// The number of the EP's attempt.
         attempt: u64,
     },
-    /// A connection that the peer has ended, whose acknowledgements, or the message why, may still be under way.
-    Left {
-        /// The EP.
-        ep: Arc<Ep>,
-        /// The number of the EP's attempt.
-        attempt: u64,
-        /// When to stop waiting for them.
-        until: Option<Instant>,
-    },
     /// A message to a peer that its connection has ended.
     Farewell {
         /// The connection request that carries the message.
@@ -114,7 +105,7 @@ impl Job {
                 connecting.socket()
             }
             Self::Accept { accepting, .. } => Some(accepting.socket()),
-            Self::Drain { .. } | Self::Left { .. } | Self::Notify { .. } => None,
+            Self::Drain { .. } | Self::Notify { .. } => None,
         }
     }
 
@@ -125,7 +116,7 @@ impl Job {
             Self::Farewell { until, .. } => Some(*until),
             // `is_ready` has its own deadline.
             Self::Accept { .. } => Some(time::now() + Duration::from_secs(1)),
-            Self::Drain { .. } | Self::Left { .. } | Self::Notify { .. } => None,
+            Self::Drain { .. } | Self::Notify { .. } => None,
         }
     }
 
@@ -164,7 +155,6 @@ impl Job {
                 hello,
             } => step_accept(ep, *attempt, accepting, hello),
             Self::Drain { ep, attempt } => ep.drained(*attempt),
-            Self::Left { ep, attempt, until } => ep.left(*attempt, *until),
             Self::Farewell { connecting, until } => {
                 !matches!(connecting.try_finish(), Ok(None)) || now >= *until
             }

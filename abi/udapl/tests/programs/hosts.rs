@@ -30,18 +30,20 @@ impl Running {
     }
 
     /// Waits until the program exits, and returns its output.
-    fn wait(mut self) -> String {
+    fn wait(self) -> String {
+        self.end().1
+    }
+
+    /// Waits until the program exits. Returns its exit code (`None` if it was killed) and its output.
+    fn end(mut self) -> (Option<i32>, String) {
         let begun = Instant::now();
-        while self
-            .child
-            .try_wait()
-            .expect("the child can be awaited")
-            .is_none()
-        {
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be awaited") {
+                return (status.code(), self.text());
+            }
             assert!(begun.elapsed() < PATIENCE, "it hangs: {}", self.text());
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.text()
     }
 }
 
@@ -171,10 +173,10 @@ fn dapltest_runs_between_two_hosts() {
         &stage,
         &hosts,
         &[
-            "T -i 200 client SR 256 1 server SR 256 1",
-            "T -i 50 -t 2 -w 4 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4",
-            "P -i 1024 -m b RW 4096 2",
-            "P -i 1024 -m p RR 4096 2",
+            "T -i 100 client SR 256 1 server SR 256 1",
+            "T -i 20 -t 2 -w 4 -V client SR 1024 3 server SR 256 3 client RW 4096 1 server RR 2048 4",
+            "P -i 256 -m b RW 4096 2",
+            "P -i 256 -m p RR 4096 2",
         ],
     );
 }

@@ -217,9 +217,13 @@ impl Device {
         let token = (shared.streams).watch(&shared.reactor, watched, numbers, file)?;
         // A queue pair that another thread destroyed before is not forgotten by that thread.
         for qp in qps.iter().filter(|qp| qp.is_destroyed()) {
-            shared.streams.forget(&shared.reactor, qp.id(), None);
+            shared.streams.forget(&shared.reactor, qp.id(), &[]);
         }
         (shared.streams).handle(&shared.reactor, &shared.driver, token, Instant::now());
+        // If the connection has already ended, the engine thread fails the queue pairs.
+        if shared.streams.next_deadline().is_some() {
+            shared.driver.requests.wake_engine_thread();
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::objects::qp_address::QpAddress;
 
 /// The first bytes of every packet; the digit is the version of the protocol.
-const MAGIC: &[u8; 8] = b"rkeyCON4";
+const MAGIC: &[u8; 8] = b"rkeyCON5";
 /// The prefix that all versions share.
 const ANY: &[u8] = b"rkeyCON";
 /// The peer has closed its socket.
@@ -82,6 +82,12 @@ pub(crate) enum ConnectMessage {
     Executed {
         qpn: u32,
         psn: u32,
+    },
+    /// Between hosts, after the handshake: the sender has ended the connection of the receiver's queue pair `qpn`, for a reason that
+    /// the programs agree on.
+    Left {
+        qpn: u32,
+        why: u8,
     },
 }
 
@@ -175,6 +181,14 @@ mod tests {
             ConnectMessage::Accepted(side),
             ConnectMessage::Rejected("no".into()),
             ConnectMessage::Ready,
+            ConnectMessage::Executed {
+                qpn: 0xff_ffff,
+                psn: 0xff_ffff,
+            },
+            ConnectMessage::Left {
+                qpn: 0xff_ffff,
+                why: 0xff,
+            },
         ] {
             let bytes = encode(&packet);
             assert!(bytes.len() <= PACKET_MAX);

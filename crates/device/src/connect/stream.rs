@@ -323,3 +323,28 @@ fn new_socket(ip: IpAddr) -> Result<OwnedFd, DeviceError> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
         .map_err(DeviceError::io("creating a socket"))
 }
+
+/// Both ends of a TCP connection of this host, the acceptor's first.
+#[cfg(test)]
+pub(crate) fn pair() -> (Arc<Stream>, Arc<Stream>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let theirs = std::net::TcpStream::connect(to).unwrap();
+    let (ours, from) = listener.accept().unwrap();
+    let end = |socket: std::net::TcpStream, role, remote: SocketAddr| {
+        socket.set_nonblocking(true).unwrap();
+        let path = NetworkPath {
+            peer: WirePeer {
+                local: to.ip(),
+                remote: remote.ip(),
+            },
+            mtu: Mtu::Bytes1024,
+            selective: true,
+        };
+        Stream::new(socket.into(), path, None, role, to.port()).unwrap()
+    };
+    (
+        end(ours, Role::Acceptor, from),
+        end(theirs, Role::Initiator, to),
+    )
+}

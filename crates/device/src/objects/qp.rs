@@ -14,6 +14,7 @@ use rkey_link::NodeId;
 use rkey_roce::packet::Mtu;
 use rkey_roce::transport::Counters;
 
+use crate::connect::packet::ConnectMessage;
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::objects::Membership;
@@ -22,6 +23,7 @@ use crate::objects::cq::Cq;
 use crate::objects::qp_address::QpAddress;
 use crate::objects::qp_table::QpEntry;
 use crate::objects::srq::Srq;
+use crate::peers::streams;
 
 /// How long a datagram queue pair that is destroyed waits for links to the destinations of its datagrams.
 const LINK_TIME: Duration = Duration::from_millis(250);
@@ -268,6 +270,32 @@ impl Qp {
         self.0.destroy();
     }
 
+    /// Ends the connection with a queue pair of another host, and tells it why: its device reports [`AsyncEvent::PeerGone`] with this
+    /// number, even if this process exits next. Both programs must agree on the numbers. Move the queue pair to the error state first:
+    /// the peer learns which of its requests were executed until now. Returns false, and tells nothing, if the peer is on this host,
+    /// the handshake has not ended yet on this side, or the connection has already ended.
+    ///
+    /// [`AsyncEvent::PeerGone`]: rkey_engine::AsyncEvent::PeerGone
+    pub fn disconnect(&self, why: u8) -> bool {
+        let shared = self.0.device.shared();
+        if !shared.lifecycle().is_usable() {
+            return false;
+        }
+        let (executed, info) = shared.driver.command(|engine| {
+            let executed = engine.wire_executed(self.0.id);
+            (executed, engine.query_qp(self.0.id))
+        });
+        let Some(peer) = info.and_then(|info| info.attributes.peer) else {
+            return false;
+        };
+        let left = ConnectMessage::Left { qpn: peer.qpn, why };
+        let last: Vec<_> = streams::executed(executed)
+            .into_iter()
+            .chain([left])
+            .collect();
+        (shared.streams).forget(&shared.reactor, self.0.id, &last)
+    }
+
     /// Whether the queue pair has been destroyed, or is being destroyed.
     pub(crate) fn is_destroyed(&self) -> bool {
         self.0.destroyed.load(Ordering::Acquire)
@@ -510,7 +538,8 @@ impl QpInner {
         shared.reclaim.end_warrants(&shared.driver, scope);
         shared.driver.drain_packets();
         // After the last acknowledgement, so that the peer gets it before the end of the connection.
-        (shared.streams).forget(&shared.reactor, self.id, executed);
+        let last = streams::executed(executed);
+        (shared.streams).forget(&shared.reactor, self.id, last.as_slice());
         self.membership.lock().remove_all(&shared.adverts);
         shared.qp_numbers.free(self.qpn);
     }

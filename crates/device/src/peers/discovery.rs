@@ -422,5 +422,5 @@ fn peer_was_never_reached(shared: &Shared, qp: QpId, peer: u32) {
     {
         tracing::info!("the peer {peer} has exited");
     }
-    shared.driver.peer_ended(qp, info.qpn);
+    shared.driver.peer_ended(qp, info.qpn, None);
 }

@@ -2,7 +2,7 @@
 //! process ends, and our system closes it when the peer's host stops responding. The queue pairs then fail.
 //!
 //! A side that destroys a queue pair sends over the connection what the queue pair has executed: the acknowledgement is a packet
-//! that may be lost, and nothing answers its retransmission.
+//! that may be lost, and nothing answers its retransmission. It may also say why it ends the connection.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -38,13 +38,24 @@ pub(crate) struct Streams(Arc<Mutex<Table>>);
 struct Table {
     streams: HashMap<Token, WatchedStream>,
     by_qp: HashMap<QpId, Token>,
-    /// Queue pairs whose connection has ended, and when to stop waiting for the peer's last acknowledgements.
-    ending: Vec<(Instant, QpId, u32)>,
+    ending: Vec<Ending>,
+}
+
+/// A queue pair whose connection has ended.
+struct Ending {
+    qp: QpId,
+    qpn: u32,
+    /// What the peer has said about it.
+    why: Option<u8>,
+    /// When to stop waiting for the peer's last acknowledgements.
+    until: Instant,
 }
 
 struct WatchedStream {
     file: StreamFile,
     stream: Arc<Stream>,
+    /// Locked by the thread that reads the connection, until it has handled what it has read.
+    reading: Arc<Mutex<()>>,
     /// The ids and numbers of our queue pairs.
     qps: Vec<(QpId, u32)>,
 }
@@ -66,6 +77,28 @@ impl Table {
             |(id, number): &(QpId, u32)| *number == qpn && self.by_qp.get(id) == Some(&token);
         let watched = self.streams.get(&token);
         watched.is_some_and(|watched| watched.qps.iter().any(is_one))
+    }
+
+    /// Ends the connection of the queue pair with this number, which the peer has left. Returns the TCP connection if that was its last
+    /// queue pair.
+    fn leave(&mut self, token: Token, qpn: u32, why: u8, until: Instant) -> Option<WatchedStream> {
+        let watched = self.streams.get_mut(&token)?;
+        for (qp, qpn) in watched.qps.extract_if(.., |(_, number)| *number == qpn) {
+            // A queue pair that was connected again belongs to a later connection.
+            if self.by_qp.get(&qp) == Some(&token) {
+                self.by_qp.remove(&qp);
+                self.ending.push(Ending {
+                    qp,
+                    qpn,
+                    why: Some(why),
+                    until,
+                });
+            }
+        }
+        if !watched.qps.is_empty() {
+            return None;
+        }
+        self.streams.remove(&token)
     }
 }
 
@@ -100,7 +133,12 @@ impl Streams {
         let token = reactor.new_token();
         reactor.add(stream.socket(), token)?;
         table.by_qp.extend(qps.iter().map(|(qp, _)| (*qp, token)));
-        let stream = WatchedStream { file, stream, qps };
+        let stream = WatchedStream {
+            file,
+            stream,
+            reading: Arc::default(),
+            qps,
+        };
         table.streams.insert(token, stream);
         Ok(token)
     }
@@ -113,18 +151,27 @@ impl Streams {
         token: Token,
         now: Instant,
     ) -> bool {
-        let stream = {
+        let watched = {
             let table = self.0.lock();
-            table.streams.get(&token).map(|it| Arc::clone(&it.stream))
+            let watched = table.streams.get(&token);
+            watched.map(|it| (Arc::clone(&it.stream), Arc::clone(&it.reading)))
         };
-        let Some(stream) = stream else {
+        let Some((stream, reading)) = watched else {
             return false;
         };
+        let _reading = reading.lock();
         for _ in 0..BURST {
             match stream.read() {
                 Ok(PacketRead::Packet(ConnectMessage::Executed { qpn, psn })) => {
                     if self.0.lock().has(token, qpn) {
                         acknowledge(driver, &stream, qpn, psn);
+                    }
+                }
+                Ok(PacketRead::Packet(ConnectMessage::Left { qpn, why })) => {
+                    let unused = self.0.lock().leave(token, qpn, why, now + GRACE);
+                    if let Some(unused) = unused {
+                        unused.close(reactor);
+                        break;
                     }
                 }
                 Ok(PacketRead::Nothing) => break,
@@ -149,7 +196,12 @@ impl Streams {
             // A queue pair that was connected again belongs to a later connection.
             if table.by_qp.get(&qp) == Some(&token) {
                 table.by_qp.remove(&qp);
-                table.ending.push((now + GRACE, qp, qpn));
+                table.ending.push(Ending {
+                    qp,
+                    qpn,
+                    why: None,
+                    until: now + GRACE,
+                });
             }
         }
         drop(table);
@@ -168,10 +220,10 @@ impl Streams {
         let sends = |qp| driver.command(|engine| engine.query_qp(qp).map_or(0, |info| info.sends));
         let (over, remaining): (Vec<_>, Vec<_>) = ending
             .into_iter()
-            .partition(|(until, qp, _)| *until <= now || sends(*qp) == 0);
+            .partition(|it: &Ending| it.until <= now || sends(it.qp) == 0);
         self.0.lock().ending.extend(remaining);
-        for (_, qp, qpn) in over {
-            driver.peer_ended(qp, qpn);
+        for Ending { qp, qpn, why, .. } in over {
+            driver.peer_ended(qp, qpn, why);
         }
     }
 
@@ -200,24 +252,19 @@ impl Streams {
         }
     }
 
-    /// Tells the peer of a queue pair that is being destroyed what it has executed ([`Engine::wire_executed`]), and ends the
-    /// connection with the last queue pair.
-    ///
-    /// [`Engine::wire_executed`]: rkey_engine::Engine::wire_executed
-    pub(crate) fn forget(&self, reactor: &Reactor, qp: QpId, executed: Option<(u32, Psn)>) {
+    /// Sends the last messages of a queue pair to its peer, and ends the connection with the last queue pair. Returns false if the queue
+    /// pair has no connection, or no longer.
+    pub(crate) fn forget(&self, reactor: &Reactor, qp: QpId, last: &[ConnectMessage]) -> bool {
         let mut table = self.0.lock();
         let Some(token) = table.by_qp.remove(&qp) else {
-            return;
+            return false;
         };
         let Some(watched) = table.streams.get_mut(&token) else {
-            return;
+            return false;
         };
-        if let Some((qpn, psn)) = executed {
-            let psn = psn.get();
+        for message in last {
             // Fails if the connection has ended, or if the peer does not read it: then the peer has only the packets.
-            let _ = watched
-                .stream
-                .send(&encode(&ConnectMessage::Executed { qpn, psn }));
+            let _ = watched.stream.send(&encode(message));
         }
         watched.qps.retain(|(id, _)| *id != qp);
         if watched.qps.is_empty()
@@ -225,7 +272,18 @@ impl Streams {
         {
             watched.close(reactor);
         }
+        true
     }
+}
+
+/// What tells the peer of a queue pair that it has executed these requests ([`Engine::wire_executed`]).
+///
+/// [`Engine::wire_executed`]: rkey_engine::Engine::wire_executed
+pub(crate) fn executed(requests: Option<(u32, Psn)>) -> Option<ConnectMessage> {
+    requests.map(|(qpn, psn)| ConnectMessage::Executed {
+        qpn,
+        psn: psn.get(),
+    })
 }
 
 /// Lets the peer's queue pair number `qpn` acknowledge everything up to the packet `psn`, as a packet would.
@@ -244,4 +302,122 @@ fn acknowledge(driver: &EngineDriver, stream: &Stream, qpn: u32, psn: u32) {
         },
     };
     driver.receive_packets(&[arrived], false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::stream::pair;
+    use crate::{Config, Device, QpOptions};
+    use rkey_engine::{AsyncEvent, Completion, RecvRequest};
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A peer ends the connections of its own queue pairs only, and the last one closes the TCP connection, although the peer has not
+    /// closed it.
+    #[test]
+    fn a_peer_says_why_it_leaves_a_queue_pair() {
+        let device = Device::open(Config::default()).unwrap();
+        let (domain, cq) = (
+            device.create_domain().unwrap(),
+            device.create_cq(4, None).unwrap(),
+        );
+        let options = QpOptions::new(domain, &cq);
+        let [a, b, other] = [(); 3].map(|()| device.create_qp(&options).unwrap());
+        let shared = device.shared();
+        let (ours, theirs) = pair();
+        let qps = [&a, &b].map(|qp| (qp.id(), qp.qpn())).to_vec();
+        let file = StreamFile::new(true);
+        (shared.streams)
+            .watch(&shared.reactor, ours, qps, file)
+            .unwrap();
+        let left = |qp: &crate::Qp, why| {
+            let qpn = qp.qpn();
+            theirs
+                .send(&encode(&ConnectMessage::Left { qpn, why }))
+                .unwrap();
+        };
+        left(&other, 1);
+        for (qp, why) in [(&b, 2), (&a, 3)] {
+            assert!(matches!(theirs.read(), Ok(PacketRead::Nothing)));
+            left(qp, why);
+            let gone = AsyncEvent::PeerGone {
+                qp: qp.id(),
+                qpn: qp.qpn(),
+                why: Some(why),
+            };
+            assert_eq!(device.next_event(Some(LONG)).unwrap(), Some(gone));
+        }
+        assert!(matches!(theirs.read(), Ok(PacketRead::Closed)));
+    }
+
+    /// A peer's word for an earlier connection of a queue pair does not end the later one. A program that takes a flushed receive finds the reason.
+    #[test]
+    fn a_queue_pair_that_was_connected_again_stays() {
+        let device = Device::open(Config::default()).unwrap();
+        let cq = device.create_cq(4, None).unwrap();
+        let options = QpOptions {
+            fail_with_peer: true,
+            ..QpOptions::new(device.create_domain().unwrap(), &cq)
+        };
+        let qp = device.create_qp(&options).unwrap();
+        qp.connect(device.node(), device.create_qp(&options).unwrap().address())
+            .unwrap();
+        qp.post_recv(&RecvRequest { id: 1, sges: &[] }).unwrap();
+        assert!(!qp.disconnect(1), "its peer is on this host");
+        let shared = device.shared();
+        let [earlier, later] = [(); 2].map(|()| {
+            let (ours, theirs) = pair();
+            let qps = vec![(qp.id(), qp.qpn())];
+            let file = StreamFile::new(true);
+            (shared.streams)
+                .watch(&shared.reactor, ours, qps, file)
+                .unwrap();
+            theirs
+        });
+        let qpn = qp.qpn();
+        let left = |why| encode(&ConnectMessage::Left { qpn, why });
+        earlier.send(&left(1)).unwrap();
+        while !matches!(earlier.read(), Ok(PacketRead::Closed)) {
+            std::thread::yield_now();
+        }
+        assert_eq!(device.next_event(Some(Duration::ZERO)).unwrap(), None);
+        later.send(&left(2)).unwrap();
+        while cq.poll(&mut [Completion::default()]).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        let gone = AsyncEvent::PeerGone {
+            qp: qp.id(),
+            qpn,
+            why: Some(2),
+        };
+        assert_eq!(device.next_event(Some(Duration::ZERO)).unwrap(), Some(gone));
+    }
+
+    #[test]
+    fn a_queue_pair_leaves_once() {
+        let device = Device::open(Config::default()).unwrap();
+        let cq = device.create_cq(4, None).unwrap();
+        let options = QpOptions::new(device.create_domain().unwrap(), &cq);
+        let qp = device.create_qp(&options).unwrap();
+        let shared = device.shared();
+        let (ours, theirs) = pair();
+        let file = StreamFile::new(false);
+        let qps = vec![(qp.id(), qp.qpn())];
+        (shared.streams)
+            .watch(&shared.reactor, ours, qps, file)
+            .unwrap();
+        let last = || ConnectMessage::Left { qpn: 7, why: 9 };
+        let forget = || shared.streams.forget(&shared.reactor, qp.id(), &[last()]);
+        assert!(forget());
+        assert!(!forget());
+        let read = || loop {
+            match theirs.read().unwrap() {
+                PacketRead::Nothing => std::thread::yield_now(),
+                read => break read,
+            }
+        };
+        assert_eq!(read(), PacketRead::Packet(last()));
+        assert_eq!(read(), PacketRead::Closed);
+    }
 }

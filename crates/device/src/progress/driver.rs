@@ -207,9 +207,9 @@ impl EngineDriver {
         self.pending.exists() || self.schedule.poll_set.check() != PollResult::Nothing
     }
 
-    /// Handles the end of a connected queue pair's peer.
-    pub(crate) fn peer_ended(&self, qp: QpId, qpn: u32) {
-        self.router.peer_ended(self, qp, qpn);
+    /// Handles the end of a connected queue pair's peer, which may have said why.
+    pub(crate) fn peer_ended(&self, qp: QpId, qpn: u32, why: Option<u8>) {
+        self.router.peer_ended(self, qp, qpn, why);
     }
 
     /// Marks the device as failed: calls return an error from now on, waiting threads wake up, and the engine thread closes

@@ -81,7 +81,7 @@ impl EventRouter {
                 self.cqs.ready(cq);
                 self.cqs.seen(cq);
             }
-            AsyncEvent::PeerGone { qp, qpn } => self.peer_ended(driver, qp, qpn),
+            AsyncEvent::PeerGone { qp, qpn, why } => self.peer_ended(driver, qp, qpn, why),
             // The refusal of a peer's request completes nothing here.
             AsyncEvent::AccessError { qp, qpn }
             | AsyncEvent::RequestError { qp, qpn }
@@ -103,9 +103,9 @@ impl EventRouter {
 
     /// Reports the end of a queue pair's peer, and fails the queue pair if its options require that. The report comes first: a program
     /// that takes a flushed receive finds the reason, too.
-    pub(super) fn peer_ended(&self, driver: &EngineDriver, qp: QpId, qpn: u32) {
+    pub(super) fn peer_ended(&self, driver: &EngineDriver, qp: QpId, qpn: u32, why: Option<u8>) {
         if self.qps.reports_end(qpn) {
-            self.events.push(AsyncEvent::PeerGone { qp, qpn });
+            self.events.push(AsyncEvent::PeerGone { qp, qpn, why });
         }
         if self.qps.fails_with_peer(qpn, qp) {
             self.fail_with_peer(driver, qp);
@@ -178,7 +178,7 @@ mod tests {
         let events = [
             AsyncEvent::CommEstablished { qp, qpn },
             AsyncEvent::SrqLimit(srq),
-            AsyncEvent::PeerGone { qp, qpn },
+            AsyncEvent::PeerGone { qp, qpn, why: None },
         ];
         router.route(&driver, events.map(Event::from).into());
         let took: Vec<_> = std::iter::from_fn(|| router.events.first().try_next()).collect();

@@ -311,7 +311,7 @@ fn client_among_strangers() {
         b"\0\0",
         b"\xff\xff",
         // The beginning of a packet, and a packet of another version.
-        b"\0\x20rkeyCON4",
+        b"\0\x20rkeyCON5",
         b"\0\x09rkeyCON1\0",
     ];
     let attackers = attacks.map(|bytes| {
@@ -325,7 +325,7 @@ fn client_among_strangers() {
         stream.write_all(&request(0x1234)).unwrap();
         let mut answer = [0; 11];
         stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer[2..], b"rkeyCON4\x01", "it is accepted");
+        assert_eq!(&answer[2..], b"rkeyCON5\x01", "it is accepted");
         stream
     });
     // One with an impossible queue pair number.
@@ -347,7 +347,7 @@ fn request(qpn: u32) -> Vec<u8> {
             .map(move |(at, byte)| if at < last { byte | 0x80 } else { byte })
     };
     // The kind of packet, the device's process and nonce, and how many queue pairs there are.
-    let mut packet = b"rkeyCON4\0\x07\x09\x02".to_vec();
+    let mut packet = b"rkeyCON5\0\x07\x09\x02".to_vec();
     for _ in 0..2 {
         packet.extend(varint(qpn).chain(varint(5)));
     }

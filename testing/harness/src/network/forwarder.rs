@@ -52,38 +52,46 @@ impl Forwarder {
             input,
             output,
         };
-        forwarder.answer();
+        if forwarder.answer().is_none() {
+            panic!("the network has ended: {:?}", forwarder.child.wait());
+        }
         forwarder
     }
 
-    /// The process's next line.
-    fn answer(&mut self) -> String {
+    /// The process's next line; `None` if it has ended.
+    fn answer(&mut self) -> Option<String> {
         let mut line = String::new();
         loop {
             line.clear();
-            let length = self.output.read_line(&mut line).expect("a pipe");
-            assert!(length > 0, "the network has ended: {:?}", self.child.wait());
+            if self.output.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
             if let Some((_, answer)) = line.split_once(MARK) {
-                return answer.trim_end().to_owned();
+                return Some(answer.trim_end().to_owned());
             }
         }
     }
 
     /// What has happened to the packets from the first host, and to those from the second.
     pub(crate) fn counts(&mut self) -> [Counts; 2] {
-        self.input.write_all(b"\n").expect("the network runs");
-        let answer = self.answer();
-        let parts = answer.split_once(',');
-        let counts = parts.and_then(|(a, b)| Some([a.parse().ok()?, b.parse().ok()?]));
-        counts.unwrap_or_else(|| panic!("no counts: {answer}"))
+        self.last_counts().expect("the network runs")
+    }
+
+    /// Like [`Forwarder::counts`]; `None` if the process has ended.
+    fn last_counts(&mut self) -> Option<[Counts; 2]> {
+        self.input.write_all(b"\n").ok()?;
+        let answer = self.answer()?;
+        let (forth, back) = answer.split_once(',')?;
+        Some([forth.parse().ok()?, back.parse().ok()?])
     }
 }
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        let is_alive = self.child.try_wait().is_ok_and(|ended| ended.is_none());
-        if let (Some(file), true) = (std::env::var_os(COUNTED), is_alive) {
-            let [forth, back] = self.counts();
+        // A network that has ended, which is a failure of its own, has no counts.
+        if let Some(file) = std::env::var_os(COUNTED)
+            && let Some([forth, back]) = self.last_counts()
+        {
             // Each network appends with one call, so that lines of two stay whole.
             let file = File::options().append(true).create(true).open(file);
             let _ = file.and_then(|mut it| it.write_all(format!("{forth}\n{back}\n").as_bytes()));

@@ -148,7 +148,6 @@ pub(super) const MANAGED: &[Case] = &[
     ),
     managed("udaddy", "-c 2", "-b ADDRESS", "-s ADDRESS"),
     managed("rdma_server", "-s ADDRESS", "", ""),
-    managed("cmtime", "-f FAMILY -c 10", "-b ADDRESS", "-s ADDRESS"),
 ];
 
 /// rsockets, whose protocol both sides' librdmacm must speak: data that are compared, through each of the programs' interfaces. Over

@@ -47,10 +47,10 @@ fn a_program_whose_peer_is_stopped_fails_with_retry_exceeded() {
 fn programs_survive_outages() {
     // The packets of atomics fit into any MTU.
     let lines = [
-        "ib_write_bw -F -n 8000 -s 20000 -x 1",
-        "ib_read_bw -F -n 8000 -s 20000 -x 2",
-        "ib_atomic_bw -F -n 40000 -x 1",
-        "ib_send_bw -F -n 8000 -s 20000 -x 2",
+        "ib_write_bw -F -n 16000 -s 20000 -x 1",
+        "ib_read_bw -F -n 16000 -s 20000 -x 2",
+        "ib_atomic_bw -F -n 100000 -x 1",
+        "ib_send_bw -F -n 16000 -s 20000 -x 2",
     ];
     let stage = Stage::new("hosts-outage");
     stage.copy_libraries();
