@@ -142,7 +142,8 @@ pub enum AsyncEvent {
     },
     /// The link of a connected queue pair has ended. If requests were outstanding on a reliable connection, they fail, which moves the queue
     /// pair to the error state. Otherwise it stays in its state: to flush its receives, move it to the error state. With
-    /// [`QpConfig::fail_with_peer`](crate::QpConfig::fail_with_peer), the device does that right after this event.
+    /// [`QpConfig::fail_with_peer`](crate::QpConfig::fail_with_peer), the device does that right after this event: do not connect the
+    /// same queue pair again before it has.
     PeerGone {
         /// The queue pair.
         qp: QpId,

@@ -185,11 +185,6 @@ impl Ep {
             drop(control);
             self.tell(CONNECTION_EVENT_ESTABLISHED, &[]);
             self.suspect();
-        } else if self.state() == State::Disconnected
-            && let Some(qp) = self.qp()
-        {
-            // The program has disconnected before. A peer on another host that did not consider itself connected then does now.
-            qp.disconnect(Purpose::Disconnect as u8);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::objects::cno::Cno;
 use crate::objects::ep::Ep;
 use crate::sys::Timeout;
 use crate::sys::consts::*;
-use crate::values::hello::Hello;
+use crate::values::hello::{Hello, Purpose};
 use rkey_device::{Accepting, Connecting, DeviceError, time};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -187,6 +187,10 @@ fn step_connect(
 }
 
 fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello) -> bool {
+    // The program has disconnected. A peer on another host still considers the connection established.
+    if !ep.is_attempt(attempt) && !ep.is_datagram() {
+        accepting.leave(Purpose::Disconnect as u8);
+    }
     match accepting.is_ready() {
         Ok(false) => return !ep.is_attempt(attempt),
         Ok(true) => ep.accepted(attempt, hello),

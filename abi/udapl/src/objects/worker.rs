@@ -12,7 +12,7 @@ use crate::sys::consts::*;
 use crate::values::ep_state::State;
 use crate::values::hello::{Hello, Purpose};
 use parking_lot::{Mutex, RwLock};
-use rkey_device::{DeviceError, Incoming, threads, time};
+use rkey_device::{AsyncEvent, DeviceError, Incoming, threads, time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,8 @@ const TICK: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The maximum number of connection requests of one listener that one round takes.
 const REQUESTS: usize = 64;
+/// How often to take that many messages of peers that have ended.
+const LAST_ROUNDS: usize = 64;
 
 /// The handle of the thread.
 pub struct Worker {
@@ -188,9 +190,7 @@ impl Round {
             let farewells = self.farewells();
             self.step(&ready);
             self.serve(&services);
-            for (incoming, hello) in farewells {
-                self.peer_left(&incoming, &hello);
-            }
+            self.peers_left(farewells);
             // They say which peers have gone; so these are not suspected.
             if let Err(error) = self.device_events() {
                 return self.fail(&error);
@@ -235,11 +235,32 @@ impl Round {
 
     /// Takes what the device has reported.
     fn device_events(&mut self) -> std::result::Result<(), DeviceError> {
+        let mut events = Vec::new();
         while let Some(event) = self.ia.device.next_event(Some(Duration::ZERO))? {
+            events.push(event);
+        }
+        let is_end = |event: &AsyncEvent| matches!(event, AsyncEvent::PeerGone { why: None, .. });
+        if events.iter().any(is_end) {
+            self.last_farewells();
+        }
+        for event in events {
             self.confirm();
             self.ia.device_event(event);
         }
         Ok(())
+    }
+
+    /// Takes the messages of peers of this host that have disconnected and then exited: their messages have arrived before their end
+    /// is known.
+    fn last_farewells(&mut self) {
+        self.confirm();
+        for _ in 0..LAST_ROUNDS {
+            let farewells = self.farewells();
+            if farewells.is_empty() {
+                return;
+            }
+            self.peers_left(farewells);
+        }
     }
 
     /// Pauses after this round, because a listener failed and may stay readable.
@@ -332,7 +353,7 @@ impl Round {
         if broken.is_empty() {
             return;
         }
-        self.confirm();
+        self.last_farewells();
         for ep in broken {
             ep.check_service();
         }
@@ -381,12 +402,15 @@ impl Round {
         all
     }
 
-    fn peer_left(&self, incoming: &Incoming, hello: &Hello) {
-        if matches!(hello.purpose, Purpose::Disconnect | Purpose::Break)
-            && let Some(ep) = self.ia.ep(hello.qpn)
-            && ep.state() != State::Disconnected
-        {
-            ep.peer_left(incoming.peer(), hello);
+    /// Ends the connections that these messages are about.
+    fn peers_left(&self, farewells: Vec<(Incoming, Hello)>) {
+        for (incoming, hello) in farewells {
+            if matches!(hello.purpose, Purpose::Disconnect | Purpose::Break)
+                && let Some(ep) = self.ia.ep(hello.qpn)
+                && ep.state() != State::Disconnected
+            {
+                ep.peer_left(incoming.peer(), &hello);
+            }
         }
     }
 
@@ -411,8 +435,8 @@ impl Round {
 
     /// Sends the last messages.
     fn finish(mut self) {
-        let mut new = std::mem::take(&mut *self.shared.jobs.lock());
-        self.jobs.append(&mut new);
+        // Peers that were accepted and have not confirmed are told, too.
+        self.confirm();
         self.jobs.retain(|job| matches!(job, Job::Farewell { .. }));
         let until = time::now() + LAST_WORDS;
         loop {

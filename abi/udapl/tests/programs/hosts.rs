@@ -72,6 +72,7 @@ fn start(stage: &Stage, hosts: &Hosts, at: usize, words: &[&str]) -> Running {
         .args(["stdbuf", "-oL"])
         .args(words)
         .env("DAT_OVERRIDE", registry)
+        .env("RKEY_TEST_IA", IA)
         .env("RKEY_WIRE", "auto")
         .env("RKEY_LOG", "info")
         .stdin(Stdio::null())
@@ -256,6 +257,24 @@ fn atomics_and_transactions_are_right_over_a_bad_network() {
     let counts = hosts.counts();
     let happened = (counts.iter()).all(|of| of.lost > 0 && of.corrupted > 0 && of.reordered > 0);
     assert!(happened, "{counts:?}");
+}
+
+/// A side that disconnects, frees its EP or exits right after that, even before the other side has confirmed the connection, ends it with
+/// `DAT_CONNECTION_EVENT_DISCONNECTED`.
+#[test]
+fn early_disconnections_reach_the_other_host() {
+    let stage = Stage::new("endings-hosts");
+    let Some(hosts) = Hosts::new(1500, &ADDRESSES) else {
+        return;
+    };
+    let program = stage.compile("endings", include_str!("endings.c"), &["-ldat2"]);
+    let program = program.to_str().expect("a path");
+    let server = start_server(&stage, &hosts, &[program, "server"], Ready::Says("ready"));
+    let client = start(&stage, &hosts, 1, &[program, "client", ADDRESSES[0][0]]).wait();
+    let server = server.wait();
+    for said in [&client, &server] {
+        assert!(said.ends_with("done\n"), "{client}\nserver:\n{server}");
+    }
 }
 
 /// Datagram EPs reach this host only. The program is told so, and does not hang.

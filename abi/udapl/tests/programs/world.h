@@ -87,10 +87,12 @@ static DAT_EP_ATTR attributes(DAT_COMPLETION_FLAGS request) {
   return attr;
 }
 
+/* RKEY_TEST_IA names another IA than that of the loopback interface. */
 static void open_side(struct side *side, DAT_COMPLETION_FLAGS request) {
+  char *ia = getenv("RKEY_TEST_IA");
   memset(side, 0, sizeof *side);
   side->async = DAT_HANDLE_NULL;
-  OK(dat_ia_open("rkey-lo", 8, &side->async, &side->ia));
+  OK(dat_ia_open(ia ? ia : "rkey-lo", 8, &side->async, &side->ia));
   OK(dat_pz_create(side->ia, &side->pz));
   OK(dat_evd_create(side->ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &side->recv));
   OK(dat_evd_create(side->ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, &side->request));

@@ -392,6 +392,18 @@ impl Accepting {
             None => self.deadline.remaining().map(|_| false),
         }
     }
+
+    /// Tells a peer on another host why this side gives the connection up, like [`Qp::disconnect`]: its device reports that after it has
+    /// reported the connection. Tells nothing to peers on this host.
+    pub fn leave(&self, why: u8) {
+        if self.channel.stream().is_none() {
+            return;
+        }
+        for qp in &self.peer.qps {
+            // If this fails, the peer has given up, too.
+            let _ = (self.channel).send(&ConnectMessage::Left { qpn: qp.qpn, why });
+        }
+    }
 }
 
 /// Waits until the peer is ready.

@@ -15,7 +15,7 @@ use rkey_roce::packet::{Aeth, Body, Credits, Headers, Packet, Psn, Reliable, Res
 use rustix::net::Shutdown;
 
 use crate::cm::fork::{self, CloseInChild};
-use crate::connect::packet::{ConnectMessage, PacketRead, encode};
+use crate::connect::packet::{ConnectMessage, PacketRead, QPS_MAX, encode};
 use crate::connect::stream::Stream;
 use crate::error::DeviceError;
 use crate::peers::link_limits::StreamFile;
@@ -28,8 +28,9 @@ use crate::wire::Arrived;
 const GRACE: Duration = Duration::from_millis(50);
 /// The pause between two checks whether they have arrived.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How many messages to read from a connection before other descriptors have their turn.
-const BURST: usize = 64;
+/// How many messages to read from a connection before other descriptors have their turn: more than a peer has to say, because nothing
+/// shows that a message waits in our memory.
+const BURST: usize = 2 * QPS_MAX + 1;
 
 /// The connections of a device.
 pub(crate) struct Streams(Arc<Mutex<Table>>);
@@ -348,7 +349,19 @@ mod tests {
             };
             assert_eq!(device.next_event(Some(LONG)).unwrap(), Some(gone));
         }
-        assert!(matches!(theirs.read(), Ok(PacketRead::Closed)));
+        assert_eq!(read(&theirs), PacketRead::Closed);
+    }
+
+    /// The next message.
+    fn read(from: &Stream) -> PacketRead {
+        let begun = Instant::now();
+        loop {
+            match from.read().unwrap() {
+                PacketRead::Nothing => std::thread::yield_now(),
+                read => return read,
+            }
+            assert!(begun.elapsed() < LONG, "nothing arrives");
+        }
     }
 
     /// A peer's word for an earlier connection of a queue pair does not end the later one. A program that takes a flushed receive finds the reason.
@@ -378,12 +391,12 @@ mod tests {
         let qpn = qp.qpn();
         let left = |why| encode(&ConnectMessage::Left { qpn, why });
         earlier.send(&left(1)).unwrap();
-        while !matches!(earlier.read(), Ok(PacketRead::Closed)) {
-            std::thread::yield_now();
-        }
+        assert_eq!(read(&earlier), PacketRead::Closed);
         assert_eq!(device.next_event(Some(Duration::ZERO)).unwrap(), None);
         later.send(&left(2)).unwrap();
+        let begun = Instant::now();
         while cq.poll(&mut [Completion::default()]).unwrap() == 0 {
+            assert!(begun.elapsed() < LONG, "nothing is flushed");
             std::thread::yield_now();
         }
         let gone = AsyncEvent::PeerGone {
@@ -411,13 +424,7 @@ mod tests {
         let forget = || shared.streams.forget(&shared.reactor, qp.id(), &[last()]);
         assert!(forget());
         assert!(!forget());
-        let read = || loop {
-            match theirs.read().unwrap() {
-                PacketRead::Nothing => std::thread::yield_now(),
-                read => break read,
-            }
-        };
-        assert_eq!(read(), PacketRead::Packet(last()));
-        assert_eq!(read(), PacketRead::Closed);
+        assert_eq!(read(&theirs), PacketRead::Packet(last()));
+        assert_eq!(read(&theirs), PacketRead::Closed);
     }
 }
