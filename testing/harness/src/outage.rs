@@ -39,26 +39,26 @@ impl Outage {
         Self::LowerMtu,
     ];
 
-    /// Waits for traffic between two programs, and lets the first, on the host `at`, suffer the outage. They must send long packets over
-    /// hosts with an MTU of [`MTU`].
+    /// Waits for traffic between two programs, one on each host, and lets the one on the host `at` suffer the outage. They must send long
+    /// packets over hosts with an MTU of [`MTU`].
     ///
     /// # Panics
     /// A program exits before the outage is over, or there is no traffic.
-    pub fn hits(self, hosts: &Hosts, at: usize, program: &mut Child, peer: &mut Child) {
-        wait_for_traffic(hosts, at, [program, peer]);
+    pub fn hits(self, hosts: &Hosts, at: usize, mut programs: [&mut Child; 2]) {
+        wait_for_traffic(hosts, at, &mut programs);
         match self {
-            Self::Stopped => signal(program, Signal::STOP),
+            Self::Stopped => signal(programs[at], Signal::STOP),
             Self::Unplugged => hosts.unplug(at),
             Self::Readdressed => hosts.remove_addresses(at),
             Self::LowerMtu => hosts.set_mtu(at, LOWER),
         }
         std::thread::sleep(DURATION);
-        for child in [&mut *program, peer] {
+        for child in &mut programs {
             let ended = child.try_wait().expect("a child can be awaited");
             assert_eq!(ended, None, "{self:?}: a program has not waited");
         }
         match self {
-            Self::Stopped => signal(program, Signal::CONT),
+            Self::Stopped => signal(programs[at], Signal::CONT),
             Self::Unplugged => hosts.plug(at),
             Self::Readdressed => hosts.add_addresses(at),
             Self::LowerMtu => hosts.set_mtu(at, MTU),
@@ -66,21 +66,24 @@ impl Outage {
     }
 }
 
-/// Waits for traffic between two programs, and kills the first, on the host `at`.
+/// Waits for traffic between two programs, one on each host, and kills the one on the host `at`.
 ///
 /// # Panics
 /// A program exits before, or there is no traffic.
-pub fn kill_in_traffic(hosts: &Hosts, at: usize, program: &mut Child, peer: &mut Child) {
-    wait_for_traffic(hosts, at, [program, peer]);
-    program.kill().expect("a child can be killed");
+pub fn kill_in_traffic(hosts: &Hosts, at: usize, mut programs: [&mut Child; 2]) {
+    wait_for_traffic(hosts, at, &mut programs);
+    programs[at].kill().expect("a child can be killed");
 }
 
 /// Waits until datagrams arrive at a host.
-fn wait_for_traffic(hosts: &Hosts, at: usize, mut programs: [&mut Child; 2]) {
+///
+/// # Panics
+/// A program exits before, or there is no traffic.
+pub fn wait_for_traffic(hosts: &Hosts, at: usize, programs: &mut [&mut Child; 2]) {
     let (begun, before) = (Instant::now(), hosts.datagrams(at));
     loop {
         let has_traffic = hosts.datagrams(at) >= before + DATAGRAMS;
-        for child in &mut programs {
+        for child in &mut *programs {
             let ended = child.try_wait().expect("a child can be awaited");
             assert_eq!(ended, None, "a program has exited too early");
         }

@@ -189,7 +189,7 @@ fn step_connect(
 fn step_accept(ep: &Arc<Ep>, attempt: u64, accepting: &Accepting, hello: &Hello) -> bool {
     // The program has disconnected. A peer on another host still considers the connection established.
     if !ep.is_attempt(attempt) && !ep.is_datagram() {
-        accepting.leave(Purpose::Disconnect as u8);
+        accepting.disconnect(Purpose::Disconnect as u8);
     }
     match accepting.is_ready() {
         Ok(false) => return !ep.is_attempt(attempt),

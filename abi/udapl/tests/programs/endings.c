@@ -12,14 +12,11 @@ enum { ACCEPTOR_DISCONNECTS, ACCEPTOR_FREES, CONNECTOR_FREES, CONNECTOR_DISCONNE
 
 static struct side side;
 
-static void new_ep(void) {
-  DAT_EP_ATTR attr = attributes(DAT_COMPLETION_DEFAULT_FLAG);
-  OK(dat_ep_create(side.ia, side.pz, side.recv, side.request, side.connect, &attr, &side.ep));
-}
-
-static void free_ep(void) {
+/* Frees the EP, which ends its connection, and creates another one. */
+static void replace_ep(void) {
   OK(dat_ep_free(side.ep));
   empty(side.connect);
+  create_ep(&side, DAT_COMPLETION_DEFAULT_FLAG);
 }
 
 static void disconnect(void) {
@@ -44,8 +41,7 @@ static void serve(void) {
       EVENT(side.connect, DAT_CONNECTION_EVENT_ESTABLISHED);
       EVENT(side.connect, DAT_CONNECTION_EVENT_DISCONNECTED);
     }
-    free_ep();
-    new_ep();
+    replace_ep();
   }
   OK(dat_psp_free(psp));
 }
@@ -72,8 +68,7 @@ static void connect_to(const char *server) {
     default:
       EVENT(side.connect, DAT_CONNECTION_EVENT_DISCONNECTED);
     }
-    free_ep();
-    new_ep();
+    replace_ep();
   }
 }
 

@@ -87,6 +87,11 @@ static DAT_EP_ATTR attributes(DAT_COMPLETION_FLAGS request) {
   return attr;
 }
 
+static void create_ep(struct side *side, DAT_COMPLETION_FLAGS request) {
+  DAT_EP_ATTR attr = attributes(request);
+  OK(dat_ep_create(side->ia, side->pz, side->recv, side->request, side->connect, &attr, &side->ep));
+}
+
 /* RKEY_TEST_IA names another IA than that of the loopback interface. */
 static void open_side(struct side *side, DAT_COMPLETION_FLAGS request) {
   char *ia = getenv("RKEY_TEST_IA");
@@ -98,8 +103,7 @@ static void open_side(struct side *side, DAT_COMPLETION_FLAGS request) {
   OK(dat_evd_create(side->ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, &side->request));
   OK(dat_evd_create(side->ia, 16, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &side->connect));
   OK(dat_evd_create(side->ia, 16, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &side->cr));
-  DAT_EP_ATTR attr = attributes(request);
-  OK(dat_ep_create(side->ia, side->pz, side->recv, side->request, side->connect, &attr, &side->ep));
+  create_ep(side, request);
 }
 
 /* The next event of an EVD. */

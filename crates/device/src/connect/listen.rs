@@ -395,7 +395,7 @@ impl Accepting {
 
     /// Tells a peer on another host why this side gives the connection up, like [`Qp::disconnect`]: its device reports that after it has
     /// reported the connection. Tells nothing to peers on this host.
-    pub fn leave(&self, why: u8) {
+    pub fn disconnect(&self, why: u8) {
         if self.channel.stream().is_none() {
             return;
         }

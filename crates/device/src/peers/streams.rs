@@ -314,24 +314,26 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
+    /// Gives queue pairs a TCP connection. Returns the peer's end.
+    fn connected(device: &Device, qps: &[&crate::Qp]) -> Arc<Stream> {
+        let (ours, theirs) = pair();
+        let qps = qps.iter().map(|qp| (qp.id(), qp.qpn())).collect();
+        let (shared, file) = (device.shared(), StreamFile::new(true));
+        (shared.streams)
+            .watch(&shared.reactor, ours, qps, file)
+            .unwrap();
+        theirs
+    }
+
     /// A peer ends the connections of its own queue pairs only, and the last one closes the TCP connection, although the peer has not
     /// closed it.
     #[test]
     fn a_peer_says_why_it_leaves_a_queue_pair() {
         let device = Device::open(Config::default()).unwrap();
-        let (domain, cq) = (
-            device.create_domain().unwrap(),
-            device.create_cq(4, None).unwrap(),
-        );
-        let options = QpOptions::new(domain, &cq);
+        let cq = device.create_cq(4, None).unwrap();
+        let options = QpOptions::new(device.create_domain().unwrap(), &cq);
         let [a, b, other] = [(); 3].map(|()| device.create_qp(&options).unwrap());
-        let shared = device.shared();
-        let (ours, theirs) = pair();
-        let qps = [&a, &b].map(|qp| (qp.id(), qp.qpn())).to_vec();
-        let file = StreamFile::new(true);
-        (shared.streams)
-            .watch(&shared.reactor, ours, qps, file)
-            .unwrap();
+        let theirs = connected(&device, &[&a, &b]);
         let left = |qp: &crate::Qp, why| {
             let qpn = qp.qpn();
             theirs
@@ -378,16 +380,7 @@ mod tests {
             .unwrap();
         qp.post_recv(&RecvRequest { id: 1, sges: &[] }).unwrap();
         assert!(!qp.disconnect(1), "its peer is on this host");
-        let shared = device.shared();
-        let [earlier, later] = [(); 2].map(|()| {
-            let (ours, theirs) = pair();
-            let qps = vec![(qp.id(), qp.qpn())];
-            let file = StreamFile::new(true);
-            (shared.streams)
-                .watch(&shared.reactor, ours, qps, file)
-                .unwrap();
-            theirs
-        });
+        let [earlier, later] = [(); 2].map(|()| connected(&device, &[&qp]));
         let qpn = qp.qpn();
         let left = |why| encode(&ConnectMessage::Left { qpn, why });
         earlier.send(&left(1)).unwrap();
@@ -413,13 +406,8 @@ mod tests {
         let cq = device.create_cq(4, None).unwrap();
         let options = QpOptions::new(device.create_domain().unwrap(), &cq);
         let qp = device.create_qp(&options).unwrap();
+        let theirs = connected(&device, &[&qp]);
         let shared = device.shared();
-        let (ours, theirs) = pair();
-        let file = StreamFile::new(false);
-        let qps = vec![(qp.id(), qp.qpn())];
-        (shared.streams)
-            .watch(&shared.reactor, ours, qps, file)
-            .unwrap();
         let last = || ConnectMessage::Left { qpn: 7, why: 9 };
         let forget = || shared.streams.forget(&shared.reactor, qp.id(), &[last()]);
         assert!(forget());

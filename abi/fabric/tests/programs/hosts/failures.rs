@@ -22,11 +22,7 @@ fn fi_pingpong_survives_outages() {
         let words = [&["-p", "rkey", "-I", "1500", "-S", "20000"], kind].concat();
         let mut programs = start(&hosts, &words, "");
         let [server, client] = &mut programs;
-        let (victim, peer) = match at {
-            0 => (&mut server.0, &mut client.0),
-            _ => (&mut client.0, &mut server.0),
-        };
-        outage.hits(&hosts, at, victim, peer);
+        outage.hits(&hosts, at, [&mut server.0, &mut client.0]);
         for (side, program) in ["server", "client"].into_iter().zip(&mut programs) {
             assert!(program.wait(), "{outage:?} of host {at}, {kind:?}: {side}");
         }
@@ -45,13 +41,10 @@ fn fi_pingpong_fails_if_its_peer_is_killed() {
                 return;
             };
             let words = [&["-p", "rkey", "-I", "1000000", "-S", "20000"], kind].concat();
-            let [mut server, mut client] = start(&hosts, &words, "");
-            let (victim, survivor) = match at {
-                0 => (&mut server, &mut client),
-                _ => (&mut client, &mut server),
-            };
-            outage::kill_in_traffic(&hosts, at, &mut victim.0, &mut survivor.0);
-            let ended = survivor.end();
+            let mut programs = start(&hosts, &words, "");
+            let [server, client] = &mut programs;
+            outage::kill_in_traffic(&hosts, at, [&mut server.0, &mut client.0]);
+            let ended = programs[1 - at].end();
             // A program that crashes has no code.
             let code = ended.and_then(|status| status.code());
             assert!(

@@ -19,11 +19,7 @@ fn dapltest_survives_outages() {
         let mut server = start_dapltest(&stage, &hosts);
         let mut client = start_dapltest_client(&stage, &hosts, TRAFFIC);
         let at = number % 2;
-        let (victim, peer) = match at {
-            0 => (&mut server.child, &mut client.child),
-            _ => (&mut client.child, &mut server.child),
-        };
-        outage.hits(&hosts, at, victim, peer);
+        outage.hits(&hosts, at, [&mut server.child, &mut client.child]);
         let said = client.wait();
         assert!(has_passed(&said), "{outage:?} of host {at}: {said}");
     }
@@ -39,13 +35,12 @@ fn dapltest_fails_if_its_peer_is_killed() {
         };
         let mut server = start_dapltest(&stage, &hosts);
         let mut client = start_dapltest_client(&stage, &hosts, TRAFFIC);
+        outage::kill_in_traffic(&hosts, at, [&mut server.child, &mut client.child]);
         if at == 0 {
-            outage::kill_in_traffic(&hosts, at, &mut server.child, &mut client.child);
             let (code, said) = client.end();
             // A program that crashes has no code.
             assert!(code.is_some() && !has_passed(&said), "{code:?}: {said}");
         } else {
-            outage::kill_in_traffic(&hosts, at, &mut client.child, &mut server.child);
             let next =
                 start_dapltest_client(&stage, &hosts, "T -i 10 client SR 256 1 server SR 256 1");
             let said = next.wait();

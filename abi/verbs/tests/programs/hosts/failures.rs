@@ -3,7 +3,6 @@
 use super::{ADDRESSES, Hosts, PORT};
 use crate::support::Stage;
 use rkey_harness::outage::{self, Outage};
-use std::process::Child;
 
 /// The server of a stock program is stopped while data moves. The client gets `IBV_WC_RETRY_EXC_ERR` (12) when the retries are used up,
 /// and exits.
@@ -26,13 +25,10 @@ fn a_program_whose_peer_is_stopped_fails_with_retry_exceeded() {
         words.extend(["-p", &port]);
         let mut server = hosts.start(&stage, 0, &words);
         server.wait_until_it_listens(PORT);
-        let before = hosts.hosts.datagrams(0);
         words.push(ADDRESSES[0][0]);
         let mut client = hosts.start(&stage, 1, &words);
         // The server gets at least a datagram for each read, and acknowledges all of them.
-        while hosts.hosts.datagrams(0) < before + 200 && !client.has_exited() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        outage::wait_for_traffic(&hosts.hosts, 0, &mut [server.child(), client.child()]);
         server.stop();
         let status = client.wait();
         let text = client.text();
@@ -66,11 +62,7 @@ fn programs_survive_outages() {
         words.push(ADDRESSES[0][0]);
         let mut client = hosts.start(&stage, 1, &words);
         let at = number % 2;
-        let (victim, peer): (&mut Child, &mut Child) = match at {
-            0 => (server.child(), client.child()),
-            _ => (client.child(), server.child()),
-        };
-        outage.hits(&hosts.hosts, at, victim, peer);
+        outage.hits(&hosts.hosts, at, [server.child(), client.child()]);
         for program in [client, server] {
             let (status, text) = program.end();
             let succeeded = status.is_some_and(|status| status.success());
