@@ -45,7 +45,7 @@ mod protection;
 mod rights;
 mod sync;
 
-pub use checks::section::{Draining, PlainRegion, Section, SectionLock};
+pub use checks::section::{Draining, FastGrant, PlainRegion, Section, SectionLock};
 pub use denials::denial::{Attempt, DENIAL_LEN, Denial, NamedKey, Reason, SlotNow};
 pub use keys::raw::{RawKey, RawKeyMap};
 pub use keys::secrets::Secrets;

@@ -6,13 +6,13 @@ use crate::id::Table;
 use crate::inbox::{Inbox, OpenInbox};
 use crate::link_state::{LinkState, Response};
 use crate::numbers::Numbers;
-use crate::qp::pair::{MSN_MASK, Qp};
+use crate::qp::pair::Qp;
 use crate::requester::response::{on_acked, on_response};
 use crate::requester::send_queued;
-use crate::responder::{Reply, Stepped, bulk_step, is_next_short_send, on_request};
+use crate::responder::{Reply, Stepped, bulk_step, on_request, take_short_requests};
 use crate::{CqId, Engine, LinkId, Progress, wire};
 use rkey_base::memory::Memory;
-use rkey_link::{DownReason, Link, LinkRole, Malformed, NotShort, SendError};
+use rkey_link::{DownReason, Link, LinkRole, Malformed, SendError};
 
 impl<L: Link, M: Memory> Engine<L, M> {
     /// Takes arrived fragments, at most about `budget` from each link, sends what is ready, and runs expired timers.
@@ -281,14 +281,11 @@ fn take_requests<L: Link, M: Memory>(
     if link_state.meta.since == u64::MAX {
         link_state.meta.since = x.now;
     }
-    x.serving = link_state.meta.origin;
-    if let Some(inbox) = inbox {
-        let taken = take_short_sends(x, qps, numbers, link_state, (fragments, budget), inbox);
-        if taken.was_last {
-            return Ok(taken.fragments);
-        }
-        fragments = taken.fragments;
+    let taken = take_short_requests(x, qps, numbers, link_state, (fragments, budget), inbox);
+    if taken.was_last {
+        return Ok(taken.fragments);
     }
+    fragments = taken.fragments;
     take_any_requests(x, qps, numbers, link_state, (fragments, budget), inbox)
 }
 
@@ -302,6 +299,7 @@ fn take_any_requests<L: Link, M: Memory>(
     (mut fragments, budget): (u32, u32),
     inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> Result<u32, Malformed> {
+    x.serving = link_state.meta.origin;
     while fragments < budget {
         if link_state.meta.unsent.is_some() || link_state.meta.bulk.is_some() {
             match resume_front_request(x, qps, link_state) {
@@ -341,57 +339,6 @@ fn take_any_requests<L: Link, M: Memory>(
         fragments += 1;
     }
     Ok(fragments)
-}
-
-/// What [`take_short_sends`] has taken.
-struct ShortSends {
-    /// The number of fragments taken, including those before.
-    fragments: u32,
-    /// Whether nothing else had arrived.
-    was_last: bool,
-}
-
-/// Takes the short sends at the front of the ring that an inbox accepts; `fragments` and `budget` are as for
-/// [`take_requests`]. None of them needs a response. Any other request stays where it is.
-#[inline(always)]
-fn take_short_sends<L: Link, M: Memory>(
-    x: &mut Context<M>,
-    qps: &mut Table<Qp>,
-    numbers: &Numbers,
-    link_state: &mut LinkState<L>,
-    (mut fragments, budget): (u32, u32),
-    inbox: &mut OpenInbox<'_, M>,
-) -> ShortSends {
-    let LinkState { link, meta } = link_state;
-    let waits = meta.unsent.is_some()
-        || meta.bulk.is_some()
-        || x.guesses
-            .paused_until(&meta.origin, meta.since, x.now)
-            .is_some();
-    let mut was_last = false;
-    while !waits && fragments < budget {
-        let short = match link.next_short_send() {
-            Ok(Some(short)) => short,
-            Ok(None) => {
-                was_last = true;
-                break;
-            }
-            Err(NotShort) => break,
-        };
-        let Some(qp) = numbers.find(qps, &mut meta.last, short.dst_qp) else {
-            break;
-        };
-        if !is_next_short_send(qp, meta.id, &short) || !inbox.offer(x, qp, short.bytes) {
-            break;
-        }
-        qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
-        link.request_done();
-        fragments += 1;
-    }
-    ShortSends {
-        fragments,
-        was_last,
-    }
 }
 
 /// Carries out the responder's reply to the request at the front of the ring: consumes the request, sends the response,

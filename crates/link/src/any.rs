@@ -5,7 +5,7 @@ use crate::observed::{Observed, Observer};
 use crate::shm::ShmLink;
 use crate::{
     Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
-    PullError, ReceivedFragment, RemotePeer, SendError, ShortSend, Ticket,
+    PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -126,8 +126,8 @@ macro_rules! forward {
             }
 
             #[$quick]
-            fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
-                match self { $($any::$variant(link) => link.next_short_send()),+ }
+            fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
+                match self { $($any::$variant(link) => link.next_short()),+ }
             }
 
             #[$quick]

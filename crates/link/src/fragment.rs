@@ -53,19 +53,40 @@ pub struct ReceivedFragment<'a> {
     pub payload: Payload<'a>,
 }
 
-/// A send of one fragment without further header fields. Its payload is still in the ring.
+/// A send or a write of one fragment with its payload in the slot, and without immediate data or a key to invalidate.
 #[derive(Clone, Copy, Debug)]
-pub struct ShortSend<'a> {
+pub struct ShortRequest<'a> {
     /// The queue pair number that it is for.
     pub dst_qp: u32,
     /// The number of the queue pair that sent it.
     pub src_qp: u32,
     /// The number of the message within its queue pair.
     pub msn: u32,
-    /// The whole payload, which the peer may still change: copy it once.
+    /// What it is.
+    pub kind: ShortKind,
+    /// The whole payload, which is still in the ring and which the peer may still change: copy it once.
     pub bytes: PeerBytes<'a>,
 }
 
-/// The next fragment, if there is one, is not a valid short send.
+/// What a [`ShortRequest`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortKind {
+    /// A send.
+    Send {
+        /// Whether the receiver's completion raises a solicited event.
+        solicited: bool,
+    },
+    /// A write of at least one byte.
+    Write {
+        /// The address of the first byte.
+        addr: u64,
+        /// The key that names the memory.
+        key: u64,
+        /// Whether it is a requested key, not one of the device's.
+        requested: bool,
+    },
+}
+
+/// The next fragment, if there is one, is not a valid short request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotShort;

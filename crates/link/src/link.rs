@@ -2,7 +2,7 @@
 
 use crate::{
     DownReason, Header, LinkRole, Malformed, NodeId, NotShort, PollHandle, PullError,
-    ReceivedFragment, RemotePeer, SendError, ShortSend, Ticket,
+    ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -100,12 +100,12 @@ pub trait Link {
     /// The peer violated the protocol; the link is down.
     fn acknowledged(&mut self) -> Result<Ticket, Malformed>;
 
-    /// Like [`next_request`](Self::next_request), for short sends only.
+    /// Like [`next_request`](Self::next_request), for short requests only.
     ///
     /// # Errors
     /// [`NotShort`]: only [`next_request`](Self::next_request) can tell what is next.
     #[inline]
-    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+    fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
         Err(NotShort)
     }
 

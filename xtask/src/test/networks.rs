@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use rkey_harness::hosts::Hosts;
 use rkey_harness::network::{self, Conditions, Counts};
 use std::fmt::Write;
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -113,6 +114,7 @@ pub(super) fn tests(session: &Session<'_>) -> Result<Report> {
     let built = testbin::build_tests(session.root)?;
     // Tests start these.
     testbin::build_all(session.root)?;
+    fs::create_dir_all(&session.scratch).context("cannot make the directory of the counts")?;
     let mut total = Report {
         passed: 0,
         failures: Vec::new(),

@@ -25,6 +25,7 @@ use crate::{
 use rkey_base::lock::{Guard, SpinLock};
 use rkey_base::range::VaRange;
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The permission to check without pins. A table has at most one at a time ([`Protection::section`]).
@@ -139,25 +140,57 @@ impl Section {
         len: u64,
         want: Operation,
     ) -> Result<Grant<'_>, Box<Denial>> {
+        match self.find_remote(who, key, addr, len, want) {
+            Some((slot, range, counter)) => Ok(granted(slot, range, counter)),
+            None => self.table.check_remote(who, key, addr, len, want),
+        }
+    }
+
+    /// The fast path of [`Self::check_remote`] alone. `None` is no denial: only [`Self::check_remote`] decides about all other
+    /// keys, regions and ranges.
+    #[inline(always)]
+    #[must_use]
+    pub fn fast_check_remote(
+        &self,
+        who: &Accessor,
+        key: RKey,
+        addr: u64,
+        len: u64,
+        want: Operation,
+    ) -> Option<FastGrant<'_>> {
+        let (_, memory, counter) = self.find_remote(who, key, addr, len, want)?;
+        Some(FastGrant {
+            memory,
+            counter,
+            _section: PhantomData,
+        })
+    }
+
+    /// The slot, the memory and the counter of an access that the fast path grants.
+    #[inline(always)]
+    fn find_remote(
+        &self,
+        who: &Accessor,
+        key: RKey,
+        addr: u64,
+        len: u64,
+        want: Operation,
+    ) -> Option<((u32, u32), VaRange, Option<u32>)> {
         let wraps = self.table.keys.wraps();
         let slot = match key {
-            RKey::Device(device) => self.find(device.0, wraps),
-            RKey::Requested(requested) => self.table.requested.find(who.domain, requested),
+            RKey::Device(device) => self.find(device.0, wraps)?,
+            RKey::Requested(requested) => self.table.requested.find(who.domain, requested)?,
         };
-        let request = Request::remote(who, key, addr, len, want);
-        if len > 0
-            && let Some(slot) = slot
-            && let Some(grant) =
-                self.grant_without_pin(slot, &request, want.needs(), want.alignment())
-        {
-            // The slot's generations may have wrapped to this one since the lookup; in that case this count has
-            // changed.
-            fence(Ordering::Acquire);
-            if self.table.keys.wraps() == wraps {
-                return Ok(grant);
-            }
+        if len == 0 {
+            return None;
         }
-        self.table.check_remote(who, key, addr, len, want)
+        let request = Request::remote(who, key, addr, len, want);
+        let (range, counter) =
+            self.table
+                .check_without_pin(slot, &request, want.needs(), want.alignment())?;
+        // The slot's generations may have wrapped to this one since the lookup; in that case this count has changed.
+        fence(Ordering::Acquire);
+        (self.table.keys.wraps() == wraps).then_some((slot, range, counter))
     }
 
     /// Like [`Protection::check_local`], without a pin.
@@ -173,14 +206,51 @@ impl Section {
         len: u64,
         want: LocalUse,
     ) -> Result<Grant<'_>, Box<Denial>> {
-        let request = Request::local(domain, NamedKey::Local(key), addr, len, want);
-        if len > 0
-            && let Some(slot) = self.table.keys.open_local(key)
-            && let Some(grant) = self.grant_without_pin(slot, &request, want.needs(), 0)
-        {
-            return Ok(grant);
+        match self.find_local(domain, key, addr, len, want) {
+            Some((slot, range, counter)) => Ok(granted(slot, range, counter)),
+            None => self.table.check_local(domain, key, addr, len, want),
         }
-        self.table.check_local(domain, key, addr, len, want)
+    }
+
+    /// The fast path of [`Self::check_local`] alone. `None` is no denial: only [`Self::check_local`] decides about all other
+    /// keys, regions and ranges.
+    #[inline(always)]
+    #[must_use]
+    pub fn fast_check_local(
+        &self,
+        domain: DomainId,
+        key: LKey,
+        addr: u64,
+        len: u64,
+        want: LocalUse,
+    ) -> Option<FastGrant<'_>> {
+        let (_, memory, counter) = self.find_local(domain, key, addr, len, want)?;
+        Some(FastGrant {
+            memory,
+            counter,
+            _section: PhantomData,
+        })
+    }
+
+    /// The slot, the memory and the counter of a local use that the fast path grants.
+    #[inline(always)]
+    fn find_local(
+        &self,
+        domain: DomainId,
+        key: LKey,
+        addr: u64,
+        len: u64,
+        want: LocalUse,
+    ) -> Option<((u32, u32), VaRange, Option<u32>)> {
+        if len == 0 {
+            return None;
+        }
+        let slot = self.table.keys.open_local(key)?;
+        let request = Request::local(domain, NamedKey::Local(key), addr, len, want);
+        let (range, counter) = self
+            .table
+            .check_without_pin(slot, &request, want.needs(), 0)?;
+        Some((slot, range, counter))
     }
 
     /// Like [`Self::check_remote`], for an owner that lets a peer make accesses without further checks: the whole region that
@@ -246,29 +316,31 @@ impl Section {
         });
         Some(slot)
     }
+}
 
-    /// The fast path in a section. The caller checks an access that it does not grant again, with a pin.
-    #[inline]
-    fn grant_without_pin(
-        &self,
-        slot: (u32, u32),
-        request: &Request,
-        needs: Access,
-        alignment: u64,
-    ) -> Option<Grant<'_>> {
-        let (range, counter) = self
-            .table
-            .check_without_pin(slot, request, needs, alignment)?;
-        let (index, generation) = slot;
-        Some(Grant {
-            kept_by: KeptBy::Section {
-                region: RegionId { index, generation },
-                counter,
-            },
-            memory: Granted::One(range),
-            through_window: false,
-        })
+/// The grant of an access on the fast path.
+#[inline(always)]
+fn granted<'a>((index, generation): (u32, u32), range: VaRange, counter: Option<u32>) -> Grant<'a> {
+    Grant {
+        kept_by: KeptBy::Section {
+            region: RegionId { index, generation },
+            counter,
+        },
+        memory: Granted::One(range),
+        through_window: false,
     }
+}
+
+/// A grant of the fast path: the bytes are one range that the processor copies. Like every grant of a section, it holds
+/// nothing: see [`Section`].
+#[derive(Debug)]
+#[must_use]
+pub struct FastGrant<'a> {
+    /// The memory. Addresses are those of this process.
+    pub memory: VaRange,
+    /// The counter of accesses to the region, if one is bound to it.
+    pub counter: Option<u32>,
+    _section: PhantomData<&'a Section>,
 }
 
 /// A region whose every byte a peer may access in the same way.

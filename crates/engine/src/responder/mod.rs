@@ -1,9 +1,9 @@
 //! The responder: takes requests from a link, checks and executes them, and responds.
 //!
-//! Every request arrives here. Requests that take one step are executed in this file: a write of one fragment, an
-//! atomic. `message.rs` assembles messages of several fragments, `receive.rs` has the receives that they consume, and
-//! `bulk.rs` handles requests that take several steps. The possible outcomes are in `reply.rs`, final refusals in
-//! `refusal.rs`.
+//! Every request arrives here; `short.rs` executes the short ones, unless something about them is unusual. Other requests
+//! that take one step are executed in this file: a write of one fragment, an atomic. `message.rs` assembles messages of
+//! several fragments, `receive.rs` has the receives that they consume, and `bulk.rs` handles requests that take several
+//! steps. The possible outcomes are in `reply.rs`, final refusals in `refusal.rs`.
 //!
 //! For reliable connections, every message that is not executed gets a response, so that the requester knows what
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
@@ -17,6 +17,7 @@ mod receive;
 mod refusal;
 mod reply;
 mod rss;
+mod short;
 mod xrc;
 
 use crate::checked_memory::{Atomic, Counter, RequestedRange};
@@ -28,11 +29,11 @@ use crate::link_state::{Bulk, Meta, Response};
 use crate::nak::Nak;
 use crate::numbers::Numbers;
 use crate::qp::pair::{MSN_MASK, Qp};
-use crate::{AsyncEvent, Event, LinkId, QpState};
+use crate::{AsyncEvent, Event, QpState};
 use rkey_base::memory::Memory;
 use rkey_base::shared::PeerBytes;
 use rkey_core::{Access, DENIAL_LEN, Denial, Key, Operation, RKey};
-use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment, ShortSend};
+use rkey_link::{Header, HeaderFlags, NodeId, Op, Payload, ReceivedFragment};
 
 pub(crate) use bulk::{Stepped, bulk_step};
 pub(crate) use datagram::fits;
@@ -41,6 +42,7 @@ use message::{begin_message, resynchronise, store_fragment};
 pub(crate) use receive::{complete_receive, take_receive};
 pub(crate) use refusal::{refuse, refuse_failed_access};
 pub(crate) use reply::{Reply, response_header};
+pub(crate) use short::take_short_requests;
 
 /// Handles a request that has arrived on a link.
 #[inline(always)]
@@ -79,7 +81,7 @@ pub(crate) fn on_request<M: Memory>(
         .union(HeaderFlags::IMMEDIATE)
         .union(HeaderFlags::INVALIDATE)
         .union(HeaderFlags::REMOTE_IOVEC);
-    // A message of one fragment, in order: the common case.
+    // A message of one fragment, in order, that was not short, or not the first of this round.
     if header.flags.intersection(HOW) == HeaderFlags::FIRST.union(HeaderFlags::LAST)
         && header.msn == qp.resp.msn
         && header.len == header.total
@@ -107,21 +109,6 @@ pub(crate) fn on_request<M: Memory>(
         return Reply::Hold;
     }
     request_of_peer(x, qp, meta.node, incoming)
-}
-
-/// Whether a short send that arrived on this link is the next message of a queue pair in the common case: connected, between
-/// messages, and without a receive that waits for the rest of one.
-#[inline(always)]
-pub(crate) fn is_next_short_send(qp: &Qp, link: LinkId, short: &ShortSend<'_>) -> bool {
-    qp.inbound == Some(link)
-        && qp.state.responds()
-        && qp.peer.is_some_and(|peer| peer.qpn == short.src_qp)
-        && qp.resp.established
-        && qp.config.qp_type.is_plain_connection()
-        && short.msn == qp.resp.msn
-        && !short.bytes.is_empty()
-        && qp.resp.current.is_none()
-        && !qp.resp.recv.taken
 }
 
 /// A write of one fragment.

@@ -5,6 +5,7 @@
 
 use super::host::WireHost;
 use super::machine::{Machine, Wire};
+use super::receive::origin_of;
 use super::settings::of_datagrams;
 use super::{WirePeer, outcome};
 use crate::context::Context;
@@ -200,6 +201,8 @@ fn transmit<M: Memory>(
     to: &mut PacketBuffer,
 ) -> Option<(WirePeer, usize)> {
     let peer = qp.wire_peer?;
+    // A read that is served again may be refused now.
+    x.serving = origin_of(&peer);
     loop {
         let now = x.now;
         let length = with_machine(x, qp, |machine, host| match machine {

@@ -129,10 +129,10 @@ fn an_inbox_gets_only_whole_messages_of_its_queue_pair() {
     assert_eq!(statuses(&other[1].poll()), [(2, Status::Success)]);
 }
 
-/// What an inbox and the queue pairs see of messages and other requests in some order: [`Link::next_short_send`] must not
+/// What an inbox and the queue pairs see of messages and other requests in some order: [`Link::next_short`] must not
 /// make a difference.
 ///
-/// [`Link::next_short_send`]: rkey_link::Link::next_short_send
+/// [`Link::next_short`]: rkey_link::Link::next_short
 fn seen_with(reads_short: bool, order: &[u8], leave: u8) -> (Vec<u8>, [Vec<(u64, Status)>; 3]) {
     let mut pair = Pair::new();
     let qps = pair.connect(|_, _| {});

@@ -8,7 +8,7 @@
 use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
-use crate::{Header, Malformed, NotShort, ReceivedFragment, SendError, ShortSend, Ticket};
+use crate::{Header, Malformed, NotShort, ReceivedFragment, SendError, ShortRequest, Ticket};
 use crossbeam_utils::CachePadded;
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
@@ -253,13 +253,13 @@ impl End {
         }
     }
 
-    /// Like [`Self::next`], for short sends only. Invalid fragments are left to [`Self::next`].
+    /// Like [`Self::next`], for short requests only. Invalid fragments are left to [`Self::next`].
     #[inline(always)]
-    pub(crate) fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+    pub(crate) fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
         if self.broken.get().is_some() {
             return Err(NotShort);
         }
-        let short = self.receiver.next_short_send()?;
+        let short = self.receiver.next_short()?;
         if short.is_none() {
             self.found_nothing();
         } else if self.receiver.is_ack_due() {

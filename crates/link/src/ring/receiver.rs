@@ -5,7 +5,7 @@
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
-use crate::{HeaderFlags, Malformed, NotShort, Payload, ReceivedFragment, ShortSend};
+use crate::{HeaderFlags, Malformed, NotShort, Payload, ReceivedFragment, ShortRequest};
 use crossbeam_utils::CachePadded;
 use rkey_base::hint::prefetch_read;
 use rkey_base::shared::PeerBytes;
@@ -160,32 +160,32 @@ impl Receiver {
         Ok(Some(ReceivedFragment { header, payload }))
     }
 
-    /// Like [`Self::next`], for valid short sends only.
+    /// Like [`Self::next`], for valid short requests only.
     #[inline(always)]
-    pub(crate) fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+    pub(crate) fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
         let Some((index, first)) = self.front() else {
             return Ok(None);
         };
         let slot = self.peer.slot(index);
         // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
-        let header = unsafe { slot::read_if_short(slot, first, &self.rules) }.ok_or(NotShort)?;
+        let short = unsafe { slot::read_if_short(slot, first, &self.rules) }.ok_or(NotShort)?;
         if self.is_behind(index) {
             let ahead = self.peer.slot(index + PREFETCH_SLOTS);
-            for line in (0..slot::SHORT_PAYLOAD + header.len as usize).step_by(64) {
+            for line in (0..short.payload_at + short.len as usize).step_by(64) {
                 prefetch_read(ahead.wrapping_add(line));
             }
         }
         self.taken.set(true);
         self.taken_bytes.set(0);
-        self.ack_now
-            .set(header.flags.contains(HeaderFlags::ACK_NOW));
-        // SAFETY: the reader has checked that the length is at most 208, the size of a slot after a header of 48 bytes; this
-        // header is 24 bytes long.
-        let bytes = unsafe { PeerBytes::new(slot.add(slot::SHORT_PAYLOAD), header.len as usize) };
-        Ok(Some(ShortSend {
-            dst_qp: header.dst_qp,
-            src_qp: header.src_qp,
-            msn: header.msn,
+        self.ack_now.set(slot::wants_ack_now(first));
+        // SAFETY: the reader has checked that the length is at most 208, the size of a slot after the longer of the two
+        // headers, and the payload follows the header.
+        let bytes = unsafe { PeerBytes::new(slot.add(short.payload_at), short.len as usize) };
+        Ok(Some(ShortRequest {
+            dst_qp: short.dst_qp,
+            src_qp: short.src_qp,
+            msn: short.msn,
+            kind: short.kind,
             bytes,
         }))
     }

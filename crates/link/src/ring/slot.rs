@@ -19,7 +19,7 @@
 
 use super::half::SLOT;
 use crate::fragment::REMOTE_IOVEC_MAX;
-use crate::{Header, HeaderFlags, Malformed, Op, RemoteIovec};
+use crate::{Header, HeaderFlags, Malformed, Op, RemoteIovec, ShortKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(not(target_endian = "little"))]
@@ -185,23 +185,110 @@ pub(crate) unsafe fn read(
     Ok((header, body))
 }
 
-/// The header of a slot that holds a valid short send; `None` for any other, which [`read()`] reads or refuses.
+/// The header fields of a short request, and where its payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShortFields {
+    pub(crate) dst_qp: u32,
+    pub(crate) src_qp: u32,
+    pub(crate) msn: u32,
+    pub(crate) kind: ShortKind,
+    /// The length of the payload, at most [`IN_SLOT_MAX`].
+    pub(crate) len: u32,
+    /// The offset of the payload in the slot: [`PAYLOAD`] or [`SHORT_PAYLOAD`].
+    pub(crate) payload_at: usize,
+}
+
+impl ShortFields {
+    /// Whether a slot that was read as a whole has these fields.
+    fn is_in(&self, whole: &Result<(Header, Body), Malformed>) -> bool {
+        let Ok((header, Body::Inline(at))) = whole else {
+            return false;
+        };
+        let flags = header.flags;
+        let kind = match header.op {
+            Op::Send => ShortKind::Send {
+                solicited: flags.contains(HeaderFlags::SOLICITED),
+            },
+            _ => ShortKind::Write {
+                addr: header.addr,
+                key: header.key,
+                requested: flags.contains(HeaderFlags::REQUESTED_KEY),
+            },
+        };
+        let of_whole = Self {
+            dst_qp: header.dst_qp,
+            src_qp: header.src_qp,
+            msn: header.msn,
+            kind,
+            len: header.len,
+            payload_at: *at,
+        };
+        let is_one_fragment = header.total == header.len && flags.contains(WHOLE_MESSAGE);
+        *self == of_whole && is_one_fragment && matches!(header.op, Op::Send | Op::Write)
+    }
+}
+
+/// The fields of a slot that holds a valid short request ([`ShortRequest`](crate::ShortRequest)); `None` for any other slot, which
+/// [`read()`] reads or refuses.
 ///
 /// # Safety
 /// Same as for [`read()`].
 #[inline(always)]
-pub(crate) unsafe fn read_if_short(slot: *const u8, first: u64, rules: &Rules) -> Option<Header> {
-    if (first >> 32) as u8 != SHORT_SEND {
-        return None;
-    }
+pub(crate) unsafe fn read_if_short(
+    slot: *const u8,
+    first: u64,
+    rules: &Rules,
+) -> Option<ShortFields> {
     let words = slot.cast::<AtomicU64>();
     let get = |at: usize| {
         debug_assert!(at < SLOT / 8);
         // SAFETY: `at` is below 32 at every call, and the slot is readable (contract).
         unsafe { (*words.add(at)).load(Ordering::Relaxed) }
     };
-    let (header, _) = read_short(first, rules, get).ok()?;
-    Some(header)
+    let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
+    let extras = flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits();
+    // The first word tells, so that other requests cost little here.
+    let is_send = match (first >> 32) as u8 {
+        SHORT_SEND if extras == WHOLE_MESSAGE.bits() => true,
+        op if op == Op::Write as u8
+            && extras & !HeaderFlags::REQUESTED_KEY.bits() == WHOLE_MESSAGE.bits() =>
+        {
+            false
+        }
+        _ => return None,
+    };
+    let (qps, counts) = (get(1), get(2));
+    let len = (counts >> 32) as u32;
+    if rules.responses || (first >> 48) as u32 != len || len > IN_SLOT_MAX {
+        return None;
+    }
+    let (kind, payload_at) = if is_send {
+        let solicited = flags.contains(HeaderFlags::SOLICITED);
+        (ShortKind::Send { solicited }, SHORT_PAYLOAD)
+    } else if len > 0 && (get(5) >> 32) as u32 == len {
+        let kind = ShortKind::Write {
+            addr: get(3),
+            key: get(4),
+            requested: flags.contains(HeaderFlags::REQUESTED_KEY),
+        };
+        (kind, PAYLOAD)
+    } else {
+        return None;
+    };
+    Some(ShortFields {
+        dst_qp: qps as u32,
+        src_qp: (qps >> 32) as u32,
+        msn: counts as u32,
+        kind,
+        len,
+        payload_at,
+    })
+}
+
+/// Whether the fragment with this first word requests an immediate acknowledgement.
+#[inline(always)]
+pub(crate) fn wants_ack_now(first: u64) -> bool {
+    HeaderFlags::from_bits_retain((first >> 40) as u8).contains(HeaderFlags::ACK_NOW)
 }
 
 /// The fields of a long header, except for the operands.
@@ -335,7 +422,7 @@ fn read_remote_iovec(
 }
 
 /// Reads 256 arbitrary bytes as a slot, exactly as a link does with a peer's: the checked header and the number of
-/// payload bytes or of ranges of a remote iovec.
+/// payload bytes or of ranges of a remote iovec. If it is a short request, both ways to read it must agree.
 pub(crate) fn read_bytes(
     bytes: &[u8; SLOT],
     responses: bool,
@@ -352,7 +439,17 @@ pub(crate) fn read_bytes(
     };
     let first = words[0].load(Ordering::Relaxed);
     // SAFETY: our own 32 words.
-    let (header, body) = unsafe { read(words.as_ptr().cast(), first, &rules)? };
+    let (short, whole) = unsafe {
+        let slot = words.as_ptr().cast();
+        (
+            read_if_short(slot, first, &rules),
+            read(slot, first, &rules),
+        )
+    };
+    if let Some(short) = short {
+        assert!(short.is_in(&whole), "{short:?} read from {whole:?}");
+    }
+    let (header, body) = whole?;
     let amount = match body {
         Body::Inline(at) => {
             assert!(at + header.len as usize <= SLOT, "payload outside its slot");

@@ -12,7 +12,7 @@ use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, IN_SLOT_MAX, KeepMapped, PollView, Role};
 use crate::{
     Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
-    PullError, ReceivedFragment, RemotePeer, SendError, ShortSend, Ticket, peer,
+    PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket, peer,
 };
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
@@ -389,11 +389,11 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+    fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
         if self.is_requester() {
             return Err(NotShort);
         }
-        self.end.next_short_send()
+        self.end.next_short()
     }
 
     #[inline]

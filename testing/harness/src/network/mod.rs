@@ -23,6 +23,7 @@ pub(crate) use forwarder::Forwarder;
 pub use forwarder::serve;
 pub use path::Counts;
 
+use anyhow::Context;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +53,7 @@ pub fn put_everywhere(tests: &mut Command, program: &Path, conditions: &Conditio
 /// # Errors
 /// The file cannot be read, or has other lines.
 pub fn counted(counts: &Path) -> anyhow::Result<Counts> {
-    let text = std::fs::read_to_string(counts)?;
+    let text = std::fs::read_to_string(counts).context("no network has written its counts")?;
     let all: Vec<Counts> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
     Ok(all.into_iter().sum())
 }

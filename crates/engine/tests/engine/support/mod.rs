@@ -12,7 +12,7 @@ use rkey_engine::*;
 pub(crate) use attempt::{attempt, denied, works};
 pub(crate) use node::{ALL, Node, Qp, limits};
 pub(crate) use pair::{Pair, steps, transfer};
-pub(crate) use wire::{CAPS, Passing};
+pub(crate) use wire::{CAPS, Load, Passing};
 
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -96,7 +96,9 @@ impl Node {
     pub(crate) fn target(&self, region: &Region, offset: u64) -> Target {
         Target {
             addr: self.base() + offset,
-            key: RKey::Device(region.key),
+            key: region
+                .requested
+                .map_or(RKey::Device(region.key), RKey::Requested),
         }
     }
 

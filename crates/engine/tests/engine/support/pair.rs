@@ -4,7 +4,7 @@ use super::node::{ALL, Node, Qp};
 use super::wire::{CAPS, WireEnd};
 use rkey_core::{Access, Region};
 use rkey_engine::*;
-use rkey_link::Capabilities;
+use rkey_link::{Capabilities, NodeId};
 use std::sync::Arc;
 
 /// Two nodes and the wires between them.
@@ -44,8 +44,10 @@ impl Pair {
             let wire = WireEnd::new(ids[other], Arc::clone(&memories[other]), caps, requester);
             nodes[at].engine.attach(wire)
         };
-        let ends = [end(0, true), end(1, true)];
+        // A round looks at links in this order. So if responses come before the requests of the peer, as they must for a queue
+        // pair with outstanding requests, that is not because of the order.
         let tails = [end(0, false), end(1, false)];
+        let ends = [end(0, true), end(1, true)];
         Self {
             nodes,
             ends,
@@ -68,6 +70,14 @@ impl Pair {
         near.engine.connect_qp(qp.id, wire[0]).unwrap();
         self.wires.push(wire);
         wire
+    }
+
+    /// Adds a link to node 1 from a device that is neither node; the test puts its requests into the link.
+    pub(crate) fn add_stranger(&mut self) -> LinkId {
+        let stranger = NodeId { pid: 3, nonce: 3 };
+        let memory = Arc::clone(&self.nodes[0].memory);
+        let tail = WireEnd::new(stranger, memory, CAPS, false);
+        self.nodes[1].engine.attach(tail)
     }
 
     /// Removes both ends of a wire.

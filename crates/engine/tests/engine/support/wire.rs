@@ -6,8 +6,9 @@ use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
     Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole, Malformed, NodeId, NotShort, Op,
-    Payload, PullError, ReceivedFragment, RemoteIovec, SendError, ShortSend, Ticket,
+    Payload, PullError, ReceivedFragment, RemoteIovec, SendError, ShortKind, ShortRequest, Ticket,
 };
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -43,8 +44,10 @@ pub(crate) struct WireEnd {
     pub(crate) down: Option<DownReason>,
     /// How many responses may wait in `outbox`.
     pub(crate) response_room: usize,
-    /// Whether it reads short sends without the header of a request ([`Link::next_short_send`]).
+    /// Whether it reads short requests without their header ([`Link::next_short`]).
     pub(crate) reads_short: bool,
+    /// How many times it has shown a request with its header.
+    pub(crate) shown: Cell<usize>,
     /// Whether the peer may no longer access our memory.
     pub(crate) ended: bool,
 }
@@ -73,6 +76,7 @@ impl WireEnd {
             down: None,
             response_room: 4,
             reads_short: true,
+            shown: Cell::new(0),
             ended: false,
         }
     }
@@ -193,34 +197,47 @@ impl Link for WireEnd {
     }
 
     fn next_request(&self) -> Result<Option<ReceivedFragment<'_>>, Malformed> {
-        Ok(if self.requester { None } else { self.front() })
+        let request = if self.requester { None } else { self.front() };
+        self.shown
+            .set(self.shown.get() + usize::from(request.is_some()));
+        Ok(request)
     }
 
-    fn next_short_send(&self) -> Result<Option<ShortSend<'_>>, NotShort> {
+    fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
         const EXTRAS: HeaderFlags = HeaderFlags::IMMEDIATE
             .union(HeaderFlags::INVALIDATE)
-            .union(HeaderFlags::REQUESTED_KEY)
             .union(HeaderFlags::REMOTE_IOVEC);
         let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
         if self.requester || !self.reads_short {
             return Err(NotShort);
         }
-        match self.inbox.front() {
-            None => Ok(None),
-            Some(Passing::Fragment(header, Load::Bytes(bytes)))
-                if header.op == Op::Send
-                    && header.flags & (whole | EXTRAS) == whole
-                    && header.total == header.len =>
-            {
-                Ok(Some(ShortSend {
-                    dst_qp: header.dst_qp,
-                    src_qp: header.src_qp,
-                    msn: header.msn,
-                    bytes: PeerBytes::from_slice(bytes),
-                }))
-            }
-            Some(_) => Err(NotShort),
+        let (header, bytes) = match self.inbox.front() {
+            None => return Ok(None),
+            Some(Passing::Fragment(header, Load::Bytes(bytes))) => (header, bytes),
+            Some(_) => return Err(NotShort),
+        };
+        let requested = header.flags.contains(HeaderFlags::REQUESTED_KEY);
+        let kind = match header.op {
+            Op::Send if !requested => ShortKind::Send {
+                solicited: header.flags.contains(HeaderFlags::SOLICITED),
+            },
+            Op::Write if header.len > 0 => ShortKind::Write {
+                addr: header.addr,
+                key: header.key,
+                requested,
+            },
+            _ => return Err(NotShort),
+        };
+        if header.flags & (whole | EXTRAS) != whole || header.total != header.len {
+            return Err(NotShort);
         }
+        Ok(Some(ShortRequest {
+            dst_qp: header.dst_qp,
+            src_qp: header.src_qp,
+            msn: header.msn,
+            kind,
+            bytes: PeerBytes::from_slice(bytes),
+        }))
     }
 
     fn request_done(&mut self) {

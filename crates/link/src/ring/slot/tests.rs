@@ -20,43 +20,102 @@ fn why_not(bytes: &[u8; SLOT], responses: bool) -> &'static str {
     read_bytes(bytes, responses).unwrap_err().reason
 }
 
+/// What a reader of short requests makes of a slot.
+fn read_short_request(bytes: &[u8; SLOT], responses: bool) -> Option<ShortFields> {
+    let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|at| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[8 * at..8 * at + 8]);
+        AtomicU64::new(u64::from_le_bytes(word))
+    });
+    let rules = Rules {
+        responses,
+        payload: 1 << 18,
+        fragment_max: 1 << 14,
+    };
+    // SAFETY: our own 32 words.
+    unsafe {
+        super::read_if_short(
+            words.as_ptr().cast(),
+            words[0].load(Ordering::Relaxed),
+            &rules,
+        )
+    }
+}
+
+/// A write of one fragment with its payload in the slot.
+fn short_write(flags: HeaderFlags, extension: u16, len: u32, total: u32) -> [u8; SLOT] {
+    let mut bytes = slot(Op::Write as u8, flags, extension, len);
+    put(&mut bytes, 8, 5 | 6 << 32);
+    bytes[16..20].copy_from_slice(&9u32.to_le_bytes());
+    put(&mut bytes, 24, 0x1000);
+    put(&mut bytes, 32, 0x77);
+    put(&mut bytes, 40, u64::from(total) << 32);
+    bytes
+}
+
 #[test]
 fn only_valid_short_sends_are_read_as_such() {
-    let read_if_short = |bytes: &[u8; SLOT], responses| {
-        let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|at| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[8 * at..8 * at + 8]);
-            AtomicU64::new(u64::from_le_bytes(word))
-        });
-        let rules = Rules {
-            responses,
-            payload: 1 << 18,
-            fragment_max: 1 << 14,
-        };
-        // SAFETY: our own 32 words.
-        unsafe {
-            super::read_if_short(
-                words.as_ptr().cast(),
-                words[0].load(Ordering::Relaxed),
-                &rules,
-            )
-        }
-    };
     let whole = WHOLE_MESSAGE;
-    let short = slot(SHORT_SEND, whole, 16, 16);
-    let (header, amount) = read_bytes(&short, false).unwrap();
-    assert_eq!((read_if_short(&short, false), amount), (Some(header), 16));
-    assert_eq!(read_if_short(&short, true), None, "a ring of responses");
+    for (flags, solicited) in [(whole, false), (whole | HeaderFlags::SOLICITED, true)] {
+        let short = slot(SHORT_SEND, flags, 16, 16);
+        let read = read_short_request(&short, false).unwrap();
+        assert_eq!(read.kind, ShortKind::Send { solicited });
+        assert_eq!((read.len, read.payload_at), (16, SHORT_PAYLOAD));
+        assert_eq!(
+            read_short_request(&short, true),
+            None,
+            "a ring of responses"
+        );
+    }
     let others = [
         slot(Op::Send as u8, whole, 16, 16),
-        slot(Op::Write as u8, whole, 16, 16),
         slot(SHORT_SEND, whole, 16, 17),
         slot(SHORT_SEND, whole, 209, 209),
         slot(SHORT_SEND, HeaderFlags::FIRST, 16, 16),
         slot(SHORT_SEND, whole | HeaderFlags::IMMEDIATE, 16, 16),
+        slot(SHORT_SEND, whole | HeaderFlags::REQUESTED_KEY, 16, 16),
     ];
     for other in others {
-        assert_eq!(read_if_short(&other, false), None);
+        assert_eq!(read_short_request(&other, false), None);
+    }
+}
+
+#[test]
+fn only_valid_writes_of_one_fragment_in_the_slot_are_read_as_short() {
+    let whole = WHOLE_MESSAGE;
+    for requested in [false, true] {
+        let mut flags = whole | HeaderFlags::ACK_NOW;
+        flags.set(HeaderFlags::REQUESTED_KEY, requested);
+        let bytes = short_write(flags, 208, 208, 208);
+        let (header, _) = read_bytes(&bytes, false).unwrap();
+        let kind = ShortKind::Write {
+            addr: header.addr,
+            key: header.key,
+            requested,
+        };
+        let read = read_short_request(&bytes, false).unwrap();
+        assert_eq!((read.kind, read.len, read.payload_at), (kind, 208, PAYLOAD));
+        assert_eq!((read.dst_qp, read.src_qp, read.msn), (5, 6, 9));
+        assert_eq!(
+            read_short_request(&bytes, true),
+            None,
+            "a ring of responses"
+        );
+    }
+    let others = [
+        short_write(whole, 0, 0, 0),
+        short_write(whole, 16, 16, 17),
+        short_write(whole, 16, 17, 17),
+        short_write(whole, 209, 209, 209),
+        short_write(whole, PAYLOAD_IN_RING, 16, 16),
+        short_write(HeaderFlags::FIRST, 16, 16, 32),
+        short_write(HeaderFlags::LAST, 16, 16, 16),
+        short_write(whole | HeaderFlags::IMMEDIATE, 16, 16, 16),
+        short_write(whole | HeaderFlags::INVALIDATE, 16, 16, 16),
+        short_write(whole | HeaderFlags::REMOTE_IOVEC, 16, 16, 16),
+    ];
+    for other in others {
+        assert_eq!(read_short_request(&other, false), None);
     }
 }
 
