@@ -21,6 +21,7 @@ impl<L: Link, M: Memory> Engine<L, M> {
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted. In the error states, posts are accepted and complete as flushed.
+    #[inline]
     pub fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), PostError> {
         match self.post_at_once(qp, request) {
             true => Ok(()),
