@@ -275,7 +275,7 @@ fn take_requests<L: Link, M: Memory>(
     qps: &mut Table<Qp>,
     numbers: &Numbers,
     link_state: &mut LinkState<L>,
-    (mut fragments, budget): (u32, u32),
+    (fragments, budget): (u32, u32),
     inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> Result<u32, Malformed> {
     if link_state.meta.since == u64::MAX {
@@ -285,8 +285,8 @@ fn take_requests<L: Link, M: Memory>(
     if taken.was_last {
         return Ok(taken.fragments);
     }
-    fragments = taken.fragments;
-    take_any_requests(x, qps, numbers, link_state, (fragments, budget), inbox)
+    let progress = (taken.fragments, budget);
+    take_any_requests(x, qps, numbers, link_state, progress, inbox)
 }
 
 /// Like [`take_requests`], for all kinds of requests.

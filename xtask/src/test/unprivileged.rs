@@ -35,7 +35,8 @@ const CRATES: &[&str] = &[
 /// Targets that need cargo or the checkout and are not process tests.
 const LEFT_OUT: &[&str] = &["compile_fail"];
 
-/// Tests that take long, and for which the user makes no difference: they try many inputs, copy much memory, or wait for outages.
+/// Tests that take long, and for which the user makes no difference: they try many inputs, copy much memory, or wait for outages, absent
+/// hosts or lost packets. Other tests between hosts run again.
 const SAME_FOR_ALL_USERS: &[&str] = &[
     "hostile::arbitrary_messages_from_a_peer_do_no_harm",
     "hosts::failures",

@@ -10,9 +10,14 @@ use rkey_cache::{Follows, Registrar, Request, Rights};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
 /// The number of fixed buffers.
 const BUFFERS: u32 = 256;
+
+/// How many milliseconds a registration waits for memory that other processes have pinned.
+const PATIENCE: u32 = 10_000;
 
 /// A ring that sends to a pipe.
 pub(crate) struct Ring {
@@ -69,6 +74,20 @@ impl Ring {
         }
     }
 
+    /// Pins a range. There is a limit for all processes of an ordinary user together, and the kernel returns what a process has pinned
+    /// some time after the process has ended.
+    fn pin(&self, index: u16, range: &VaRange) -> io::Result<()> {
+        for _ in 0..PATIENCE {
+            match self.update(index, Some(range)) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+        self.update(index, Some(range))
+    }
+
     /// Sends the word at `address` from a fixed buffer. Returns what arrives.
     pub(crate) fn send(&self, fixed: &Fixed, address: u64) -> u64 {
         assert!(fixed.range.contains(&VaRange::new(address, 8).unwrap()));
@@ -99,7 +118,7 @@ impl Registrar for Ring {
         let index = self.free.lock().unwrap().pop();
         let index = index.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let range = request.range;
-        match self.update(index, Some(&range)) {
+        match self.pin(index, &range) {
             Ok(()) => Ok(Fixed {
                 index,
                 range,

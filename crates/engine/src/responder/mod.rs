@@ -81,7 +81,7 @@ pub(crate) fn on_request<M: Memory>(
         .union(HeaderFlags::IMMEDIATE)
         .union(HeaderFlags::INVALIDATE)
         .union(HeaderFlags::REMOTE_IOVEC);
-    // A message of one fragment, in order, that was not short, or not the first of this round.
+    // A message of one fragment, in order, that is not short, or is behind a request in this round that is not.
     if header.flags.intersection(HOW) == HeaderFlags::FIRST.union(HeaderFlags::LAST)
         && header.msn == qp.resp.msn
         && header.len == header.total

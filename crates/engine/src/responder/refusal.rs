@@ -107,7 +107,7 @@ pub(crate) fn refuse<M: Memory>(
         _ => Event::Async(AsyncEvent::QpFatal { qp: id, qpn }),
     });
     if qp.resp.recv.taken && header.op == Op::Write {
-        // The write had immediate data and had taken a receive.
+        // The write had immediate data and had taken a receive (or its sender has made it out of a send that had).
         x.fail_receive(qp, Status::LocalAccess, 0);
     }
     x.enter_error(qp);

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Addressing, RKey, Region, RegionSpec};
+use rkey_core::{Access, Addressing, Key, RKey, Region, RegionSpec, Rules, WindowKind};
 use rkey_engine::*;
 use rkey_link::DownReason;
 
@@ -115,6 +115,29 @@ impl Scene {
         let sge = |len: &u32| self.pair.nodes[1].sge(&self.regions[1], at, *len);
         let sges: Vec<Sge> = lens.iter().map(sge).collect();
         self.pair.recv(1, &self.qps[1], id, &sges);
+    }
+
+    /// Binds a window to these bytes of the target's memory; returns its key.
+    fn bind_at_target(&mut self, at: u64, len: u64) -> Key {
+        let node = &self.pair.nodes[1];
+        let table = &node.protection;
+        let kind = WindowKind::Type1;
+        let window = table.create_window(node.domain, kind).unwrap().id;
+        let key = table.next_window_key(window).unwrap();
+        let work = Work::Bind {
+            window,
+            region: self.regions[1].local_key,
+            range: VaRange::new(node.base() + at, len).unwrap(),
+            access: Access::REMOTE,
+            zero_based: false,
+            key: Some(key),
+            rules: Rules::VERBS,
+        };
+        self.pair
+            .send(1, &self.qps[1], &SendRequest::new(600, work, &[]));
+        self.pair.run_until_idle();
+        assert_eq!(statuses(&self.qps[1].poll()), [(600, Status::Success)]);
+        key
     }
 
     /// Changes the rights of the target's queue pair.
@@ -355,6 +378,22 @@ fn targets() -> Vec<Situation> {
     vec![
         ("a requested key", || {
             plain().with(|it| it.register_at_target(|spec| spec.requested_key = Some(1 << 40)))
+        }),
+        ("a window", || {
+            plain().with(|it| {
+                it.regions[1].key = it.bind_at_target(8, 600);
+            })
+        }),
+        ("a scatter list", || {
+            plain().with(|it| {
+                let base = it.pair.nodes[1].base();
+                let ranges = [(0, 300), (1000, 300)].map(|(at, len)| VaRange::new(base + at, len));
+                let ranges = ranges.map(Option::unwrap);
+                let node = &it.pair.nodes[1];
+                let mut spec = RegionSpec::new(node.domain, &ranges, ALL);
+                spec.addressing = Addressing::Iova(base);
+                it.regions[1] = node.protection.register(&spec).unwrap();
+            })
         }),
         ("a zero-based region", || {
             plain().with(|it| it.register_at_target(|spec| spec.addressing = Addressing::Zero))

@@ -247,7 +247,7 @@ pub(crate) unsafe fn read_if_short(
     };
     let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
     let extras = flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits();
-    // The first word tells, so that other requests cost little here.
+    // Reads only the first word of other requests, which are read again as a whole.
     let is_send = match (first >> 32) as u8 {
         SHORT_SEND if extras == WHOLE_MESSAGE.bits() => true,
         op if op == Op::Write as u8

@@ -57,16 +57,22 @@ fn short_write(flags: HeaderFlags, extension: u16, len: u32, total: u32) -> [u8;
 fn only_valid_short_sends_are_read_as_such() {
     let whole = WHOLE_MESSAGE;
     for (flags, solicited) in [(whole, false), (whole | HeaderFlags::SOLICITED, true)] {
-        let short = slot(SHORT_SEND, flags, 16, 16);
+        let mut short = slot(SHORT_SEND, flags, 16, 16);
+        put(&mut short, 8, 5 | 6 << 32);
+        short[16..20].copy_from_slice(&9u32.to_le_bytes());
+        // Compares both ways to read it.
+        assert!(read_bytes(&short, false).is_ok());
         let read = read_short_request(&short, false).unwrap();
         assert_eq!(read.kind, ShortKind::Send { solicited });
         assert_eq!((read.len, read.payload_at), (16, SHORT_PAYLOAD));
+        assert_eq!((read.dst_qp, read.src_qp, read.msn), (5, 6, 9));
         assert_eq!(
             read_short_request(&short, true),
             None,
             "a ring of responses"
         );
     }
+    assert!(read_short_request(&slot(SHORT_SEND, whole, 0, 0), false).is_some());
     let others = [
         slot(Op::Send as u8, whole, 16, 16),
         slot(SHORT_SEND, whole, 16, 17),
