@@ -42,6 +42,10 @@ const SAME_FOR_ALL_USERS: &[&str] = &[
     "hosts::failures",
     "hosts::networks",
     "hosts::absent",
+    "bad_network",
+    "injected_faults",
+    "on_a_network_that_loses_packets",
+    "on_a_congested_network",
     "stopped::no_stopped_peer",
 ];
 
