@@ -285,8 +285,8 @@ fn take_requests<L: Link, M: Memory>(
     if taken.was_last {
         return Ok(taken.fragments);
     }
-    let progress = (taken.fragments, budget);
-    take_any_requests(x, qps, numbers, link_state, progress, inbox)
+    let so_far = (taken.fragments, budget);
+    take_any_requests(x, qps, numbers, link_state, so_far, inbox)
 }
 
 /// Like [`take_requests`], for all kinds of requests.

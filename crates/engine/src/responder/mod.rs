@@ -320,10 +320,18 @@ pub(crate) fn qp_still_allows<M: Memory>(
 
 #[inline]
 fn rkey(header: &Header) -> RKey {
-    if header.flags.contains(HeaderFlags::REQUESTED_KEY) {
-        RKey::Requested(header.key)
-    } else {
-        RKey::Device(Key(header.key as u32))
+    named_key(
+        header.flags.contains(HeaderFlags::REQUESTED_KEY),
+        header.key,
+    )
+}
+
+/// The key that a request names by this number.
+#[inline(always)]
+fn named_key(requested: bool, key: u64) -> RKey {
+    match requested {
+        true => RKey::Requested(key),
+        false => RKey::Device(Key(key as u32)),
     }
 }
 

@@ -5,8 +5,8 @@
 //! way (`on_request`), the only one that refuses, holds or drops requests. What has been done here by then (a receive taken,
 //! some bytes stored) is what the long way begins with as well.
 
-use super::count_access;
 use super::receive::{complete_receive, take_receive};
+use super::{count_access, named_key};
 use crate::checked_memory::RequestedRange;
 use crate::context::Context;
 use crate::id::Table;
@@ -16,7 +16,7 @@ use crate::numbers::Numbers;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::{CompletionFlags, LinkId};
 use rkey_base::memory::Memory;
-use rkey_core::{Access, Key, LocalUse, RKey};
+use rkey_core::{Access, LocalUse, RKey};
 use rkey_link::{Header, HeaderFlags, Link, NotShort, Op, ShortKind, ShortRequest};
 
 /// What [`take_short_requests`] has taken.
@@ -99,13 +99,7 @@ fn execute<M: Memory>(
             addr,
             key,
             requested,
-        } => {
-            let key = match requested {
-                true => RKey::Requested(key),
-                false => RKey::Device(Key(key as u32)),
-            };
-            write(x, qp, short, key, addr)
-        }
+        } => write(x, qp, short, named_key(requested, key), addr),
         ShortKind::Send { solicited } => {
             let is_taken = !qp.resp.recv.taken
                 && inbox

@@ -421,22 +421,31 @@ fn read_remote_iovec(
     }
 }
 
+/// The words of a slot with these bytes.
+fn words_of(bytes: &[u8; SLOT]) -> [AtomicU64; SLOT / 8] {
+    std::array::from_fn(|i| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
+        AtomicU64::new(u64::from_le_bytes(word))
+    })
+}
+
+/// The limits for slots of arbitrary bytes.
+const fn arbitrary_rules(responses: bool) -> Rules {
+    Rules {
+        responses,
+        payload: 1 << 18,
+        fragment_max: 1 << 14,
+    }
+}
+
 /// Reads 256 arbitrary bytes as a slot, exactly as a link does with a peer's: the checked header and the number of
 /// payload bytes or of ranges of a remote iovec. If it is a short request, both ways to read it must agree.
 pub(crate) fn read_bytes(
     bytes: &[u8; SLOT],
     responses: bool,
 ) -> Result<(Header, usize), Malformed> {
-    let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|i| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[8 * i..8 * i + 8]);
-        AtomicU64::new(u64::from_le_bytes(word))
-    });
-    let rules = Rules {
-        responses,
-        payload: 1 << 18,
-        fragment_max: 1 << 14,
-    };
+    let (words, rules) = (words_of(bytes), arbitrary_rules(responses));
     let first = words[0].load(Ordering::Relaxed);
     // SAFETY: our own 32 words.
     let (short, whole) = unsafe {

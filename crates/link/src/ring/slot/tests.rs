@@ -22,24 +22,10 @@ fn why_not(bytes: &[u8; SLOT], responses: bool) -> &'static str {
 
 /// What a reader of short requests makes of a slot.
 fn read_short_request(bytes: &[u8; SLOT], responses: bool) -> Option<ShortFields> {
-    let words: [AtomicU64; SLOT / 8] = std::array::from_fn(|at| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[8 * at..8 * at + 8]);
-        AtomicU64::new(u64::from_le_bytes(word))
-    });
-    let rules = Rules {
-        responses,
-        payload: 1 << 18,
-        fragment_max: 1 << 14,
-    };
+    let (words, rules) = (words_of(bytes), arbitrary_rules(responses));
+    let first = words[0].load(Ordering::Relaxed);
     // SAFETY: our own 32 words.
-    unsafe {
-        super::read_if_short(
-            words.as_ptr().cast(),
-            words[0].load(Ordering::Relaxed),
-            &rules,
-        )
-    }
+    unsafe { super::read_if_short(words.as_ptr().cast(), first, &rules) }
 }
 
 /// A write of one fragment with its payload in the slot.
