@@ -18,6 +18,7 @@ use crate::objects::async_queues::{AsyncQueue, new_queue};
 use crate::peers::handshake::{LinkConfig, LocalNode, Policy};
 use crate::peers::names::Scope;
 use crate::progress::engine_thread::EngineThread;
+use crate::progress::exit;
 use crate::shared::Shared;
 use crate::wire::Wire;
 
@@ -96,6 +97,7 @@ impl Device {
             fork,
         )?);
         let thread = EngineThread::start(Arc::clone(&shared), local)?;
+        exit::watch(&shared);
         let events = Arc::clone(shared.events.first());
         let handle = Arc::new(Handle {
             shared,

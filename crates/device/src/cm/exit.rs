@@ -16,7 +16,7 @@ use rkey_cm::time::Nanos;
 use rkey_cm::{ConnectionId, State};
 
 use super::{Handler, Inner, Shared};
-use crate::wire;
+use crate::{progress, wire};
 
 /// How long an exiting process waits for the thread to send its last messages, which takes microseconds. The thread may have to wait for
 /// a lock that the exiting thread holds, if a signal handler calls `exit`.
@@ -41,6 +41,7 @@ extern "C" fn leave() {
     let _ = catch_unwind(|| {
         // Before the peers learn that their connections end.
         wire::send_held();
+        progress::exit::publish_all();
         // The exiting thread may hold the lock, if a signal handler calls `exit`.
         let all = ALL.try_lock().map(|mut all| std::mem::take(&mut *all));
         for service in all.into_iter().flatten() {

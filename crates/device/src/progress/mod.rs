@@ -33,6 +33,7 @@
 //! | `answers` | whether acknowledgements wait for the program's answer |
 //! | `poll_set` | the rings that pollers check without a lock |
 //! | `idle` | how long pollers have found nothing |
+//! | `exit` | acknowledgements that are published when the process exits |
 //! | `reactor`, `timer`, `backoff` | epoll, a timer, growing pauses |
 
 mod answers;
@@ -41,6 +42,7 @@ mod driver;
 mod engine;
 pub(crate) mod engine_thread;
 mod event_router;
+pub(crate) mod exit;
 mod handover;
 mod idle;
 mod links;

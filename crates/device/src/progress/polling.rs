@@ -81,7 +81,7 @@ impl EngineDriver {
                 self.polling.idle.found();
             }
         } else if result == PollResult::Owed && polls.is_multiple_of(POLLS_PER_ACK) {
-            self.publish_acknowledgements();
+            self.try_publish();
         }
         if polls.is_multiple_of(POLLS_PER_DATAGRAM)
             && let Some(transmitter) = &self.transmitter
@@ -104,14 +104,15 @@ impl EngineDriver {
         }
     }
 
-    /// Publishes delayed acknowledgements that no response has carried.
+    /// Publishes delayed acknowledgements that no response has carried, unless another thread uses the engine. Returns whether it
+    /// has.
     #[cold]
-    fn publish_acknowledgements(&self) {
-        if let Some(mut engine) = self.engine.try_lock() {
-            for (_, link) in engine.links_mut() {
-                link.publish();
-            }
-        }
+    pub(super) fn try_publish(&self) -> bool {
+        let Some(mut engine) = self.engine.try_lock() else {
+            return false;
+        };
+        engine.links_mut().for_each(|(_, link)| link.publish());
+        true
     }
 
     /// The slow part of a poll: the clock, deadlines, peers that may be asleep. Returns whether the poller should yield.
