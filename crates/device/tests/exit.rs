@@ -1,4 +1,5 @@
 //! Processes that exit without closing their device: what they have received is acknowledged.
+// UNSAFETY: the process forks, and the child exits.
 #![allow(unsafe_code)]
 
 mod common;

@@ -270,6 +270,37 @@ impl<M: Memory> CheckedMemory<M> {
         stored.ok().map(|()| grant.counter)
     }
 
+    /// Like [`Self::load_remote`], on the fast path of the check only. `None` if [`Self::load_remote`] must decide.
+    #[inline(always)]
+    pub(crate) fn try_load_remote(
+        &self,
+        range: &RequestedRange,
+        into: OwnBytes<'_>,
+    ) -> Option<Counter> {
+        let (len, want) = (into.len() as u64, Operation::Read);
+        let grant = self
+            .section
+            .fast_check_remote(&range.who, range.key, range.addr, len, want)?;
+        let loaded = self.memory.load(into, grant.memory.start());
+        loaded.ok().map(|()| grant.counter)
+    }
+
+    /// Like [`Self::atomic`], on the fast path of the check only, which also checks the alignment. `None` if [`Self::atomic`] must
+    /// decide; then the atomic has not been executed.
+    #[inline(always)]
+    pub(crate) fn try_atomic(
+        &self,
+        range: &RequestedRange,
+        what: Atomic,
+    ) -> Option<(u64, Counter)> {
+        let want = Operation::Atomic;
+        let grant = self
+            .section
+            .fast_check_remote(&range.who, range.key, range.addr, 8, want)?;
+        let old = what.run(&self.memory, grant.memory.start());
+        old.ok().map(|old| (old, grant.counter))
+    }
+
     /// Loads what a peer reads.
     #[inline]
     pub(crate) fn load_remote(

@@ -336,7 +336,8 @@ fn take_any_requests<L: Link, M: Memory>(
         if link_state.meta.stuck {
             break;
         }
-        fragments += 1;
+        // Its last step counts, not its first.
+        fragments += u32::from(link_state.meta.bulk.is_none());
     }
     Ok(fragments)
 }

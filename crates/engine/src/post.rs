@@ -4,7 +4,9 @@
 use crate::context::Context;
 use crate::groups::GROUP_QPN;
 use crate::qp::pair::Qp;
-use crate::requester::{cut_through, push, send_queued, send_queued_connected};
+use crate::requester::{
+    cut_through, cut_through_answered, push, send_queued, send_queued_connected,
+};
 use crate::send_queue::{BindWork, Detail, Wqe, WqeFlags};
 use crate::work::MESSAGE_MAX;
 use crate::{
@@ -68,7 +70,13 @@ impl<L: Link, M: Memory> Engine<L, M> {
         {
             return true;
         }
-        if !cut_through(&self.x, link_state, qp, request) {
+        let is_sent = match request.work {
+            Work::Read { .. } | Work::CompareSwap { .. } | Work::FetchAdd { .. } => {
+                cut_through_answered(&self.x, link_state, qp, request)
+            }
+            _ => cut_through(&self.x, link_state, qp, request),
+        };
+        if !is_sent {
             return false;
         }
         if !qp.req.timeout_runs {

@@ -4,8 +4,8 @@ use crate::loopback::Loopback;
 use crate::observed::{Observed, Observer};
 use crate::shm::ShmLink;
 use crate::{
-    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
-    PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket,
+    AnsweredRequest, Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort,
+    PollHandle, PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -128,6 +128,10 @@ macro_rules! forward {
             #[$quick]
             fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
                 match self { $($any::$variant(link) => link.next_short()),+ }
+            }
+
+            fn next_answered(&self) -> Option<AnsweredRequest> {
+                match self { $($any::$variant(link) => link.next_answered()),+ }
             }
 
             #[$quick]

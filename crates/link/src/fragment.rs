@@ -87,6 +87,36 @@ pub enum ShortKind {
     },
 }
 
+/// A read whose data fit into a slot, or an atomic: a request that gets one response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnsweredRequest {
+    /// The queue pair number that it is for.
+    pub dst_qp: u32,
+    /// The number of the queue pair that sent it.
+    pub src_qp: u32,
+    /// The number of the message within its queue pair.
+    pub msn: u32,
+    /// The address of the first byte.
+    pub addr: u64,
+    /// The key that names the memory.
+    pub key: u64,
+    /// Whether it is a requested key, not one of the device's.
+    pub requested: bool,
+    /// What it is.
+    pub kind: AnsweredKind,
+}
+
+/// What an [`AnsweredRequest`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnsweredKind {
+    /// A read of so many bytes, at least one.
+    Read(u32),
+    /// A compare-and-swap of 8 bytes: compare, swap.
+    CompareSwap(u64, u64),
+    /// A fetch-and-add of 8 bytes.
+    FetchAdd(u64),
+}
+
 /// The next fragment, if there is one, is not a valid short request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotShort;

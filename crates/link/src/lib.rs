@@ -48,7 +48,8 @@ pub mod shm;
 pub use any::AnyLink;
 pub use error::{DownReason, Malformed, PullError, SendError};
 pub use fragment::{
-    NotShort, Payload, ReceivedFragment, RemoteIovec, ShortKind, ShortRequest, Ticket,
+    AnsweredKind, AnsweredRequest, NotShort, Payload, ReceivedFragment, RemoteIovec, ShortKind,
+    ShortRequest, Ticket,
 };
 pub use header::{Header, HeaderFlags, Op};
 pub use link::{Capabilities, Link};

@@ -1,8 +1,8 @@
 //! The trait that the engine uses.
 
 use crate::{
-    DownReason, Header, LinkRole, Malformed, NodeId, NotShort, PollHandle, PullError,
-    ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket,
+    AnsweredRequest, DownReason, Header, LinkRole, Malformed, NodeId, NotShort, PollHandle,
+    PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket,
 };
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
@@ -107,6 +107,13 @@ pub trait Link {
     #[inline]
     fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
         Err(NotShort)
+    }
+
+    /// Like [`next_request`](Self::next_request), for reads whose data fit into a slot and atomics only. `None` also if only
+    /// [`next_request`](Self::next_request) can tell what is next.
+    #[inline]
+    fn next_answered(&self) -> Option<AnsweredRequest> {
+        None
     }
 
     /// The oldest request that has not been executed.

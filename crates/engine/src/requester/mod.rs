@@ -4,9 +4,10 @@
 //! for all other posts, when the queue pair's link has room again, when a delay ends, and when a response unblocks a
 //! request. `fragment.rs` splits requests into fragments and passes them to the link; `datagram.rs`
 //! does so for datagrams; `response.rs` handles responses. `cut_through.rs` sends a short request at once if nothing
-//! delays it, and enters it into the queue afterwards. `push.rs` executes a write here, if the target has issued a
-//! warrant for it.
+//! delays it, and enters it into the queue afterwards; `answered.rs` does so for reads and atomics. `push.rs` executes a write
+//! here, if the target has issued a warrant for it.
 
+mod answered;
 mod cut_through;
 mod datagram;
 mod fragment;
@@ -25,6 +26,7 @@ use crate::{CompletionOp, Event, Status, wire};
 use rkey_base::memory::Memory;
 use rkey_link::{DownReason, Link, SendError};
 
+pub(crate) use answered::cut_through_answered;
 pub(crate) use cut_through::cut_through;
 pub(crate) use datagram::drop_datagram;
 use datagram::send_queued_datagrams;

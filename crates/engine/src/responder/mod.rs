@@ -1,6 +1,6 @@
 //! The responder: takes requests from a link, checks and executes them, and responds.
 //!
-//! Every request arrives here; `short.rs` executes the short ones, unless something about them is unusual. Other requests
+//! Every request arrives here; `short.rs` and `answered.rs` execute the short ones, unless something about them is unusual. Other requests
 //! that take one step are executed in this file: a write of one fragment, an atomic. `message.rs` assembles messages of
 //! several fragments, `receive.rs` has the receives that they consume, and `bulk.rs` handles requests that take several
 //! steps. The possible outcomes are in `reply.rs`, final refusals in `refusal.rs`.
@@ -9,6 +9,7 @@
 //! happened. Fragments that belong to no message in progress are dropped silently, because the first fragment of
 //! their message got a response.
 
+mod answered;
 mod bulk;
 mod datagram;
 mod message;

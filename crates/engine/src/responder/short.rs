@@ -5,6 +5,7 @@
 //! way (`on_request`), the only one that refuses, holds or drops requests. What has been done here by then (a receive taken,
 //! some bytes stored) is what the long way begins with as well.
 
+use super::answered::take_answered_request;
 use super::receive::{complete_receive, take_receive};
 use super::{count_access, named_key};
 use crate::checked_memory::RequestedRange;
@@ -27,8 +28,8 @@ pub(crate) struct ShortRequests {
     pub(crate) was_last: bool,
 }
 
-/// Takes the short requests at the front of the ring until one is unusual, or until `fragments` reaches `budget`. None of them
-/// needs a response.
+/// Takes the short requests at the front of the ring until one is unusual, or until `fragments` reaches `budget`. Those that need a
+/// response are left to `answered.rs`.
 #[inline(always)]
 pub(crate) fn take_short_requests<L: Link, M: Memory>(
     x: &mut Context<M>,
@@ -38,7 +39,7 @@ pub(crate) fn take_short_requests<L: Link, M: Memory>(
     (mut fragments, budget): (u32, u32),
     inbox: &mut Option<OpenInbox<'_, M>>,
 ) -> ShortRequests {
-    let LinkState { link, meta } = link_state;
+    let (link, meta) = (&link_state.link, &link_state.meta);
     // Without room for a response, the long way would not begin a request either.
     let waits = meta.unsent.is_some()
         || meta.bulk.is_some()
@@ -48,18 +49,28 @@ pub(crate) fn take_short_requests<L: Link, M: Memory>(
             .is_some();
     let mut was_last = false;
     while !waits && fragments < budget {
+        let LinkState { link, meta } = link_state;
         let short = match link.next_short() {
             Ok(Some(short)) => short,
             Ok(None) => {
                 was_last = true;
                 break;
             }
-            Err(NotShort) => break,
+            Err(NotShort) => {
+                if !take_answered_request(x, qps, numbers, link_state) {
+                    break;
+                }
+                fragments += 1;
+                continue;
+            }
         };
         let Some(qp) = numbers.find(qps, &mut meta.last, short.dst_qp) else {
             break;
         };
-        if !is_next(qp, meta.id, &short) || !execute(x, qp, &short, inbox) {
+        if !is_next(qp, meta.id, short.src_qp, short.msn)
+            || short.bytes.is_empty()
+            || !execute(x, qp, &short, inbox)
+        {
             break;
         }
         qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
@@ -72,17 +83,15 @@ pub(crate) fn take_short_requests<L: Link, M: Memory>(
     }
 }
 
-/// Whether a short request that arrived on this link has a payload and is the next message of a connected queue pair that is
-/// between messages.
+/// Whether a request that arrived on this link is the next message of a connected queue pair that is between messages.
 #[inline(always)]
-fn is_next(qp: &Qp, link: LinkId, short: &ShortRequest<'_>) -> bool {
+pub(super) fn is_next(qp: &Qp, link: LinkId, src_qp: u32, msn: u32) -> bool {
     qp.inbound == Some(link)
         && qp.state.responds()
-        && qp.peer.is_some_and(|peer| peer.qpn == short.src_qp)
+        && qp.peer.is_some_and(|peer| peer.qpn == src_qp)
         && qp.resp.established
         && qp.config.qp_type.is_plain_connection()
-        && short.msn == qp.resp.msn
-        && !short.bytes.is_empty()
+        && msn == qp.resp.msn
         && qp.resp.current.is_none()
 }
 

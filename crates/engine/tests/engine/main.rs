@@ -4,6 +4,7 @@
 // Nearly every loop here is over "side 0 and side 1".
 #![allow(clippy::needless_range_loop, clippy::large_enum_variant)]
 
+mod answered;
 mod bare;
 mod basics;
 mod completion_queues;

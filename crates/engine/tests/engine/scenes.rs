@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
     completions: [Vec<String>; 2],
     states: Vec<QpState>,
     events: [Vec<String>; 2],
-    memory: Vec<u8>,
+    memory: [Vec<u8>; 2],
 }
 
 fn scene(qp_type: QpType, change: impl Fn(usize, &mut QpConfig)) -> Scene {
@@ -165,31 +165,45 @@ impl Scene {
         assert_eq!(statuses(&self.qps[0].poll()), [(999, Status::Success)]);
     }
 
-    /// Posts short requests of every kind, and lets them end.
-    pub(crate) fn play(mut self, extra: SendFlags, short: bool) -> Outcome {
+    /// Posts short sends and writes of every kind, and lets them end.
+    pub(crate) fn play(self, extra: SendFlags, short: bool) -> Outcome {
+        self.play_each(|scene, id| scene.post_message(id, extra, short))
+    }
+
+    fn post_message(&mut self, id: u64, extra: SendFlags, short: bool) -> Result<(), PostError> {
+        let (near, far) = (&self.pair.nodes[0], &self.pair.nodes[1]);
+        let remote = far.target(&self.regions[1], 64 * id);
+        let sges = [near.sge(&self.regions[0], 32 * id, 24)];
+        let write = Work::Write { remote, imm: None };
+        let mut request = SendRequest::new(id, write, &sges);
+        let bytes = pattern(id, 40);
+        match id % 4 {
+            0 => (request.inline, request.sges) = (Some(&bytes[..8]), &[]),
+            1 => {}
+            2 => (request.work, request.prefix) = (send_work(), &bytes[..16]),
+            _ => {
+                (request.work, request.inline) = (send_work(), Some(&bytes[..]));
+                request.sges = &[];
+            }
+        }
+        request
+            .flags
+            .set(SendFlags::SIGNALED, !id.is_multiple_of(3));
+        request.flags.set(SendFlags::SOLICITED, id == 10);
+        request.flags |= extra;
+        self.post(&request, short)
+    }
+
+    /// Posts requests, and lets them end.
+    pub(crate) fn play_each(
+        mut self,
+        mut post: impl FnMut(&mut Self, u64) -> Result<(), PostError>,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
         for id in 0..12 {
             (self.between)(&mut self, id);
-            let (near, far) = (&self.pair.nodes[0], &self.pair.nodes[1]);
-            let remote = far.target(&self.regions[1], 64 * id);
-            let sges = [near.sge(&self.regions[0], 32 * id, 24)];
-            let write = Work::Write { remote, imm: None };
-            let mut request = SendRequest::new(id, write, &sges);
-            let bytes = pattern(id, 40);
-            match id % 4 {
-                0 => (request.inline, request.sges) = (Some(&bytes[..8]), &[]),
-                1 => {}
-                2 => (request.work, request.prefix) = (send_work(), &bytes[..16]),
-                _ => {
-                    (request.work, request.inline) = (send_work(), Some(&bytes[..]));
-                    request.sges = &[];
-                }
-            }
-            request.flags.set(SendFlags::SIGNALED, id % 3 != 0);
-            request.flags.set(SendFlags::SOLICITED, id == 10);
-            request.flags |= extra;
             let before = self.outbox();
-            outcome.posts.push(self.post(&request, short));
+            outcome.posts.push(post(&mut self, id));
             let after = self.outbox();
             outcome.wire.push(format!("{:?}", &after[before.len()..]));
             outcome.states.push(self.pair.nodes[0].state(&self.qps[0]));
@@ -204,7 +218,7 @@ impl Scene {
             let events = self.pair.nodes[at].events();
             outcome.events[at] = events.iter().map(|it| format!("{it:?}")).collect();
         }
-        outcome.memory = self.pair.nodes[1].bytes(0, 4096);
+        outcome.memory = [0, 1].map(|at| self.pair.nodes[at].bytes(0, 4096));
         outcome
     }
 
@@ -428,6 +442,26 @@ fn targets() -> Vec<Situation> {
                     it.allow_at_target(Access::REMOTE_READ);
                 }
                 _ => it.pair.now += MS,
+            })
+        }),
+        ("a queue pair that no longer allows reads", || {
+            plain().between(|it, id| {
+                it.pair.run_until_idle();
+                if id == 4 {
+                    it.allow_at_target(Access::REMOTE_WRITE);
+                }
+            })
+        }),
+        ("a queue pair that serves no reads", || {
+            plain().with(|it| {
+                let none = QpAttributes {
+                    max_reads_in: Some(0),
+                    ..QpAttributes::to(QpState::Sqd)
+                };
+                it.to(1, QpState::Sqd);
+                let id = it.qps[1].id;
+                it.pair.nodes[1].engine.modify_qp(id, &none).unwrap();
+                it.to(1, QpState::Rts);
             })
         }),
     ]

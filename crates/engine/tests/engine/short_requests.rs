@@ -3,6 +3,7 @@
 //!
 //! [`Link::next_short`]: rkey_link::Link::next_short
 
+use crate::answered::post_answered;
 use crate::scenes::{Outcome, Scene, plain, situations};
 use crate::support::*;
 use proptest::prelude::*;
@@ -11,11 +12,15 @@ use rkey_core::{Access, Region, RegionSpec};
 use rkey_engine::*;
 use rkey_link::{Header, HeaderFlags, Op};
 
-fn play(scene: fn() -> Scene, reads_short: bool) -> Outcome {
-    let mut scene = scene();
-    scene.establish();
-    scene.pair.tail(1).reads_short = reads_short;
-    scene.play(SendFlags::empty(), false)
+fn play(scene: fn() -> Scene, reads_short: bool) -> [Outcome; 2] {
+    let established = || {
+        let mut scene = scene();
+        scene.establish();
+        scene.pair.tail(1).reads_short = reads_short;
+        scene
+    };
+    let with_answers = established().play_each(|scene, id| post_answered(scene, id, false));
+    [established().play(SendFlags::empty(), false), with_answers]
 }
 
 #[test]
@@ -33,12 +38,23 @@ fn short_requests_do_not_take_the_long_way() {
     assert!(before > 0, "the first request takes the long way");
     let sges = [scene.pair.nodes[0].sge(&scene.regions[0], 0, 8)];
     let remote = scene.pair.nodes[1].target(&scene.regions[1], 0);
-    for (id, work) in [(1, Work::Write { remote, imm: None }), (2, send_work())] {
+    let all = [
+        Work::Write { remote, imm: None },
+        send_work(),
+        Work::Read { remote },
+        Work::FetchAdd { remote, add: 1 },
+        Work::CompareSwap {
+            remote,
+            compare: 1,
+            swap: 2,
+        },
+    ];
+    for (id, work) in (0..).zip(all) {
         let request = SendRequest::new(id, work, &sges);
         scene.pair.send(0, &scene.qps[0], &request);
     }
     scene.pair.run_until_idle();
-    assert_eq!(scene.qps[0].poll().len(), 2);
+    assert_eq!(scene.qps[0].poll().len(), 5);
     assert_eq!(scene.pair.tail(1).shown.get(), before);
 }
 
@@ -92,7 +108,13 @@ fn strange() -> impl Strategy<Value = Strange> {
         1 => Just(whole | HeaderFlags::ACK_NOW),
     ];
     let fields = (
-        prop_oneof![1 => Just(Op::Send), 2 => Just(Op::Write)],
+        prop_oneof![
+            2 => Just(Op::Send),
+            4 => Just(Op::Write),
+            2 => Just(Op::Read),
+            1 => Just(Op::CompareSwap),
+            1 => Just(Op::FetchAdd),
+        ],
         flags,
         prop_oneof![12 => Just(0u32), 1 => Just(1u32)],
         0u32..40,
@@ -119,7 +141,11 @@ fn strange() -> impl Strategy<Value = Strange> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let rights = prop_oneof![Just(Access::REMOTE), Just(Access::REMOTE_READ)];
+    let rights = prop_oneof![
+        Just(Access::REMOTE),
+        Just(Access::REMOTE_READ),
+        Just(Access::REMOTE_WRITE),
+    ];
     prop_oneof![
         60 => strange().prop_map(Step::Arrive),
         40 => (1u32..4).prop_map(Step::Drive),
@@ -210,20 +236,33 @@ impl Scenery {
             true => 7,
             false => self.keys[it.key],
         };
-        let is_write = it.op == Op::Write;
+        let is_send = it.op == Op::Send;
+        let has_payload = is_send || it.op == Op::Write;
+        // Some reads do not fit into a slot, and some atomics are not aligned.
+        let offset = match it.op.has_operands() {
+            true if it.offset < 990 => it.offset / 8 * 8,
+            _ => it.offset,
+        };
         let header = Header {
             flags,
             dst_qp: self.qps[1].qpn,
             src_qp: self.qps[0].qpn + u32::from(!it.is_from_peer),
             msn: (self.msn + it.ahead) & 0xff_ffff,
-            len: it.len,
-            total: it.len + it.more,
-            addr: if is_write { base + it.offset } else { 0 },
-            key: if is_write { key } else { 0 },
+            len: if has_payload { it.len } else { 0 },
+            total: match it.op {
+                Op::Read => 8 * (it.len + it.more),
+                _ => it.len + it.more,
+            },
+            addr: if is_send { 0 } else { base + offset },
+            key: if is_send { 0 } else { key },
             imm: u32::from(flags.contains(HeaderFlags::IMMEDIATE)),
+            operands: match it.op.has_operands() {
+                true => [0, id],
+                false => [0; 2],
+            },
             ..Header::new(it.op)
         };
-        let bytes = pattern(id, it.len as usize);
+        let bytes = pattern(id, header.len as usize);
         let fragment = Passing::Fragment(header, Load::Bytes(bytes));
         let link = match it.is_from_elsewhere {
             true => self.elsewhere,

@@ -8,7 +8,9 @@
 use super::half::{Half, KeepMapped};
 use super::receiver::{Cursor, Receiver};
 use super::sender::Sender;
-use crate::{Header, Malformed, NotShort, ReceivedFragment, SendError, ShortRequest, Ticket};
+use crate::{
+    AnsweredRequest, Header, Malformed, NotShort, ReceivedFragment, SendError, ShortRequest, Ticket,
+};
 use crossbeam_utils::CachePadded;
 use rkey_base::fault::Fault;
 use rkey_base::hint::prefetch_write;
@@ -266,6 +268,15 @@ impl End {
             prefetch_write(self.own.ack().as_ptr().cast());
         }
         Ok(short)
+    }
+
+    /// Like [`Self::next`], for reads whose data fit into a slot and atomics only. Invalid fragments are left to [`Self::next`].
+    #[inline]
+    pub(crate) fn next_answered(&self) -> Option<AnsweredRequest> {
+        if self.broken.get().is_some() {
+            return None;
+        }
+        self.receiver.next_answered()
     }
 
     /// Counts a look that found nothing, and publishes the acknowledgement if it is due.

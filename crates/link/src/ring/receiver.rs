@@ -5,7 +5,9 @@
 
 use super::half::Half;
 use super::slot::{self, Body, Rules};
-use crate::{HeaderFlags, Malformed, NotShort, Payload, ReceivedFragment, ShortRequest};
+use crate::{
+    AnsweredRequest, HeaderFlags, Malformed, NotShort, Payload, ReceivedFragment, ShortRequest,
+};
 use crossbeam_utils::CachePadded;
 use rkey_base::hint::prefetch_read;
 use rkey_base::shared::PeerBytes;
@@ -188,6 +190,22 @@ impl Receiver {
             kind: short.kind,
             bytes,
         }))
+    }
+
+    /// Like [`Self::next`], for valid reads whose data fit into a slot and atomics only.
+    #[inline]
+    pub(crate) fn next_answered(&self) -> Option<AnsweredRequest> {
+        let (index, first) = self.front()?;
+        let slot = self.peer.slot(index);
+        if self.is_behind(index) {
+            prefetch_read(self.peer.slot(index + PREFETCH_SLOTS));
+        }
+        // SAFETY: a slot of the peer's half, readable for 256 bytes and aligned (`Half`).
+        let request = unsafe { slot::read_if_answered(slot, first, &self.rules) }?;
+        self.taken.set(true);
+        self.taken_bytes.set(0);
+        self.ack_now.set(slot::wants_ack_now(first));
+        Some(request)
     }
 
     /// Whether the current fragment requested an immediate acknowledgement.

@@ -19,7 +19,9 @@
 
 use super::half::SLOT;
 use crate::fragment::REMOTE_IOVEC_MAX;
-use crate::{Header, HeaderFlags, Malformed, Op, RemoteIovec, ShortKind};
+use crate::{
+    AnsweredKind, AnsweredRequest, Header, HeaderFlags, Malformed, Op, RemoteIovec, ShortKind,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(not(target_endian = "little"))]
@@ -285,6 +287,79 @@ pub(crate) unsafe fn read_if_short(
     })
 }
 
+/// A valid read whose data fit into a slot, or a valid atomic; `None` for any other slot, which [`read()`] reads or refuses.
+///
+/// # Safety
+/// Same as for [`read()`].
+#[inline]
+pub(crate) unsafe fn read_if_answered(
+    slot: *const u8,
+    first: u64,
+    rules: &Rules,
+) -> Option<AnsweredRequest> {
+    let words = slot.cast::<AtomicU64>();
+    let get = |at: usize| {
+        debug_assert!(at < SLOT / 8);
+        // SAFETY: `at` is below 32 at every call, and the slot is readable (contract).
+        unsafe { (*words.add(at)).load(Ordering::Relaxed) }
+    };
+    let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
+    let extras = flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits();
+    let requested = flags.contains(HeaderFlags::REQUESTED_KEY);
+    let (op, extension) = (Op::from_code((first >> 32) as u8)?, (first >> 48) as u16);
+    let (qps, counts) = (get(1), get(2));
+    if rules.responses
+        || extras & !HeaderFlags::REQUESTED_KEY.bits() != WHOLE_MESSAGE.bits()
+        || counts >> 32 != 0
+    {
+        return None;
+    }
+    let kind = match (op, extension) {
+        (Op::Read, 0) => AnsweredKind::Read((get(5) >> 32) as u32),
+        (Op::CompareSwap, 16) => AnsweredKind::CompareSwap(get(6), get(7)),
+        (Op::FetchAdd, 16) => AnsweredKind::FetchAdd(get(6)),
+        _ => return None,
+    };
+    if let AnsweredKind::Read(len) = kind
+        && !(1..=IN_SLOT_MAX).contains(&len)
+    {
+        return None;
+    }
+    Some(AnsweredRequest {
+        dst_qp: qps as u32,
+        src_qp: (qps >> 32) as u32,
+        msn: counts as u32,
+        addr: get(3),
+        key: get(4),
+        requested,
+        kind,
+    })
+}
+
+/// Whether a slot that was read as a whole is this request.
+fn is_answered_in(request: &AnsweredRequest, whole: &Result<(Header, Body), Malformed>) -> bool {
+    let Ok((header, Body::Inline(_))) = whole else {
+        return false;
+    };
+    let [a, b] = header.operands;
+    let kind = match header.op {
+        Op::CompareSwap => AnsweredKind::CompareSwap(a, b),
+        Op::FetchAdd => AnsweredKind::FetchAdd(a),
+        _ => AnsweredKind::Read(header.total),
+    };
+    let of_whole = AnsweredRequest {
+        dst_qp: header.dst_qp,
+        src_qp: header.src_qp,
+        msn: header.msn,
+        addr: header.addr,
+        key: header.key,
+        requested: header.flags.contains(HeaderFlags::REQUESTED_KEY),
+        kind,
+    };
+    let may_be_answered = header.op.has_operands() || header.op == Op::Read;
+    *request == of_whole && may_be_answered && header.flags.contains(WHOLE_MESSAGE)
+}
+
 /// Whether the fragment with this first word requests an immediate acknowledgement.
 #[inline(always)]
 pub(crate) fn wants_ack_now(first: u64) -> bool {
@@ -440,7 +515,7 @@ const fn arbitrary_rules(responses: bool) -> Rules {
 }
 
 /// Reads 256 arbitrary bytes as a slot, exactly as a link does with a peer's: the checked header and the number of
-/// payload bytes or of ranges of a remote iovec. If it is a short request, both ways to read it must agree.
+/// payload bytes or of ranges of a remote iovec. If there is another way to read it, both must agree.
 pub(crate) fn read_bytes(
     bytes: &[u8; SLOT],
     responses: bool,
@@ -448,13 +523,20 @@ pub(crate) fn read_bytes(
     let (words, rules) = (words_of(bytes), arbitrary_rules(responses));
     let first = words[0].load(Ordering::Relaxed);
     // SAFETY: our own 32 words.
-    let (short, whole) = unsafe {
+    let (short, answered, whole) = unsafe {
         let slot = words.as_ptr().cast();
         (
             read_if_short(slot, first, &rules),
+            read_if_answered(slot, first, &rules),
             read(slot, first, &rules),
         )
     };
+    if let Some(answered) = answered {
+        assert!(
+            is_answered_in(&answered, &whole),
+            "{answered:?} read from {whole:?}"
+        );
+    }
     if let Some(short) = short {
         assert!(short.is_in(&whole), "{short:?} read from {whole:?}");
     }

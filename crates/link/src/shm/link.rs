@@ -11,8 +11,8 @@ use super::warrant::{WarrantIssuer, WarrantTaker};
 use crate::direct::{Board, Client, LeaseBoard, LeaseClient};
 use crate::ring::{End, Geometry, Half, IN_SLOT_MAX, KeepMapped, PollView, Role};
 use crate::{
-    Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort, PollHandle,
-    PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket, peer,
+    AnsweredRequest, Capabilities, DownReason, Header, Link, LinkRole, Malformed, NodeId, NotShort,
+    PollHandle, PullError, ReceivedFragment, RemotePeer, SendError, ShortRequest, Ticket, peer,
 };
 use rkey_base::barrier;
 use rkey_base::fault::Fault;
@@ -394,6 +394,13 @@ impl Link for ShmLink {
             return Err(NotShort);
         }
         self.end.next_short()
+    }
+
+    fn next_answered(&self) -> Option<AnsweredRequest> {
+        if self.is_requester() {
+            return None;
+        }
+        self.end.next_answered()
     }
 
     #[inline]

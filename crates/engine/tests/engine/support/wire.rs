@@ -5,8 +5,9 @@ use rkey_base::fault::Fault;
 use rkey_base::memory::{ArenaMemory, Memory};
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_link::{
-    Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole, Malformed, NodeId, NotShort, Op,
-    Payload, PullError, ReceivedFragment, RemoteIovec, SendError, ShortKind, ShortRequest, Ticket,
+    AnsweredKind, AnsweredRequest, Capabilities, DownReason, Header, HeaderFlags, Link, LinkRole,
+    Malformed, NodeId, NotShort, Op, Payload, PullError, ReceivedFragment, RemoteIovec, SendError,
+    ShortKind, ShortRequest, Ticket,
 };
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -238,6 +239,34 @@ impl Link for WireEnd {
             kind,
             bytes: PeerBytes::from_slice(bytes),
         }))
+    }
+
+    fn next_answered(&self) -> Option<AnsweredRequest> {
+        const EXTRAS: HeaderFlags = HeaderFlags::IMMEDIATE
+            .union(HeaderFlags::INVALIDATE)
+            .union(HeaderFlags::REMOTE_IOVEC);
+        let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
+        let Some(Passing::Fragment(header, Load::Bytes(_))) = self.inbox.front() else {
+            return None;
+        };
+        let [a, b] = header.operands;
+        let kind = match header.op {
+            Op::Read if (1..=208).contains(&header.total) => AnsweredKind::Read(header.total),
+            Op::CompareSwap => AnsweredKind::CompareSwap(a, b),
+            Op::FetchAdd => AnsweredKind::FetchAdd(a),
+            _ => return None,
+        };
+        let is_plain = header.flags & (whole | EXTRAS) == whole && header.len == 0;
+        let may_be_read = self.reads_short && !self.requester && is_plain;
+        may_be_read.then_some(AnsweredRequest {
+            dst_qp: header.dst_qp,
+            src_qp: header.src_qp,
+            msn: header.msn,
+            addr: header.addr,
+            key: header.key,
+            requested: header.flags.contains(HeaderFlags::REQUESTED_KEY),
+            kind,
+        })
     }
 
     fn request_done(&mut self) {

@@ -319,3 +319,78 @@ fn random_slots_are_refused_or_have_valid_lengths() {
     }
     assert!(good > 1000, "only {good} were valid: this shows little");
 }
+
+/// What a reader of reads and atomics makes of a slot.
+fn read_answered_request(bytes: &[u8; SLOT], responses: bool) -> Option<AnsweredRequest> {
+    let (words, rules) = (words_of(bytes), arbitrary_rules(responses));
+    let first = words[0].load(Ordering::Relaxed);
+    // SAFETY: our own 32 words.
+    unsafe { super::read_if_answered(words.as_ptr().cast(), first, &rules) }
+}
+
+#[test]
+fn only_reads_that_fit_into_a_slot_and_atomics_are_read_as_such() {
+    let whole = WHOLE_MESSAGE;
+    let with = |op: Op, flags, extension, len, total: u32| {
+        let mut bytes = slot(op as u8, flags, extension, len);
+        put(&mut bytes, 8, 5 | 6 << 32);
+        bytes[16..20].copy_from_slice(&9u32.to_le_bytes());
+        for at in [24, 32, 48, 56] {
+            put(&mut bytes, at, 1000 + at as u64);
+        }
+        put(&mut bytes, 40, u64::from(total) << 32);
+        bytes
+    };
+    for requested in [false, true] {
+        let mut flags = whole;
+        flags.set(HeaderFlags::REQUESTED_KEY, requested);
+        for (op, extension, total, kind) in [
+            (Op::Read, 0, 208, AnsweredKind::Read(208)),
+            (Op::Read, 0, 1, AnsweredKind::Read(1)),
+            (Op::FetchAdd, 16, 8, AnsweredKind::FetchAdd(1048)),
+            (
+                Op::CompareSwap,
+                16,
+                8,
+                AnsweredKind::CompareSwap(1048, 1056),
+            ),
+        ] {
+            let bytes = with(op, flags, extension, 0, total);
+            // Compares both ways to read it.
+            assert!(read_bytes(&bytes, false).is_ok());
+            let want = AnsweredRequest {
+                dst_qp: 5,
+                src_qp: 6,
+                msn: 9,
+                addr: 1024,
+                key: 1032,
+                requested,
+                kind,
+            };
+            assert_eq!(read_answered_request(&bytes, false), Some(want));
+            let in_responses = read_answered_request(&bytes, true);
+            assert_eq!(in_responses, None, "a ring of responses");
+        }
+    }
+    let others = [
+        with(Op::Read, whole, 0, 0, 0),
+        with(Op::Read, whole, 0, 0, 209),
+        with(Op::Read, whole, 0, 8, 8),
+        with(Op::Read, whole, 16, 0, 8),
+        with(Op::Read, whole | HeaderFlags::REMOTE_IOVEC, 16, 0, 8),
+        with(Op::Read, HeaderFlags::FIRST, 0, 0, 8),
+        with(Op::Read, whole | HeaderFlags::IMMEDIATE, 0, 0, 8),
+        with(Op::FetchAdd, whole, 0, 0, 8),
+        with(Op::FetchAdd, whole, 16, 8, 8),
+        with(Op::FetchAdd, whole | HeaderFlags::INVALIDATE, 16, 0, 8),
+        with(Op::CompareSwap, HeaderFlags::LAST, 16, 0, 8),
+        with(Op::Write, whole, 0, 0, 8),
+        with(Op::Send, whole, 0, 0, 8),
+        with(Op::Probe, whole, 0, 0, 8),
+        with(Op::ReadData, whole, 0, 0, 8),
+        with(Op::Nak, whole, 0, 0, 8),
+    ];
+    for other in others {
+        assert_eq!(read_answered_request(&other, false), None);
+    }
+}
