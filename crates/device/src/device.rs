@@ -167,8 +167,8 @@ impl Device {
         shared.identities.check(node, uid, pid, in_use)
     }
 
-    /// Acknowledges executed requests to peers, as far as possible without waiting. Call this before a program exits without
-    /// closing its device.
+    /// Executes what has arrived, and acknowledges it to peers, as far as possible without waiting. A program that exits without closing
+    /// its device acknowledges only what was executed before.
     ///
     /// # Errors
     /// [`DeviceError::Forked`], [`DeviceError::Failed`].

@@ -16,7 +16,7 @@ fn exit_in_child() {
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // SAFETY: the exit handlers of this process take no lock that another thread of the parent can hold for long.
+        // SAFETY: the exit handlers of this library wait for no lock, because a thread that holds one may not exist here.
         unsafe { libc::exit(7) };
     }
     let mut status = 0;

@@ -285,8 +285,8 @@ impl<M: Memory> CheckedMemory<M> {
         loaded.ok().map(|()| grant.counter)
     }
 
-    /// Like [`Self::atomic`], on the fast path of the check only, which also checks the alignment. `None` if [`Self::atomic`] must
-    /// decide; then the atomic has not been executed.
+    /// Like [`Self::atomic`], on the fast path of the check only. `None` if [`Self::atomic`] must decide; then the atomic has not
+    /// been executed.
     #[inline(always)]
     pub(crate) fn try_atomic(
         &self,

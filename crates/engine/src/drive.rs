@@ -4,7 +4,7 @@
 use crate::context::Context;
 use crate::id::Table;
 use crate::inbox::{Inbox, OpenInbox};
-use crate::link_state::{LinkState, Response};
+use crate::link_state::{Bulk, LinkState, Response};
 use crate::numbers::Numbers;
 use crate::qp::pair::Qp;
 use crate::requester::response::{on_acked, on_response};
@@ -336,8 +336,10 @@ fn take_any_requests<L: Link, M: Memory>(
         if link_state.meta.stuck {
             break;
         }
-        // Its last step counts, not its first.
-        fragments += u32::from(link_state.meta.bulk.is_none());
+        // A read whose data fit into a slot has only one step, which counts.
+        let in_slot = link_state.meta.caps.in_slot_max;
+        let counts_later = |bulk: &Bulk| bulk.is_read_of_at_most(in_slot);
+        fragments += u32::from(!link_state.meta.bulk.as_ref().is_some_and(counts_later));
     }
     Ok(fragments)
 }

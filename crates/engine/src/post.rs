@@ -1,5 +1,5 @@
 //! Posting work requests: local checks, then the send queue, then the link if possible. Short requests go to the link
-//! first, and then into the send queue (`requester/cut_through.rs`).
+//! first, and then into the send queue (`requester/cut_through.rs`, `requester/answered.rs`).
 
 use crate::context::Context;
 use crate::groups::GROUP_QPN;

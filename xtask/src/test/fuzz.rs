@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Seconds for each entry in every run, unless `RKEY_FUZZ_SECONDS` is set. With more, the whole suite would take over 40 minutes.
-const SECONDS: u64 = 6;
+const SECONDS: u64 = 3;
 
 /// Seconds for each coverage-guided target, unless `RKEY_FUZZ_SECONDS` is set.
 const GUIDED_SECONDS: u64 = 60;

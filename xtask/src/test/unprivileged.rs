@@ -32,8 +32,8 @@ const CRATES: &[&str] = &[
     "rkey-all",
 ];
 
-/// Targets that need cargo or the checkout and are not process tests.
-const LEFT_OUT: &[&str] = &["compile_fail"];
+/// Targets that are not process tests: they need cargo or the checkout, or feed arbitrary bytes to parsers.
+const LEFT_OUT: &[&str] = &["compile_fail", "fuzz_smoke"];
 
 /// Tests that take long, and for which the user makes no difference: they try many inputs, copy much memory, or wait for outages, absent
 /// hosts or lost packets. Other tests between hosts run again.

@@ -49,6 +49,8 @@ extern "C" fn leave() {
                 service.leave_other_hosts();
             }
         }
+        // Other threads may have received messages in the meantime.
+        progress::exit::publish_all();
     });
 }
 

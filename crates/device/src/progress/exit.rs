@@ -17,7 +17,10 @@ static DEVICES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// Publishes the acknowledgements of a device when the process exits.
 pub(crate) fn watch(device: &Arc<Shared>) {
-    let mut devices = DEVICES.lock();
+    // In a forked child, the lock may be held by a thread that does not exist there.
+    let Some(mut devices) = DEVICES.try_lock_for(PATIENCE) else {
+        return;
+    };
     devices.retain(|device| device.strong_count() > 0);
     devices.push(Arc::downgrade(device));
 }
@@ -25,7 +28,7 @@ pub(crate) fn watch(device: &Arc<Shared>) {
 /// Publishes the acknowledgements of all devices. The exiting thread may hold any lock, if a signal handler calls `exit`, and logging
 /// needs thread-local storage, which it has no longer. Does nothing in a forked child, which does not map the rings.
 pub(crate) fn publish_all() {
-    let Some(devices) = DEVICES.try_lock() else {
+    let Some(devices) = DEVICES.try_lock().map(|devices| devices.clone()) else {
         return;
     };
     let until = crate::time::now() + PATIENCE;

@@ -1,7 +1,7 @@
 //! A request at the front of a ring that the responder executes in several steps.
 
 use crate::qp::pair::Qp;
-use rkey_link::{Header, Payload, RemoteIovec};
+use rkey_link::{Header, Op, Payload, RemoteIovec};
 
 /// A request in progress. The header and the list have been copied, so the peer cannot change them.
 #[derive(Debug)]
@@ -28,6 +28,11 @@ impl Bulk {
             done: 0,
             told: 0,
         }
+    }
+
+    /// Whether it is a read of at most `len` bytes, which are sent through the ring.
+    pub(crate) fn is_read_of_at_most(&self, len: u32) -> bool {
+        self.header.op == Op::Read && self.list.is_none() && self.header.total <= len
     }
 
     /// A read.

@@ -16,7 +16,8 @@ use rkey_base::memory::Memory;
 use rkey_core::Access;
 use rkey_link::{AnsweredKind, AnsweredRequest, DownReason, Header, Link, Op};
 
-/// Takes the request at the front of the ring, if it is one of these. The caller has checked that nothing waits there.
+/// Takes the request at the front of the ring, if it is one of these. The caller has checked that nothing waits there, and that
+/// there is room for a response.
 // Out of line, so that sends and writes need no more registers.
 #[inline(never)]
 pub(crate) fn take_answered_request<L: Link, M: Memory>(
@@ -34,8 +35,7 @@ pub(crate) fn take_answered_request<L: Link, M: Memory>(
     };
     let may_answer = is_next(qp, meta.id, request.src_qp, request.msn)
         && qp.config.qp_type.is_reliable()
-        && qp.settings.max_reads_in > 0
-        && link.room_to_respond();
+        && qp.settings.max_reads_in > 0;
     if !may_answer || !execute(x, qp, link, meta, &request) {
         return false;
     }
@@ -63,7 +63,8 @@ fn execute<L: Link, M: Memory>(
         AnsweredKind::CompareSwap(compare, swap) => Atomic::CompareSwap(compare, swap),
         AnsweredKind::FetchAdd(add) => Atomic::FetchAdd(add),
     };
-    if !qp.settings.access.contains(Access::REMOTE_ATOMIC) {
+    // The check below looks at the address of the memory, which differs in regions with addresses of their own.
+    if !qp.settings.access.contains(Access::REMOTE_ATOMIC) || !request.addr.is_multiple_of(8) {
         return false;
     }
     let Some((old, counter)) = x.checked.try_atomic(&range, what) else {

@@ -61,6 +61,10 @@ pub(crate) fn take_short_requests<L: Link, M: Memory>(
                     break;
                 }
                 fragments += 1;
+                // Its response may have taken the last room.
+                if !link_state.link.room_to_respond() || link_state.meta.down.is_some() {
+                    break;
+                }
                 continue;
             }
         };

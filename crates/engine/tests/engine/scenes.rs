@@ -5,7 +5,7 @@ use crate::support::*;
 use rkey_base::range::VaRange;
 use rkey_core::{Access, Addressing, Key, RKey, Region, RegionSpec, Rules, WindowKind};
 use rkey_engine::*;
-use rkey_link::DownReason;
+use rkey_link::{Capabilities, DownReason};
 
 /// Two nodes in some situation, before requests are posted.
 pub(crate) struct Scene {
@@ -271,6 +271,15 @@ fn links() -> Vec<Situation> {
                         it.pair.run_until_idle();
                     }
                 })
+        }),
+        ("remote iovecs for short requests", || {
+            let caps = Capabilities {
+                remote_iovec: true,
+                remote_iovec_min: 32,
+                ..CAPS
+            };
+            let pair = Pair::with(caps, EngineConfig::default());
+            scene_of(pair, QpType::Rc, true, |_, _| {})
         }),
         ("a link that is down", || {
             plain().between(|it, id| {

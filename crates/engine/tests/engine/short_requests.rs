@@ -8,7 +8,7 @@ use crate::scenes::{Outcome, Scene, plain, situations};
 use crate::support::*;
 use proptest::prelude::*;
 use rkey_base::range::VaRange;
-use rkey_core::{Access, Region, RegionSpec};
+use rkey_core::{Access, Addressing, Region, RegionSpec};
 use rkey_engine::*;
 use rkey_link::{Header, HeaderFlags, Op};
 
@@ -120,7 +120,7 @@ fn strange() -> impl Strategy<Value = Strange> {
         0u32..40,
         prop_oneof![15 => Just(0u32), 1 => 1u32..40],
         prop_oneof![15 => 0u64..900, 1 => 900u64..1100],
-        prop_oneof![15 => Just(0usize), 1 => 0usize..5],
+        prop_oneof![12 => Just(0usize), 4 => 0usize..6],
         prop::bool::weighted(0.95),
         prop::bool::weighted(0.05),
     );
@@ -174,8 +174,9 @@ struct Scenery {
     /// The link from a device that is not the peer's.
     elsewhere: LinkId,
     plain: Region,
-    /// The keys that requests name: of a region, of one that may only be read, of one with a requested key, and two of none.
-    keys: [u64; 5],
+    /// The keys that requests name: of a region, of one that may only be read, of one with a requested key, two of none, and of a
+    /// region whose addresses are 4 B below those of its memory.
+    keys: [u64; 6],
     /// The number of the next message.
     msn: u32,
     /// How many sends of the responder have been acknowledged.
@@ -212,7 +213,13 @@ impl Scenery {
         let read_only = node.protection.register(&spec).unwrap();
         (spec.access, spec.requested_key) = (ALL, Some(7));
         let requested = node.protection.register(&spec).unwrap();
-        let keys = [plain.key.0, read_only.key.0, requested.key.0, 7, 1 << 20].map(u64::from);
+        let moved = [VaRange::new(node.base() + 4, 1000).unwrap()];
+        let mut spec = RegionSpec::new(node.domain, &moved, ALL);
+        spec.addressing = Addressing::Iova(node.base());
+        let moved = node.protection.register(&spec).unwrap();
+        let [plain_key, read_only, requested, moved] =
+            [&plain, &read_only, &requested, &moved].map(|region| region.key.0);
+        let keys = [plain_key, read_only, requested, 7, 1 << 20, moved].map(u64::from);
         let elsewhere = pair.add_stranger();
         for link in [pair.tails[1], elsewhere] {
             let link = pair.nodes[1].engine.link_mut(link).unwrap();
@@ -233,15 +240,16 @@ impl Scenery {
     fn arrive(&mut self, id: u64, it: &Strange) {
         let (base, flags) = (self.pair.nodes[1].base(), it.flags);
         let key = match flags.contains(HeaderFlags::REQUESTED_KEY) {
-            true => 7,
-            false => self.keys[it.key],
+            true if it.key == 0 => 7,
+            // A device's key, or none, in the place of a requested one.
+            _ => self.keys[it.key],
         };
         let is_send = it.op == Op::Send;
         let has_payload = is_send || it.op == Op::Write;
-        // Some reads do not fit into a slot, and some atomics are not aligned.
+        // Half of the atomics are not aligned.
         let offset = match it.op.has_operands() {
-            true if it.offset < 990 => it.offset / 8 * 8,
-            _ => it.offset,
+            true => it.offset / 8 * 8 + 4 * u64::from(it.len % 2),
+            false => it.offset,
         };
         let header = Header {
             flags,

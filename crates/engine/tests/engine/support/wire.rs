@@ -251,7 +251,9 @@ impl Link for WireEnd {
         };
         let [a, b] = header.operands;
         let kind = match header.op {
-            Op::Read if (1..=208).contains(&header.total) => AnsweredKind::Read(header.total),
+            Op::Read if (1..=self.caps.in_slot_max).contains(&header.total) => {
+                AnsweredKind::Read(header.total)
+            }
             Op::CompareSwap => AnsweredKind::CompareSwap(a, b),
             Op::FetchAdd => AnsweredKind::FetchAdd(a),
             _ => return None,
