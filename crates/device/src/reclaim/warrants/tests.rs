@@ -273,7 +273,13 @@ impl Pair {
             // The first word is new, the last one old: a copy is in progress.
             let word = |index: usize| memory[index].load(Ordering::Relaxed);
             while done.load(Ordering::Relaxed) < 3 || word(0) <= word(WORDS - 1) {
-                assert!(Instant::now() < deadline, "no push was seen in progress");
+                assert!(
+                    Instant::now() < deadline,
+                    "no push was seen in progress: {done:?} writes, {} pushes, first and last word {} and {}",
+                    self.pushed(),
+                    word(0),
+                    word(WORDS - 1),
+                );
                 std::hint::spin_loop();
             }
             end(self);
