@@ -11,6 +11,7 @@ use rkey_core::{Access, Change, DomainId, RKey, Region, RegionSpec};
 use rkey_engine::{Completion, QpAttributes, QpState, SendRequest, Sge, Status};
 use rkey_engine::{Target, Work};
 use rkey_link::LinkRole;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::*;
 use crate::{Config, Cq, Device, Listener, Qp, QpOptions};
@@ -263,11 +264,27 @@ impl Pair {
     }
 
     /// Runs `end` in the middle of a push of all of the memory. Once it has returned, nothing writes to the memory.
+    ///
+    /// A push is one system call. Two threads that share a processor with each other, because others keep the rest busy, rarely see
+    /// one in progress.
     fn end_during_a_push(&self, end: impl FnOnce(&Self)) {
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         let memory = self.target.memory;
+        let usable = sched_getaffinity(None).unwrap();
+        let processors: Vec<usize> = (0..CpuSet::MAX_CPU)
+            .filter(|&it| usable.is_set(it))
+            .collect();
+        let go_to = |processor: Option<&usize>| {
+            let mut one = CpuSet::new();
+            processor.into_iter().for_each(|&it| one.set(it));
+            sched_setaffinity(None, &one).unwrap();
+        };
         std::thread::scope(|scope| {
-            scope.spawn(|| self.write_until(8 * WORDS, &stop, &done));
+            scope.spawn(|| {
+                go_to(processors.last());
+                self.write_until(8 * WORDS, &stop, &done);
+            });
+            go_to(processors.first());
             let _stop = Stop(&stop);
             let deadline = Instant::now() + LONG;
             // The first word is new, the last one old: a copy is in progress.
@@ -282,6 +299,7 @@ impl Pair {
                 );
                 std::hint::spin_loop();
             }
+            sched_setaffinity(None, &usable).unwrap();
             end(self);
             let changed = first_change(memory);
             assert_eq!(changed, None, "a word changed after the end");
