@@ -16,32 +16,46 @@ use rkey_base::memory::Memory;
 use rkey_core::Access;
 use rkey_link::{AnsweredKind, AnsweredRequest, DownReason, Header, Link, Op};
 
+/// What [`take_answered_request`] has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Nothing: the request stays at the front.
+    Nothing,
+    /// A request. There is room for the response to another one.
+    One,
+    /// A request, whose response took the last room.
+    Last,
+}
+
 /// Takes the request at the front of the ring, if it is one of these. The caller has checked that nothing waits there, and that
 /// there is room for a response.
 // Out of line, so that sends and writes need no more registers.
 #[inline(never)]
-pub(crate) fn take_answered_request<L: Link, M: Memory>(
+pub(super) fn take_answered_request<L: Link, M: Memory>(
     x: &mut Context<M>,
     qps: &mut Table<Qp>,
     numbers: &Numbers,
     link_state: &mut LinkState<L>,
-) -> bool {
+) -> Taken {
     let LinkState { link, meta } = link_state;
     let Some(request) = link.next_answered() else {
-        return false;
+        return Taken::Nothing;
     };
     let Some(qp) = numbers.find(qps, &mut meta.last, request.dst_qp) else {
-        return false;
+        return Taken::Nothing;
     };
     let may_answer = is_next(qp, meta.id, request.src_qp, request.msn)
         && qp.config.qp_type.is_reliable()
         && qp.settings.max_reads_in > 0;
     if !may_answer || !execute(x, qp, link, meta, &request) {
-        return false;
+        return Taken::Nothing;
     }
     qp.resp.msn = (qp.resp.msn + 1) & MSN_MASK;
     link.request_done();
-    true
+    match link.room_to_respond() && meta.down.is_none() {
+        true => Taken::One,
+        false => Taken::Last,
+    }
 }
 
 /// Executes a request and sends its response. Returns false, with nothing changed, if the request must stay at the front.

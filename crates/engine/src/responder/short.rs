@@ -5,7 +5,7 @@
 //! way (`on_request`), the only one that refuses, holds or drops requests. What has been done here by then (a receive taken,
 //! some bytes stored) is what the long way begins with as well.
 
-use super::answered::take_answered_request;
+use super::answered::{Taken, take_answered_request};
 use super::receive::{complete_receive, take_receive};
 use super::{count_access, named_key};
 use crate::checked_memory::RequestedRange;
@@ -57,12 +57,9 @@ pub(crate) fn take_short_requests<L: Link, M: Memory>(
                 break;
             }
             Err(NotShort) => {
-                if !take_answered_request(x, qps, numbers, link_state) {
-                    break;
-                }
-                fragments += 1;
-                // Its response may have taken the last room.
-                if !link_state.link.room_to_respond() || link_state.meta.down.is_some() {
+                let taken = take_answered_request(x, qps, numbers, link_state);
+                fragments += u32::from(taken != Taken::Nothing);
+                if taken != Taken::One {
                     break;
                 }
                 continue;
