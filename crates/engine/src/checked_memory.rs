@@ -10,8 +10,8 @@ use rkey_base::foreign::Span;
 use rkey_base::memory::Memory;
 use rkey_base::shared::{OwnBytes, PeerBytes};
 use rkey_core::{
-    Accessor, Attempt, Denial, DomainId, Grant, LocalUse, NamedKey, Operation, Protection, RKey,
-    Section,
+    Accessor, Attempt, Denial, DomainId, FastGrant, Grant, LocalUse, NamedKey, Operation,
+    Protection, RKey, Section,
 };
 use rkey_link::PullError;
 use std::sync::Arc;
@@ -262,10 +262,7 @@ impl<M: Memory> CheckedMemory<M> {
         range: &RequestedRange,
         bytes: PeerBytes<'_>,
     ) -> Option<Counter> {
-        let (len, want) = (bytes.len() as u64, Operation::Write);
-        let grant = self
-            .section
-            .fast_check_remote(&range.who, range.key, range.addr, len, want)?;
+        let grant = self.fast_grant(range, bytes.len() as u64, Operation::Write)?;
         let stored = self.memory.store(grant.memory.start(), bytes);
         stored.ok().map(|()| grant.counter)
     }
@@ -277,10 +274,7 @@ impl<M: Memory> CheckedMemory<M> {
         range: &RequestedRange,
         into: OwnBytes<'_>,
     ) -> Option<Counter> {
-        let (len, want) = (into.len() as u64, Operation::Read);
-        let grant = self
-            .section
-            .fast_check_remote(&range.who, range.key, range.addr, len, want)?;
+        let grant = self.fast_grant(range, into.len() as u64, Operation::Read)?;
         let loaded = self.memory.load(into, grant.memory.start());
         loaded.ok().map(|()| grant.counter)
     }
@@ -293,10 +287,7 @@ impl<M: Memory> CheckedMemory<M> {
         range: &RequestedRange,
         what: Atomic,
     ) -> Option<(u64, Counter)> {
-        let want = Operation::Atomic;
-        let grant = self
-            .section
-            .fast_check_remote(&range.who, range.key, range.addr, 8, want)?;
+        let grant = self.fast_grant(range, 8, Operation::Atomic)?;
         let old = what.run(&self.memory, grant.memory.start());
         old.ok().map(|old| (old, grant.counter))
     }
@@ -377,6 +368,18 @@ impl<M: Memory> CheckedMemory<M> {
     ) -> Result<Grant<'_>, Box<Denial>> {
         self.section
             .check_remote(&range.who, range.key, range.addr, len, want)
+    }
+
+    /// Like [`Self::grant`], on the fast path of the check only. `None` if [`Self::grant`] must decide.
+    #[inline(always)]
+    fn fast_grant(
+        &self,
+        range: &RequestedRange,
+        len: u64,
+        want: Operation,
+    ) -> Option<FastGrant<'_>> {
+        self.section
+            .fast_check_remote(&range.who, range.key, range.addr, len, want)
     }
 
     fn store_part(

@@ -11,41 +11,50 @@ use crate::context::Context;
 use crate::link_state::LinkState;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::send_queue::WqeFlags;
-use crate::{CompletionOp, QpState, SendFlags, SendRequest, Status, Work};
+use crate::{CompletionOp, QpState, SendFlags, SendRequest, Status, Target, Work};
 use rkey_base::fault::Fault;
 use rkey_base::memory::Memory;
 use rkey_core::{LocalUse, RKey};
 use rkey_link::{Header, HeaderFlags, Link, Op};
 
-/// What a send or a write without extras contributes to its header: the operation, and the peer's memory that it names.
-struct WorkFields {
-    op: CompletionOp,
-    addr: u64,
-    key: u64,
-    requested: bool,
+/// What a request without extras contributes to its header: the operation, and the peer's memory that it names.
+pub(super) struct WorkFields {
+    pub(super) op: CompletionOp,
+    pub(super) addr: u64,
+    pub(super) key: u64,
+    pub(super) requested: bool,
 }
 
 impl WorkFields {
-    /// `None` if the work is something else, or has extras.
+    /// Those of a one-sided operation.
     #[inline(always)]
-    fn of(work: &Work) -> Option<Self> {
-        let with = |op, addr, key, requested| Self {
+    pub(super) fn to(op: CompletionOp, remote: &Target) -> Self {
+        let (key, requested) = match remote.key {
+            RKey::Device(key) => (u64::from(key.0), false),
+            RKey::Requested(key) => (key, true),
+        };
+        Self {
             op,
-            addr,
+            addr: remote.addr,
             key,
             requested,
-        };
-        match *work {
-            Work::Write { remote, imm: None } => Some(match remote.key {
-                RKey::Device(key) => {
-                    with(CompletionOp::Write, remote.addr, u64::from(key.0), false)
-                }
-                RKey::Requested(key) => with(CompletionOp::Write, remote.addr, key, true),
-            }),
+        }
+    }
+
+    /// Those of a send or a write; `None` if the work is something else, or has extras.
+    #[inline(always)]
+    fn of(work: &Work) -> Option<Self> {
+        match work {
+            Work::Write { remote, imm: None } => Some(Self::to(CompletionOp::Write, remote)),
             Work::Send {
                 imm: None,
                 invalidate: None,
-            } => Some(with(CompletionOp::Send, 0, 0, false)),
+            } => Some(Self {
+                op: CompletionOp::Send,
+                addr: 0,
+                key: 0,
+                requested: false,
+            }),
             _ => None,
         }
     }
@@ -142,7 +151,7 @@ pub(crate) fn cut_through<L: Link, M: Memory>(
 
 /// Enters a request that has been sent into the send queue.
 #[inline(always)]
-fn enter<L: Link>(
+pub(super) fn enter<L: Link>(
     link_state: &mut LinkState<L>,
     qp: &mut Qp,
     request: &SendRequest<'_>,

@@ -136,6 +136,20 @@ pub(crate) fn is_current(first: u64, index: u64) -> bool {
     first as u32 == index.wrapping_add(1) as u32
 }
 
+/// Copies words out of a slot that the peer may be changing.
+///
+/// # Safety
+/// `slot` is readable for 256 bytes and aligned to 8, as long as the result is used, and only words below 32 are asked for.
+#[inline(always)]
+unsafe fn words_in(slot: *const u8) -> impl Fn(usize) -> u64 + Copy {
+    let words = slot.cast::<AtomicU64>();
+    move |at| {
+        debug_assert!(at < SLOT / 8);
+        // SAFETY: the word is in the slot, which is readable (contract).
+        unsafe { (*words.add(at)).load(Ordering::Relaxed) }
+    }
+}
+
 /// Copies a header out of a slot that the peer may be changing, and checks the copy.
 ///
 /// # Safety
@@ -149,12 +163,8 @@ pub(crate) unsafe fn read(
     first: u64,
     rules: &Rules,
 ) -> Result<(Header, Body), Malformed> {
-    let words = slot.cast::<AtomicU64>();
-    let get = |at: usize| {
-        debug_assert!(at < SLOT / 8);
-        // SAFETY: `at` is below 32 at every call, and the slot is readable (contract).
-        unsafe { (*words.add(at)).load(Ordering::Relaxed) }
-    };
+    // SAFETY: the same contract; every word asked for below is below 32.
+    let get = unsafe { words_in(slot) };
     if (first >> 32) as u8 == SHORT_SEND {
         return read_short(first, rules, get);
     }
@@ -241,12 +251,8 @@ pub(crate) unsafe fn read_if_short(
     first: u64,
     rules: &Rules,
 ) -> Option<ShortFields> {
-    let words = slot.cast::<AtomicU64>();
-    let get = |at: usize| {
-        debug_assert!(at < SLOT / 8);
-        // SAFETY: `at` is below 32 at every call, and the slot is readable (contract).
-        unsafe { (*words.add(at)).load(Ordering::Relaxed) }
-    };
+    // SAFETY: the same contract; every word asked for below is below 32.
+    let get = unsafe { words_in(slot) };
     let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
     let extras = flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits();
     // Reads only the first word of other requests, which are read again as a whole.
@@ -297,12 +303,8 @@ pub(crate) unsafe fn read_if_answered(
     first: u64,
     rules: &Rules,
 ) -> Option<AnsweredRequest> {
-    let words = slot.cast::<AtomicU64>();
-    let get = |at: usize| {
-        debug_assert!(at < SLOT / 8);
-        // SAFETY: `at` is below 32 at every call, and the slot is readable (contract).
-        unsafe { (*words.add(at)).load(Ordering::Relaxed) }
-    };
+    // SAFETY: the same contract; every word asked for below is below 32.
+    let get = unsafe { words_in(slot) };
     let flags = HeaderFlags::from_bits_retain((first >> 40) as u8);
     let extras = flags.bits() & (WHOLE_MESSAGE | EXTRA_FIELDS).bits();
     let requested = flags.contains(HeaderFlags::REQUESTED_KEY);

@@ -123,6 +123,15 @@ impl WireEnd {
     }
 }
 
+/// Whether a fragment is a whole message without extra fields.
+fn is_whole_and_plain(header: &Header) -> bool {
+    const EXTRAS: HeaderFlags = HeaderFlags::IMMEDIATE
+        .union(HeaderFlags::INVALIDATE)
+        .union(HeaderFlags::REMOTE_IOVEC);
+    let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
+    header.flags & (whole | EXTRAS) == whole
+}
+
 impl Link for WireEnd {
     fn node(&self) -> NodeId {
         self.node
@@ -205,10 +214,6 @@ impl Link for WireEnd {
     }
 
     fn next_short(&self) -> Result<Option<ShortRequest<'_>>, NotShort> {
-        const EXTRAS: HeaderFlags = HeaderFlags::IMMEDIATE
-            .union(HeaderFlags::INVALIDATE)
-            .union(HeaderFlags::REMOTE_IOVEC);
-        let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
         if self.requester || !self.reads_short {
             return Err(NotShort);
         }
@@ -229,7 +234,7 @@ impl Link for WireEnd {
             },
             _ => return Err(NotShort),
         };
-        if header.flags & (whole | EXTRAS) != whole || header.total != header.len {
+        if !is_whole_and_plain(header) || header.total != header.len {
             return Err(NotShort);
         }
         Ok(Some(ShortRequest {
@@ -242,10 +247,6 @@ impl Link for WireEnd {
     }
 
     fn next_answered(&self) -> Option<AnsweredRequest> {
-        const EXTRAS: HeaderFlags = HeaderFlags::IMMEDIATE
-            .union(HeaderFlags::INVALIDATE)
-            .union(HeaderFlags::REMOTE_IOVEC);
-        let whole = HeaderFlags::FIRST | HeaderFlags::LAST;
         let Some(Passing::Fragment(header, Load::Bytes(_))) = self.inbox.front() else {
             return None;
         };
@@ -258,8 +259,8 @@ impl Link for WireEnd {
             Op::FetchAdd => AnsweredKind::FetchAdd(a),
             _ => return None,
         };
-        let is_plain = header.flags & (whole | EXTRAS) == whole && header.len == 0;
-        let may_be_read = self.reads_short && !self.requester && is_plain;
+        let is_one = is_whole_and_plain(header) && header.len == 0;
+        let may_be_read = self.reads_short && !self.requester && is_one;
         may_be_read.then_some(AnsweredRequest {
             dst_qp: header.dst_qp,
             src_qp: header.src_qp,
