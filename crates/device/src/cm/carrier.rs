@@ -214,7 +214,7 @@ impl Carrier {
     /// their addresses out of band (perftest) may connect just before the other side listens.
     pub(super) fn carry(&mut self, now: Nanos, message: Transmit) {
         if let Some(wire) = &self.wire
-            && !self.inbox.is_of_this_host(now, message.to)
+            && !self.inbox.is_of_this_host(message.to)
         {
             let copies = match message.is_parting || self.exits {
                 true => PARTING_COPIES,

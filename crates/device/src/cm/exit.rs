@@ -78,7 +78,7 @@ impl<H: Handler> Leave for Shared<H> {
         // Most programs have closed their connections. They must not wait: rping's thread calls `exit` with an error as soon as
         // it gets to run.
         let inner = self.inner.try_lock();
-        if inner.is_some_and(|mut inner| inner.of_other_hosts(self.now()).is_empty()) {
+        if inner.is_some_and(|mut inner| inner.of_other_hosts().is_empty()) {
             return;
         }
         self.leaves.store(true, Ordering::Release);
@@ -110,17 +110,17 @@ fn is_open(state: State) -> bool {
 
 impl<H: Handler> Inner<H> {
     /// The connections whose peers are on other hosts and have not been told that they end.
-    fn of_other_hosts(&mut self, now: Nanos) -> Vec<ConnectionId> {
+    fn of_other_hosts(&mut self) -> Vec<ConnectionId> {
         let inbox = &mut self.carrier.inbox;
         let all = self.manager.connections();
-        all.filter(|(_, state, peer)| is_open(*state) && !inbox.is_of_this_host(now, *peer))
+        all.filter(|(_, state, peer)| is_open(*state) && !inbox.is_of_this_host(*peer))
             .map(|(id, _, _)| id)
             .collect()
     }
 
     fn leave_other_hosts(&mut self, now: Nanos) {
         self.carrier.exits = true;
-        for id in self.of_other_hosts(now) {
+        for id in self.of_other_hosts() {
             // An error means that it has just ended.
             let _ = self.manager.close(now, id);
         }

@@ -1,27 +1,22 @@
 //! Packets that have arrived for our own manager.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rkey_cm::manager::Transmit;
-use rkey_cm::time::Nanos;
 use rkey_link::peer::Credentials;
 
 use super::packet::{CmPacket, Protection};
 use super::remote::is_ours;
 use super::socket::{self, MessageRead};
+use crate::peers::known_addresses::KnownAddresses;
 use crate::peers::link_limits::Party;
-use crate::peers::names;
 use crate::wire::Wire;
 
 /// The maximum number of queued packets. When the queue is full, nothing is read.
 const MAX: usize = 16_384;
-/// How long to cache whether an address belongs to this host.
-const ADDRESS_TIME: Nanos = 1_000_000_000;
-/// The maximum number of cached addresses.
-const ADDRESSES_MAX: usize = 64;
 
 /// The result of reading from a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +33,7 @@ pub(super) struct ReadResult {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     packets: VecDeque<(CmPacket, u64)>,
-    addresses: BTreeMap<IpAddr, (Nanos, bool)>,
+    addresses: KnownAddresses,
     /// Over which wire messages from other hosts are accepted.
     pub(super) wire: Option<Arc<Wire>>,
 }
@@ -67,20 +62,14 @@ impl Inbox {
     }
 
     /// Reads up to `most` packets from a link.
-    pub(super) fn read(
-        &mut self,
-        now: Nanos,
-        socket: &OwnedFd,
-        who: Credentials,
-        most: usize,
-    ) -> ReadResult {
+    pub(super) fn read(&mut self, socket: &OwnedFd, who: Credentials, most: usize) -> ReadResult {
         let mut result = ReadResult::default();
         while result.packets < most && self.packets.len() < MAX {
             match socket::receive(socket) {
                 MessageRead::Packet(packet) => {
                     result.packets += 1;
-                    let is_local = self.is_of_this_host(now, packet.from);
-                    if self.is_of_this_host(now, packet.to)
+                    let is_local = self.is_of_this_host(packet.from);
+                    if self.is_of_this_host(packet.to)
                         && (is_local || is_ours(who.uid) && self.admits(&packet))
                     {
                         let party = if is_local {
@@ -109,22 +98,8 @@ impl Inbox {
         result
     }
 
-    pub(super) fn is_of_this_host(&mut self, now: Nanos, address: IpAddr) -> bool {
-        if address.is_loopback() {
-            return true;
-        }
-        if let Some((until, is_ours)) = self.addresses.get(&address)
-            && now < *until
-        {
-            return *is_ours;
-        }
-        let is_ours = names::is_of_this_host(address);
-        if self.addresses.len() >= ADDRESSES_MAX {
-            self.addresses.clear();
-        }
-        let until = now.saturating_add(ADDRESS_TIME);
-        self.addresses.insert(address, (until, is_ours));
-        is_ours
+    pub(super) fn is_of_this_host(&mut self, address: IpAddr) -> bool {
+        self.addresses.is_of_this_host(address)
     }
 }
 

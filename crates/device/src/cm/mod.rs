@@ -464,7 +464,7 @@ impl<H: Handler> Inner<H> {
             // Other hosts may use the same block number.
             ended.retain(|id| {
                 let peer = self.manager.peer(*id);
-                peer.is_none_or(|peer| self.carrier.inbox.is_of_this_host(now, peer))
+                peer.is_none_or(|peer| self.carrier.inbox.is_of_this_host(peer))
             });
             let unanswered = ended_peers.connections.into_iter();
             ended

@@ -55,7 +55,7 @@ impl Carrier {
         if !self.scope.admits(who.uid) {
             return;
         }
-        let result = self.inbox.read(now, &socket, who, BATCH);
+        let result = self.inbox.read(&socket, who, BATCH);
         if result.is_query {
             return self.queries.push((socket, who));
         }
@@ -93,7 +93,7 @@ impl Carrier {
     fn drain_link(&mut self, now: Nanos, socket: &OwnedFd, who: Credentials) {
         // Fails only if the link has ended.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
-        let result = self.inbox.read(now, socket, who, DRAIN_MAX);
+        let result = self.inbox.read(socket, who, DRAIN_MAX);
         self.ends(now, result, who);
     }
 
@@ -122,7 +122,7 @@ impl Carrier {
         let Senders { known, unproven } = &mut self.senders;
         if let Some(sender) = known.get(&token) {
             let who = sender.who;
-            let result = self.inbox.read(now, &sender.socket, who, most);
+            let result = self.inbox.read(&sender.socket, who, most);
             // Only a new link may query.
             let result = ReadResult {
                 is_violation: result.is_violation || result.is_query,
@@ -139,7 +139,7 @@ impl Carrier {
             return;
         };
         let who = unproven[index].who;
-        let result = self.inbox.read(now, &unproven[index].socket, who, most);
+        let result = self.inbox.read(&unproven[index].socket, who, most);
         if result == ReadResult::default() {
             return;
         }

@@ -7,6 +7,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`names`] | abstract socket names, which devices of one host use to find each other |
+//! | `known_addresses` | caches which addresses belong to this host |
 //! | `qp_numbers` | the blocks of queue pair numbers that this device has claimed |
 //! | `reception` | accepts clients, and makes links for those that request one |
 //! | `half_open` | clients that have connected but not yet sent a request |
@@ -25,6 +26,7 @@ pub(crate) mod group_search;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
 pub(crate) mod identity;
+pub(crate) mod known_addresses;
 pub(crate) mod link_limits;
 pub(crate) mod links;
 pub mod names;

@@ -82,9 +82,11 @@ use serde::{Deserialize, Serialize};
 use crate::capture::Capture;
 use crate::cm::fork::KeptFromChild;
 use crate::cm::packet::Protection;
+use crate::cm::remote::Deliverer;
 use crate::config::{WireConfig, WireSetting};
 use crate::ecn::Ecn;
 use crate::error::DeviceError;
+use crate::peers::known_addresses::KnownAddresses;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
 use agreements::Agreements;
@@ -137,6 +139,8 @@ struct Core {
     holding: AtomicUsize,
     stateless: Mutex<StatelessReplies>,
     waiting: Mutex<WaitingRequests>,
+    deliverer: Deliverer,
+    known: Mutex<KnownAddresses>,
     agreements: Agreements,
     /// Counts the messages sent from queue pair 1.
     messages: AtomicU32,
@@ -280,6 +284,8 @@ impl Wire {
             holding: AtomicUsize::new(0),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
+            deliverer: Deliverer::default(),
+            known: Mutex::default(),
             agreements: Agreements::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
             _kept: KeptFromChild::new(kept),

@@ -15,7 +15,7 @@ use super::seal::Number;
 use super::socket::{BATCH, Buffers, Port};
 use super::{Arrived, Core, lending, waiting};
 use crate::cm::packet::Protection;
-use crate::cm::remote::{self, Delivery};
+use crate::cm::remote::Delivery;
 use crate::ecn::Ecn;
 use crate::peers::names;
 use crate::progress::reactor::Token;
@@ -294,10 +294,10 @@ impl Core {
     /// Handles a message to queue pair 1.
     fn take_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD], protection: Protection) {
         // Programs on this host use local sockets, over which the kernel certifies the sender.
-        if names::is_of_this_host(from) {
+        if self.known.lock().is_of_this_host(from) {
             return self.counters.dropped(Dropped::Source, 1);
         }
-        match remote::deliver(from, to, mad, protection) {
+        match self.deliverer.deliver(from, to, mad, protection) {
             Delivery::Done => self.counters.received(1),
             Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
             Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
@@ -315,7 +315,10 @@ impl Core {
     fn retry_requests(&self) {
         let now = crate::time::now();
         self.waiting.lock().retain(|it| {
-            match remote::deliver(it.from, it.to, &it.mad, it.protection) {
+            match self
+                .deliverer
+                .deliver(it.from, it.to, &it.mad, it.protection)
+            {
                 Delivery::Done => {
                     self.counters.received(1);
                     false
