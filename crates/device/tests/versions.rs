@@ -71,7 +71,7 @@ fn a_device_of_another_version_is_listed_as_such() {
     assert_eq!((found.uid, found.version), (uid(), 2));
     let text = found.to_string();
     assert!(
-        text.contains("it uses link protocol 2, and this process uses 3"),
+        text.contains("it uses link protocol 2, and this process uses 4"),
         "{text}"
     );
     assert!(

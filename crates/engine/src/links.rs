@@ -108,6 +108,8 @@ impl<L: Link, M: Memory> Engine<L, M> {
         });
         qp.out = Some(link);
         qp.req.link_requested = false;
+        // The peer gets the requests only now.
+        qp.req.seen = None;
         send_queued(&mut self.x, &mut self.links, qp);
         self.after_post(link);
         Ok(())

@@ -14,12 +14,14 @@ pub enum Nak {
     RemoteAccess = 4,
     /// The responder could not execute the request.
     RemoteOperation = 5,
-    /// The queue pair does not exist, is not ready to receive, or has not found its peer's device yet.
+    /// The queue pair does not exist, is not ready to receive, or has another peer.
     NotReady = 6,
     /// The remote iovec cannot be copied: send fragments instead.
     NoRemoteIovec = 7,
     /// The requester's memory could not be accessed; the address is in the header.
     RequesterFault = 8,
+    /// The queue pair is ready, but its device still searches for the device of its peer.
+    Searching = 9,
 }
 
 impl Nak {
@@ -35,6 +37,7 @@ impl Nak {
             6 => Self::NotReady,
             7 => Self::NoRemoteIovec,
             8 => Self::RequesterFault,
+            9 => Self::Searching,
             _ => return None,
         })
     }

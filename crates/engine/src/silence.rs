@@ -7,7 +7,7 @@
 //! only up to a limit, because a peer can also pretend to have had no chance.
 
 /// How long a silent peer may be excused in total, in nanoseconds.
-const EXCUSED_MAX_NS: u64 = 60_000_000_000;
+pub(crate) const EXCUSED_MAX_NS: u64 = 60_000_000_000;
 
 /// What is known about a silent peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

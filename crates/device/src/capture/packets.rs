@@ -302,7 +302,11 @@ impl FlowState {
             .again
             .is_some_and(|again| message(again).is_before(message(msn)));
         match nak {
-            Nak::ReceiverNotReady | Nak::Sequence | Nak::NotReady | Nak::NoRemoteIovec => {
+            Nak::ReceiverNotReady
+            | Nak::Sequence
+            | Nak::NotReady
+            | Nak::Searching
+            | Nak::NoRemoteIovec => {
                 if !is_known {
                     self.again = Some(msn);
                 }
@@ -395,7 +399,7 @@ fn syndrome_of(nak: Nak, imm: u32) -> Option<Syndrome> {
         Nak::InvalidRequest => NakCode::InvalidRequest,
         Nak::RemoteAccess => NakCode::RemoteAccessError,
         Nak::RemoteOperation => NakCode::RemoteOperationalError,
-        Nak::NotReady | Nak::NoRemoteIovec | Nak::RequesterFault => return None,
+        Nak::NotReady | Nak::Searching | Nak::NoRemoteIovec | Nak::RequesterFault => return None,
     };
     Some(Syndrome::Nak(code))
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpId, QpState};
 use rkey_link::{AnyLink, Link, NodeId, RemotePeer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::peers::handshake::{Connector, HandshakeError, LocalNode, Step};
 use crate::peers::links::Links;
@@ -101,6 +102,21 @@ impl Discovery {
     /// The process that owns a block and has not answered yet, if it has a PID in our namespace.
     pub(crate) fn dialled_process(&self, block: u16) -> Option<u32> {
         self.attempts.get(&block)?.process
+    }
+
+    /// Whether the owner of a block has answered an attempt to reach it, and this device has not read the answer yet.
+    pub(crate) fn has_answer(&self, block: u16) -> bool {
+        let Some(Attempt {
+            state: AttemptState::Dialled(connector, ..),
+            ..
+        }) = self.attempts.get(&block)
+        else {
+            return false;
+        };
+        connector.socket().is_some_and(|socket| {
+            let mut polled = [PollFd::new(&socket, PollFlags::IN)];
+            poll(&mut polled, Some(&Timespec::default())) == Ok(1)
+        })
     }
 
     /// Whether an attempt to reach the owner of a block is in progress.

@@ -36,6 +36,8 @@ pub(crate) fn judge(shared: &Shared, links: &Links, discovery: &Discovery) {
             _ => pid.is_none_or(|pid| !waits_for_a_processor(pid)),
         };
         last = Some((pid, had_its_chance));
+        // In this order: a process that sleeps has answered before.
+        let had_its_chance = had_its_chance && (link.is_some() || !discovery.has_answer(block));
         tracing::debug!(
             ?qp,
             peer,

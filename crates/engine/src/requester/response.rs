@@ -17,6 +17,7 @@ use crate::numbers::Numbers;
 use crate::qp::pair::{MSN_MASK, Qp};
 use crate::requester;
 use crate::send_queue::WqeFlags;
+use crate::silence::EXCUSED_MAX_NS;
 use crate::{CompletionOp, LinkId, QpState, Status};
 use rkey_base::fault::Fault;
 use rkey_base::foreign::Span;
@@ -284,8 +285,8 @@ fn on_nak<M: Memory>(x: &mut Context<M>, qp: &mut Qp, refusal: Refusal) {
             x.give_up(qp, Status::RnrRetryExceeded);
             return;
         }
-        Nak::NotReady | Nak::Sequence => {
-            if !patience_is_over(qp) {
+        Nak::NotReady | Nak::Sequence | Nak::Searching => {
+            if !patience_is_over(qp, refusal.code) {
                 let delay = qp
                     .req
                     .not_ready_delay
@@ -352,11 +353,15 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
         .err()
 }
 
-/// Whether a peer has been "not ready" for longer than this queue pair's limit.
+/// Whether a peer has been "not ready" for longer than this queue pair's limit. A NIC needs no search, so a peer that searches gets
+/// as much time as one that gets no processor.
 ///
 /// Counts the delays between the peer's NAKs instead of reading the clock, which can stop and then jump.
-fn patience_is_over(qp: &mut Qp) -> bool {
-    let patience = qp.patience();
+fn patience_is_over(qp: &mut Qp, code: Nak) -> bool {
+    let patience = match qp.patience() {
+        limited @ 1.. if code == Nak::Searching => limited.max(EXCUSED_MAX_NS),
+        patience => patience,
+    };
     match qp.req.not_ready_for {
         Some(waited) => patience > 0 && waited >= patience,
         None => {

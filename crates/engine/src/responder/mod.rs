@@ -192,16 +192,15 @@ fn not_ready(header: &Header) -> Reply {
 /// until the search for the peer's device ends; that search does not need this link.
 #[cold]
 fn unrecognised(qp: &Qp, header: &Header) -> Reply {
-    if qp.config.qp_type.is_reliable() {
-        return not_ready(header);
-    }
     let may_be_peer = qp
         .peer
         .is_some_and(|peer| peer.qpn == header.src_qp && peer.node.is_none());
-    if may_be_peer && qp.req.link_requested && qp.state.responds() {
-        Reply::Hold
-    } else {
-        Reply::Done
+    let searches = may_be_peer && qp.req.link_requested && qp.state.responds();
+    match (qp.config.qp_type.is_reliable(), searches) {
+        (true, true) => Reply::nak(header, Nak::Searching),
+        (true, false) => not_ready(header),
+        (false, true) => Reply::Hold,
+        (false, false) => Reply::Done,
     }
 }
 

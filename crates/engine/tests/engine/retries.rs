@@ -118,6 +118,53 @@ fn a_request_to_a_peer_that_is_never_ready_times_out() {
     }
 }
 
+/// A peer whose device still searches for ours gets more time than the timeout, because a NIC needs no search; but not without end.
+#[test]
+fn a_request_waits_while_the_peers_device_searches_for_ours() {
+    for finds in [Some(true), Some(false), None] {
+        let mut pair = Pair::new();
+        let [a, b] = [0, 1].map(|at| pair.nodes[at].qp(|_| {}));
+        let regions = [0, 1].map(|at| pair.nodes[at].register(0, 64, ALL));
+        pair.up(0, &a, &b, |_, _| {});
+        let peer = Peer {
+            qpn: a.qpn,
+            node: None,
+        };
+        for step in steps(QpType::Rc, peer, 1) {
+            pair.nodes[1].engine.modify_qp(b.id, &step).unwrap();
+        }
+        let needed = |event: &Event| matches!(event, Event::LinkNeeded { qp, .. } if *qp == b.id);
+        assert!(pair.nodes[1].events().iter().any(needed));
+        pair.nodes[0].fill(0, &pattern(3, 8));
+        let sge = [pair.nodes[0].sge(&regions[0], 0, 8)];
+        let remote = pair.nodes[1].target(&regions[1], 0);
+        let write = SendRequest::new(1, Work::Write { remote, imm: None }, &sge);
+        pair.send(0, &a, &write);
+        // The timeout is less than 1.1 seconds.
+        pair.run(59_000 * MS);
+        assert!(a.poll().is_empty());
+        match finds {
+            Some(true) => pair.nodes[1].engine.connect_qp(b.id, pair.ends[1]).unwrap(),
+            Some(false) => pair.nodes[1].engine.unreachable(b.id, a.qpn),
+            None => {}
+        }
+        pair.run(59_100 * MS);
+        let done = statuses(&a.poll());
+        match finds {
+            Some(true) => {
+                assert_eq!(done, [(1, Status::Success)]);
+                assert_eq!(pair.nodes[1].bytes(0, 8), pattern(3, 8));
+            }
+            Some(false) => assert_eq!(done, [(1, Status::RetryExceeded)]),
+            None => {
+                assert!(done.is_empty());
+                pair.run(61_000 * MS);
+                assert_eq!(statuses(&a.poll()), [(1, Status::RetryExceeded)]);
+            }
+        }
+    }
+}
+
 /// A mismatch of the first message numbers never looks like success.
 #[test]
 fn a_request_with_an_unexpected_message_number_fails() {

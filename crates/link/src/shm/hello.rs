@@ -11,7 +11,7 @@ use crate::{Malformed, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// The version of the whole protocol: packets, segment layout, slots.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 /// The maximum length of [`Hello::purpose`], in bytes.
 pub const PURPOSE_MAX: usize = 1024;
 
