@@ -12,7 +12,7 @@ use crate::error::DeviceError;
 use crate::inspect::denials;
 use crate::objects::async_queues::EventSource;
 use crate::objects::channel::Channel;
-use crate::objects::cq_notify::{CqNotify, Registered};
+use crate::objects::cq_notify::CqNotify;
 use crate::objects::sleeper::Sleeper;
 use crate::progress::DeviceEngine;
 
@@ -317,17 +317,22 @@ impl Cq {
             if is_over() {
                 return Ok(true);
             }
-            let in_time = match registered.as_ref().and_then(Registered::descriptor) {
-                Some(descriptor) => {
+            let is_same = || *notify.times_ready.lock() == seen;
+            let waits = registered.as_ref().map(|it| (it, it.descriptor()));
+            let in_time = match waits {
+                Some((registered, Some(descriptor))) => {
                     let mut in_time = true;
                     // What packets for others have changed needs no other preparations.
-                    while in_time && !is_over() && *notify.times_ready.lock() == seen {
+                    while in_time && !is_over() && is_same() {
                         in_time = sleeper.wait(descriptor, deadline)?;
                         shared.driver.send_held_packets();
+                        if is_same() {
+                            registered.clear();
+                        }
                     }
                     in_time
                 }
-                None => notify.sleep_until(deadline, seen),
+                _ => notify.sleep_until(deadline, seen),
             };
             if is_over() || !in_time {
                 return Ok(is_over());

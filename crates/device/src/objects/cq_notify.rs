@@ -127,17 +127,23 @@ impl PacketWaiter {
 pub(super) struct Registered<'a>(&'a PacketWaiter);
 
 impl Registered<'_> {
-    /// Readable once the thread was woken.
+    /// Readable once the thread was woken, or because another thread, which was interrupted in [`CqNotify::wake_all`], woke the previous one
+    /// too late.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.descriptor.get().map(AsFd::as_fd)
+    }
+
+    /// Makes the descriptor unreadable. Check afterwards whether the queue has become ready.
+    pub(super) fn clear(&self) {
+        if let Some(descriptor) = self.0.descriptor.get() {
+            let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+        }
     }
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        if let Some(descriptor) = self.0.descriptor.get() {
-            let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
-        }
+        self.clear();
         self.0.is_there.store(false, Ordering::SeqCst);
     }
 }
@@ -257,9 +263,35 @@ impl WaitPoint for CqTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::event_queue::wait_readable;
+    use crate::wire::tests::{address, wait_until};
+    use crate::{Config, Device};
 
     fn id(index: u32) -> CqId {
         CqId::from((index, 1))
+    }
+
+    /// A thread that would find the descriptor readable again and again would use its whole processor until its next completion.
+    #[test]
+    fn a_late_wake_keeps_no_sleeper_awake() {
+        let mut config = Config::default();
+        config.set("RKEY_WIRE", &address().to_string()).unwrap();
+        let device = Device::open(config).unwrap();
+        let cq = device.create_cq(4, None).unwrap();
+        let notify = device.shared().cqs.find(cq.id()).unwrap();
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| cq.wait_or(None, || ends.load(Ordering::SeqCst)));
+            wait_until(|| notify.waiters.load(Ordering::SeqCst) > 0);
+            let waiter = &notify.packet_waiter;
+            wait_until(|| waiter.is_there.load(Ordering::SeqCst));
+            waiter.wake();
+            let descriptor = waiter.descriptor.get().unwrap().as_fd();
+            wait_until(|| !wait_readable(descriptor, Some(Instant::now())).unwrap());
+            assert!(waiter.is_there.load(Ordering::SeqCst), "it still sleeps");
+            ends.store(true, Ordering::SeqCst);
+            cq.wake();
+        });
     }
 
     #[test]
