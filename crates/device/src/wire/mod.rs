@@ -82,11 +82,9 @@ use serde::{Deserialize, Serialize};
 use crate::capture::Capture;
 use crate::cm::fork::KeptFromChild;
 use crate::cm::packet::Protection;
-use crate::cm::remote::Deliverer;
 use crate::config::{WireConfig, WireSetting};
 use crate::ecn::Ecn;
 use crate::error::DeviceError;
-use crate::peers::known_addresses::KnownAddresses;
 use crate::progress::reactor::{Reactor, Token};
 pub use addresses::{WirePath, chosen, route};
 use agreements::Agreements;
@@ -99,7 +97,7 @@ pub use faults::{FaultCounts, FaultDescription};
 use forward::Forwarding;
 use lending::Lending;
 use outgoing::OutgoingPackets;
-use receiver::Scratch;
+use receiver::{MessageDelivery, Scratch};
 use receivers::Receivers;
 pub(crate) use receivers::{Arrived, Receiver};
 use seal::{Kind, Seal};
@@ -139,8 +137,7 @@ struct Core {
     holding: AtomicUsize,
     stateless: Mutex<StatelessReplies>,
     waiting: Mutex<WaitingRequests>,
-    deliverer: Deliverer,
-    known: Mutex<KnownAddresses>,
+    delivery: MessageDelivery,
     agreements: Agreements,
     /// Counts the messages sent from queue pair 1.
     messages: AtomicU32,
@@ -284,8 +281,7 @@ impl Wire {
             holding: AtomicUsize::new(0),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
-            deliverer: Deliverer::default(),
-            known: Mutex::default(),
+            delivery: MessageDelivery::default(),
             agreements: Agreements::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
             _kept: KeptFromChild::new(kept),

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
 use rkey_cm::wire::MAD;
 use smallvec::SmallVec;
 
@@ -15,8 +16,9 @@ use super::seal::Number;
 use super::socket::{BATCH, Buffers, Port};
 use super::{Arrived, Core, lending, waiting};
 use crate::cm::packet::Protection;
-use crate::cm::remote::Delivery;
+use crate::cm::remote::{Deliverer, Delivery};
 use crate::ecn::Ecn;
+use crate::peers::known_addresses::KnownAddresses;
 use crate::peers::names;
 use crate::progress::reactor::Token;
 use crate::threads;
@@ -50,6 +52,13 @@ impl Scratch {
             bundle: Bundle::default(),
         }
     }
+}
+
+/// What the delivery of messages to queue pair 1 keeps, so that it opens no descriptors.
+#[derive(Default)]
+pub(super) struct MessageDelivery {
+    deliverer: Deliverer,
+    known: Mutex<KnownAddresses>,
 }
 
 impl Core {
@@ -294,10 +303,10 @@ impl Core {
     /// Handles a message to queue pair 1.
     fn take_message(&self, from: IpAddr, to: IpAddr, mad: &[u8; MAD], protection: Protection) {
         // Programs on this host use local sockets, over which the kernel certifies the sender.
-        if self.known.lock().is_of_this_host(from) {
+        if self.delivery.known.lock().is_of_this_host(from) {
             return self.counters.dropped(Dropped::Source, 1);
         }
-        match self.deliverer.deliver(from, to, mad, protection) {
+        match self.delivery.deliverer.deliver(from, to, mad, protection) {
             Delivery::Done => self.counters.received(1),
             Delivery::Busy => self.counters.dropped(Dropped::Busy, 1),
             Delivery::Malformed => self.counters.dropped(Dropped::Management, 1),
@@ -316,6 +325,7 @@ impl Core {
         let now = crate::time::now();
         self.waiting.lock().retain(|it| {
             match self
+                .delivery
                 .deliverer
                 .deliver(it.from, it.to, &it.mad, it.protection)
             {
