@@ -132,7 +132,7 @@ impl Memory for ProcessMemory {
     #[inline]
     fn store(&self, dst: u64, src: PeerBytes<'_>) -> Result<(), Fault> {
         // SAFETY: the creator of this object promised that its addresses may be written.
-        unsafe { copy::copy(pointer(dst), src.as_ptr(), src.len()) }
+        unsafe { copy::copy_from_peer(pointer(dst), src.as_ptr(), src.len()) }
     }
 
     #[inline]

@@ -33,8 +33,11 @@ mod kernel;
 mod routine;
 #[cfg(all(test, target_arch = "x86_64", not(miri), not(loom)))]
 mod tests;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod trials;
 
 use crate::fault::Fault;
+use crate::hint::prefetch_outer;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -186,6 +189,44 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
     unsafe { direct::copy(dst, src, len) }
 }
 
+/// Like [`copy`], from bytes that another processor has written a moment ago.
+///
+/// # Errors
+///
+/// Same as for [`copy`].
+///
+/// # Safety
+///
+/// Same as for [`copy`].
+#[inline]
+pub unsafe fn copy_from_peer(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if len < FETCH_MIN {
+        // SAFETY: the caller promises the same.
+        return unsafe { copy(dst, src, len) };
+    }
+    // SAFETY: the caller promises the same.
+    unsafe { copy_many_from_peer(dst, src, len) }
+}
+
+/// From this length on, fetching all lines first is faster than the processor's own prefetching, which must recognise the pattern.
+const FETCH_MIN: usize = 1024;
+/// Up to this length. Longer runs give the processor the time to recognise it.
+const FETCH_MAX: usize = 8192;
+
+unsafe fn copy_many_from_peer(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if mode() == Mode::ByKernel {
+        // SAFETY: the caller promises the same.
+        return unsafe { copy_by_kernel(dst, src, len) };
+    }
+    if len <= FETCH_MAX {
+        for line in (0..len).step_by(64) {
+            prefetch_outer(src.wrapping_add(line));
+        }
+    }
+    // SAFETY: the caller is responsible for the destination.
+    unsafe { direct::copy_from_peer(dst, src, len) }
+}
+
 /// Like [`copy`], by the kernel. Refuses ranges that wrap around the address space, because [`kernel::copy`] adds
 /// offsets without a check.
 #[cold]
@@ -251,7 +292,11 @@ pub(crate) unsafe fn transfer(dst: *mut u8, src: *const u8, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod direct {
     use super::routine::{self, Outcome};
+    use super::trials::{Method, Trials};
     use crate::fault::Fault;
+
+    /// How this process copies long runs of bytes that another processor has written.
+    static LONG: Trials = Trials::new();
 
     #[inline]
     pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
@@ -262,6 +307,29 @@ mod direct {
             // SAFETY: as above, for any length above the small ones.
             unsafe { copy_large(dst, src, len) }
         };
+        result(outcome, dst, src, len)
+    }
+
+    pub(super) unsafe fn copy_from_peer(
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> Result<(), Fault> {
+        if len < routine::STRING_MIN || !std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: the caller promises the same.
+            return unsafe { copy(dst, src, len) };
+        }
+        let outcome = LONG.run(len, |method| match method {
+            // SAFETY: longer than `SMALL_MAX`, and the processor has AVX; the caller is responsible for the destination.
+            Method::Vector => unsafe { routine::rkey_base_copy_vector(dst, src, len) },
+            // SAFETY: longer than 8 bytes; the caller is responsible for the destination.
+            Method::String => unsafe { routine::rkey_base_copy_string(dst, src, len) },
+        });
+        result(outcome, dst, src, len)
+    }
+
+    #[inline]
+    fn result(outcome: Outcome, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
         if outcome.fault == 0 {
             Ok(())
         } else {
