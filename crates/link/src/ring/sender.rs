@@ -95,7 +95,7 @@ impl Sender {
             // because the window is smaller than the ring.
             let last = (acked - 1) as usize & (self.ends.len() - 1);
             self.tail.set(self.tail.get().max(self.ends[last]));
-            if self.head == self.tail.get() {
+            if self.is_empty() {
                 let burst = self.head - self.burst;
                 if self.is_used.replace(false) && burst <= BURST_AT_START {
                     // The peer has read the start of the ring, where the next fragment goes.
@@ -120,7 +120,15 @@ impl Sender {
     /// Whether a slot and payload room for any fragment are free, according to the last ack word.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.has_slot() && self.reserve(self.own.geometry().fragment_max).is_some()
+        // Any fragment fits into the empty ring.
+        self.has_slot()
+            && (self.is_empty() || self.reserve(self.own.geometry().fragment_max).is_some())
+    }
+
+    /// Whether the payload ring is empty, according to the last ack word.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.head == self.tail.get()
     }
 
     /// The position of a fragment of `len` bytes: (start, new head), as total byte counts like `head`.
@@ -129,7 +137,7 @@ impl Sender {
         let size = u64::from(self.own.geometry().payload);
         let need = u64::from(len).next_multiple_of(LINE);
         let at = self.head & (size - 1);
-        let is_empty = self.head == self.tail.get();
+        let is_empty = self.is_empty();
         let start = match is_empty && self.head - self.burst <= BURST_AT_START {
             true => self.head.next_multiple_of(size),
             // A fragment is contiguous; the remaining bytes before the end of the ring are skipped.
@@ -194,7 +202,7 @@ impl Sender {
         // SAFETY: 8 bytes at offset 48 of our own slot.
         unsafe { slot::put_extension(slot, 0, offset) };
         self.is_used.set(true);
-        if self.head == self.tail.get() {
+        if self.is_empty() {
             // The skipped bytes are free.
             self.tail.set(start);
             self.burst = start;
