@@ -59,6 +59,7 @@ mod tests {
         for address in [0usize, 1, 0x1000, usize::MAX, 1 << 63, 0x8000_0000_0000] {
             prefetch_write(std::ptr::without_provenance(address));
             prefetch_read(std::ptr::without_provenance(address));
+            prefetch_outer(std::ptr::without_provenance(address));
         }
         pause();
     }

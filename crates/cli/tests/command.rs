@@ -571,7 +571,7 @@ fn ls_and_explain_name_devices_of_other_versions() {
     let pid = std::process::id().to_string();
     let is_named = |output: &Output| {
         let text = text(&output.stderr);
-        text.contains("it uses link protocol 2, and this process uses 3")
+        text.contains("it uses link protocol 2, and this process uses 4")
             && text.contains(&format!("PID {pid} ("))
     };
     for words in [&["ls"][..], &["explain"], &["ls", "--json"]] {

@@ -23,7 +23,8 @@
 //! [`prepare_thread`].
 
 // UNSAFETY: assembler, signal handlers and raw addresses are the whole point of this module. It is split into the
-// machine code (`routine`), the handlers (`handler`) and the copies by the kernel (`kernel`).
+// machine code (`routine`), the choice between two of its routines (`trials`, which reads the time stamp counter), the handlers
+// (`handler`) and the copies by the kernel (`kernel`).
 #![allow(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -329,7 +330,12 @@ mod direct {
     }
 
     #[inline]
-    fn result(outcome: Outcome, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    pub(super) fn result(
+        outcome: Outcome,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> Result<(), Fault> {
         if outcome.fault == 0 {
             Ok(())
         } else {
@@ -430,6 +436,8 @@ mod direct {
         }
         Ok(())
     }
+
+    pub(super) use self::copy as copy_from_peer;
 
     pub(super) unsafe fn compare_swap(p: *mut u64, compare: u64, swap: u64) -> Result<u64, Fault> {
         // SAFETY: the caller is responsible for the word and its alignment.

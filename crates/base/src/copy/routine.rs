@@ -29,7 +29,8 @@ pub(super) const UNKNOWN_ADDRESS: u64 = u64::MAX;
 /// The maximum number of bytes that [`rkey_base_copy_small`] copies.
 pub(super) const SMALL_MAX: usize = 136;
 
-/// From this length on, `rep movsb` is as fast as vector moves and needs fewer instructions.
+/// From this length on, `rep movsb` copies from this processor's own caches as fast as vector moves, with fewer instructions. Which of the
+/// two is faster from another processor's cache is measured (see `super::trials`).
 pub(super) const STRING_MIN: usize = 8192;
 
 unsafe extern "C" {

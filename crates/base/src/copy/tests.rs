@@ -62,14 +62,39 @@ const LENGTHS: [usize; 22] = [
     1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 40, 41, 72, 73, 136, 137, 200, 300, 1000, 4000, 4096,
 ];
 
-/// A copying function: our own routine, or the kernel's copy. Both must pass the same tests.
+/// A copying function: our own routines, or the kernel's copy. All must pass the same tests.
 type Copy = unsafe fn(*mut u8, *const u8, usize) -> Result<(), Fault>;
+
+/// Copies with vector moves, however many bytes.
+unsafe fn by_vectors(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if len <= routine::SMALL_MAX || !std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: the caller promises the same.
+        return unsafe { copy(dst, src, len) };
+    }
+    // SAFETY: the length and the processor were checked.
+    let outcome = unsafe { routine::rkey_base_copy_vector(dst, src, len) };
+    direct::result(outcome, dst, src, len)
+}
+
+/// Copies with `rep movsb`, however many bytes.
+unsafe fn by_string(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if len < 8 {
+        // SAFETY: the caller promises the same.
+        return unsafe { copy(dst, src, len) };
+    }
+    // SAFETY: the length was checked.
+    let outcome = unsafe { routine::rkey_base_copy_string(dst, src, len) };
+    direct::result(outcome, dst, src, len)
+}
 
 fn guarded(run: impl Fn(Copy)) {
     install().unwrap();
     assert_eq!(mode(), Mode::Guarded);
     assert!(still_installed());
     run(copy);
+    run(copy_from_peer);
+    run(by_vectors);
+    run(by_string);
     run(copy_by_kernel);
 }
 
@@ -314,8 +339,9 @@ fn the_last_word_of_a_copy_becomes_visible_last() {
                 for number in 1..(200_000 / words as u64 + 500) {
                     source.fill(number);
                     let to = target[0].as_ptr().cast();
+                    // Long copies use both methods in turn.
                     // SAFETY: both are `words` long; the target is accessed atomically by the other side.
-                    unsafe { copy(to, source.as_ptr().cast(), words * 8) }.unwrap();
+                    unsafe { copy_from_peer(to, source.as_ptr().cast(), words * 8) }.unwrap();
                 }
                 done.store(true, Ordering::Release);
             });

@@ -15,8 +15,10 @@ pub(super) enum Method {
     String,
 }
 
-/// One of this many copies tries the slower method.
-const PERIOD: u32 = 64;
+/// One of this many copies tries the slower method. A prime, so that a regular sequence of lengths does not always try the same one.
+const PERIOD: u32 = 61;
+/// More than any copy takes, in 16ths of a tick for a KiB: the thread was interrupted, or has moved to a processor with another time.
+const TIME_MAX: u32 = 16 * 4096;
 /// A measurement counts for at most this many times the current average: the thread may have been interrupted.
 const OUTLIER: u32 = 4;
 /// The weight of a measurement in the average: a quarter.
@@ -63,7 +65,7 @@ impl Trials {
 
     fn record(&self, method: Method, len: usize, ticks: u64) {
         let kib = (len as u64 / 1024).max(1);
-        let time = u32::try_from(ticks.saturating_mul(16) / kib).unwrap_or(u32::MAX);
+        let time = (ticks.saturating_mul(16) / kib).min(TIME_MAX.into()) as u32;
         let average = &self.times[method as usize];
         let new = match average.load(Ordering::Relaxed) {
             0 => time.max(1),
@@ -111,9 +113,26 @@ mod tests {
     #[test]
     fn an_interruption_decides_nothing_for_long() {
         let trials = Trials::new();
-        choices(&trials, [100, 160], 256);
+        trials.record(Method::Vector, 16 << 10, u64::MAX);
+        let [_, string] = choices(&trials, [100, 160], 12_800);
+        assert!(string < 1600, "{string}");
         trials.record(Method::Vector, 16 << 10, u64::MAX);
         let [_, string] = choices(&trials, [100, 160], 1280);
         assert!(string < 400, "{string}");
+    }
+
+    /// Fragments of 16 and 8 KiB in turn: a KiB of the shorter ones takes less time.
+    #[test]
+    fn messages_of_alternating_lengths_use_the_faster_method() {
+        let trials = Trials::new();
+        let mut chosen = [0; 2];
+        for number in 0..4000u64 {
+            let method = trials.next();
+            let each = [[100, 80], [120, 96]][method as usize][(number % 2) as usize];
+            let kib = [16, 8][(number % 2) as usize];
+            trials.record(method, kib << 10, each * kib as u64);
+            chosen[method as usize] += 1;
+        }
+        assert!(chosen[0] > 3000, "{chosen:?}");
     }
 }

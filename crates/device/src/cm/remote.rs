@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rkey_cm::wire::{Addressee, MAD, Mad};
@@ -11,6 +12,7 @@ use rkey_link::peer::Credentials;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::carrier::Name;
+use super::fork::{self, CloseInChild};
 use super::packet::{CmPacket, Protection};
 use super::socket::{self, MessageSent, Reached};
 use crate::config::Share;
@@ -18,7 +20,7 @@ use crate::peers::link_limits::LinkFiles;
 use crate::peers::names::Scope;
 
 /// The maximum number of links.
-const LINKS: usize = 64;
+const LINKS: usize = 16;
 
 /// The result of [`Deliverer::deliver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +44,33 @@ struct Link {
     _files: LinkFiles,
 }
 
-/// Delivers messages. Links to the owners of blocks are kept for further messages, so that a message opens no descriptor: a program
-/// that closes a number twice, as iperf3 does, could hit it.
-#[derive(Default)]
+/// The links to the owners of blocks.
+type Links = BTreeMap<u16, Link>;
+
+impl CloseInChild for Links {
+    fn close_in_child(&mut self) {
+        self.clear();
+    }
+}
+
+/// Delivers messages. The first message to the owner of a block opens a link, which is kept. So most messages of a connection open no
+/// descriptor, which a program that closes a number twice, as iperf3 does, could hit.
 pub(crate) struct Deliverer {
-    links: Mutex<BTreeMap<u16, Link>>,
+    links: Arc<Mutex<Links>>,
 }
 
 impl Deliverer {
+    pub(crate) fn new() -> Self {
+        let links = Arc::<Mutex<Links>>::default();
+        fork::watch_last(&links);
+        Self { links }
+    }
+
+    /// Closes all links.
+    pub(crate) fn close(&self) {
+        self.links.lock().clear();
+    }
+
     /// Delivers a message to its receiver, which must be a process of this user: a receiver trusts only processes of its own user
     /// about where a message comes from. The receiver checks the protection against its own key ([`crate::wire::Wire::admits`]).
     pub(crate) fn deliver(
@@ -158,11 +179,18 @@ mod tests {
     use std::net::Ipv4Addr;
 
     /// A process that owns a block: its listening socket.
-    fn owner(block: u16) -> OwnedFd {
+    fn owner(block: u16) -> Option<OwnedFd> {
         let name = Name::Block(block).text(Scope::of(Share::User));
-        let socket = bind(&name).unwrap().expect("no process owns the block");
+        let socket = bind(&name).unwrap()?;
         listen(&socket).unwrap();
-        socket
+        Some(socket)
+    }
+
+    /// A process that owns a block which no other process owns, and the block.
+    fn new_owner() -> (u16, OwnedFd) {
+        let mut blocks = std::iter::repeat_with(|| getrandom::u32().unwrap() as u16);
+        let found = blocks.find_map(|block| Some((block, owner(block)?)));
+        found.expect("most blocks are free")
     }
 
     fn deliver(deliverer: &Deliverer, block: u16) -> Delivery {
@@ -187,57 +215,57 @@ mod tests {
 
     #[test]
     fn messages_to_a_process_use_one_link() {
-        const BLOCK: u16 = 0xfe01;
-        let deliverer = Deliverer::default();
-        assert_eq!(deliver(&deliverer, BLOCK), Delivery::NoReceiver);
-        let first = owner(BLOCK);
+        let deliverer = Deliverer::new();
+        let (block, first) = new_owner();
         for _ in 0..3 {
-            assert_eq!(deliver(&deliverer, BLOCK), Delivery::Done);
+            assert_eq!(deliver(&deliverer, block), Delivery::Done);
         }
         let link = accepted(&first).expect("the deliverer has connected");
         assert_eq!((packets(&link), accepted(&first).is_some()), (3, false));
         // A receiver without room for the link closes it.
         drop(link);
-        assert_eq!(deliver(&deliverer, BLOCK), Delivery::Done);
+        assert_eq!(deliver(&deliverer, block), Delivery::Done);
         let link = accepted(&first).expect("the deliverer has connected again");
         assert_eq!(packets(&link), 1);
         drop((link, first));
-        assert_eq!(deliver(&deliverer, BLOCK), Delivery::NoReceiver);
-        let second = owner(BLOCK);
-        assert_eq!(deliver(&deliverer, BLOCK), Delivery::Done);
+        assert_eq!(deliver(&deliverer, block), Delivery::NoReceiver);
+        let second = owner(block).expect("its owner has ended");
+        assert_eq!(deliver(&deliverer, block), Delivery::Done);
         let link = accepted(&second).expect("the deliverer has found the new owner");
         assert_eq!(packets(&link), 1);
+        deliverer.close();
+        assert!(matches!(receive(&link), MessageRead::End));
     }
 
     #[test]
     fn links_to_processes_that_have_ended_are_closed() {
-        const BLOCKS: [u16; 3] = [0xfe02, 0xfe03, 0xfe04];
-        let deliverer = Deliverer::default();
-        let owners = BLOCKS.map(|block| {
-            let owner = owner(block);
+        let deliverer = Deliverer::new();
+        let [first, second, third] = [(); 3].map(|()| {
+            let (block, owner) = new_owner();
             assert_eq!(deliver(&deliverer, block), Delivery::Done);
-            (accepted(&owner), owner)
+            (block, accepted(&owner), owner)
         });
-        let [first, second, _third] = owners;
         drop((first, second));
-        let _fourth = owner(0xfe05);
-        assert_eq!(deliver(&deliverer, 0xfe05), Delivery::Done);
+        let kept = third.0;
+        let (last, _owner) = new_owner();
+        assert_eq!(deliver(&deliverer, last), Delivery::Done);
+        let mut expected = [kept, last];
+        expected.sort_unstable();
         let left: Vec<u16> = deliverer.links.lock().keys().copied().collect();
-        assert_eq!(left, [BLOCKS[2], 0xfe05]);
+        assert_eq!(left, expected);
     }
 
     #[test]
     fn at_most_a_fixed_number_of_links_is_kept() {
-        const FIRST: u16 = 0xfd00;
-        let deliverer = Deliverer::default();
-        let owners: Vec<_> = (0..2 * LINKS as u16)
-            .map(|number| {
-                let owner = owner(FIRST + number);
-                assert_eq!(deliver(&deliverer, FIRST + number), Delivery::Done);
+        let deliverer = Deliverer::new();
+        let owners: Vec<_> = (0..3 * LINKS)
+            .map(|_| {
+                let (block, owner) = new_owner();
+                assert_eq!(deliver(&deliverer, block), Delivery::Done);
+                assert!(deliverer.links.lock().len() <= LINKS);
                 (accepted(&owner), owner)
             })
             .collect();
-        assert!((1..=LINKS).contains(&deliverer.links.lock().len()));
         drop(owners);
     }
 }

@@ -324,11 +324,12 @@ impl Cq {
                     let mut in_time = true;
                     // What packets for others have changed needs no other preparations.
                     while in_time && !is_over() && is_same() {
-                        in_time = sleeper.wait(descriptor, deadline)?;
+                        let woken = sleeper.sleep(descriptor, deadline)?;
                         shared.driver.send_held_packets();
-                        if is_same() {
+                        if woken.is_readable && is_same() {
                             registered.clear();
                         }
+                        in_time = woken.in_time;
                     }
                     in_time
                 }

@@ -271,6 +271,15 @@ mod tests {
         CqId::from((index, 1))
     }
 
+    /// Calls a function when it is dropped.
+    struct Finally<F: Fn()>(F);
+
+    impl<F: Fn()> Drop for Finally<F> {
+        fn drop(&mut self) {
+            self.0();
+        }
+    }
+
     /// A thread that would find the descriptor readable again and again would use its whole processor until its next completion.
     #[test]
     fn a_late_wake_keeps_no_sleeper_awake() {
@@ -282,15 +291,18 @@ mod tests {
         let ends = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| cq.wait_or(None, || ends.load(Ordering::SeqCst)));
-            wait_until(|| notify.waiters.load(Ordering::SeqCst) > 0);
+            // Also if an assertion fails: otherwise, the scope would wait for the thread without end.
+            let _end = Finally(|| {
+                ends.store(true, Ordering::SeqCst);
+                cq.wake();
+            });
             let waiter = &notify.packet_waiter;
+            wait_until(|| waiter.descriptor.get().is_some());
             wait_until(|| waiter.is_there.load(Ordering::SeqCst));
             waiter.wake();
             let descriptor = waiter.descriptor.get().unwrap().as_fd();
             wait_until(|| !wait_readable(descriptor, Some(Instant::now())).unwrap());
             assert!(waiter.is_there.load(Ordering::SeqCst), "it still sleeps");
-            ends.store(true, Ordering::SeqCst);
-            cq.wake();
         });
     }
 

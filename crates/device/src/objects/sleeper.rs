@@ -14,6 +14,14 @@ use crate::wire::PacketSleeper;
 /// it receives them itself.
 pub struct Sleeper<'a>(Option<PacketSleeper<'a>>);
 
+/// Why a thread no longer sleeps.
+pub(super) struct Woken {
+    /// Not because the deadline has passed.
+    pub(super) in_time: bool,
+    /// Whether the descriptor is readable.
+    pub(super) is_readable: bool,
+}
+
 impl Device {
     /// Registers the calling thread, which is about to wait. Call this before the thread arms what it waits for, and drop the value when
     /// the thread no longer waits.
@@ -36,21 +44,39 @@ impl Sleeper<'_> {
     /// # Errors
     /// The system cannot wait.
     pub fn wait(&self, fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, DeviceError> {
+        Ok(self.sleep(fd, deadline)?.in_time)
+    }
+
+    /// Like [`Sleeper::wait`], but also returns whether the descriptor is readable.
+    pub(super) fn sleep(
+        &self,
+        fd: BorrowedFd<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Woken, DeviceError> {
         let Some(packets) = self.0.as_ref().filter(|it| it.may_receive()) else {
-            return wait_readable(fd, deadline);
+            let is_readable = wait_readable(fd, deadline)?;
+            return Ok(Woken {
+                in_time: is_readable,
+                is_readable,
+            });
         };
         let mut set = [
             PollFd::from_borrowed_fd(fd, PollFlags::IN),
             PollFd::new(packets, PollFlags::IN),
         ];
         let is_ready = packets.asleep(|| wait_for_any(&mut set, deadline))?;
-        if set[1].revents().is_empty() {
-            return Ok(is_ready);
+        let [is_readable, is_packet] = [0, 1].map(|at: usize| !set[at].revents().is_empty());
+        let mut in_time = is_ready;
+        if is_packet {
+            packets.receive();
+            // Packets that concern others do not prolong the wait.
+            let is_due = deadline.is_some_and(|at| at <= Instant::now());
+            in_time = !is_due || is_readable;
         }
-        packets.receive();
-        // Packets that concern others do not prolong the wait.
-        let is_due = deadline.is_some_and(|at| at <= Instant::now());
-        Ok(!is_due || !set[0].revents().is_empty())
+        Ok(Woken {
+            in_time,
+            is_readable,
+        })
     }
 }
 

@@ -281,7 +281,7 @@ impl Wire {
             holding: AtomicUsize::new(0),
             stateless: Mutex::new(StatelessReplies::new(guid, secret, crate::time::now())),
             waiting: Mutex::default(),
-            delivery: MessageDelivery::default(),
+            delivery: MessageDelivery::new(),
             agreements: Agreements::default(),
             messages: AtomicU32::new(getrandom::u32().map_err(io::Error::other)?),
             _kept: KeptFromChild::new(kept),

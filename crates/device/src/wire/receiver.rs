@@ -54,11 +54,19 @@ impl Scratch {
     }
 }
 
-/// What the delivery of messages to queue pair 1 keeps, so that it opens no descriptors.
-#[derive(Default)]
+/// What the delivery of messages to queue pair 1 keeps, so that most messages open no descriptor.
 pub(super) struct MessageDelivery {
     deliverer: Deliverer,
     known: Mutex<KnownAddresses>,
+}
+
+impl MessageDelivery {
+    pub(super) fn new() -> Self {
+        Self {
+            deliverer: Deliverer::new(),
+            known: Mutex::default(),
+        }
+    }
 }
 
 impl Core {
@@ -77,6 +85,7 @@ impl Core {
             port.close(&self.reactor);
         }
         self.forwarding.close(&self.reactor);
+        self.delivery.deliverer.close();
         for receiver in self.receivers.all().iter() {
             receiver.failed(why);
         }

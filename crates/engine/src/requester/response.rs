@@ -354,7 +354,7 @@ fn fault_here<M: Memory>(x: &Context<M>, qp: &Qp, seq: u64, address: u64) -> Opt
 }
 
 /// Whether a peer has been "not ready" for longer than this queue pair's limit. A NIC needs no search, so a peer that searches gets
-/// as much time as one that gets no processor.
+/// as much time as one that gets no processor. That time counts for later refusals, too: a peer gains nothing by giving two reasons in turn.
 ///
 /// Counts the delays between the peer's NAKs instead of reading the clock, which can stop and then jump.
 fn patience_is_over(qp: &mut Qp, code: Nak) -> bool {

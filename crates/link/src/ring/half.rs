@@ -68,7 +68,8 @@ impl Geometry {
         u64::from(self.slots / 2)
     }
 
-    /// The number of payload bytes that can be in flight in fragments of the maximum size before any is acknowledged.
+    /// The number of payload bytes that can be in flight in fragments of the maximum size before any is acknowledged, if the first is at the
+    /// beginning of the ring. Otherwise, there can be one fragment less.
     pub(crate) fn room(&self) -> u64 {
         let fragment = u64::from(self.fragment_max);
         self.window().min(u64::from(self.payload) / fragment) * fragment

@@ -37,7 +37,7 @@ pub(crate) struct Sender {
     head: u64,
     /// The number of these bytes that the peer has freed.
     tail: Cell<u64>,
-    /// Where the current burst began: the value of `head` when the payload ring was last empty.
+    /// Where the last fragment that found the payload ring empty is.
     burst: u64,
     /// Whether the payload ring was used since it was last empty.
     is_used: Cell<bool>,
@@ -98,7 +98,7 @@ impl Sender {
             if self.is_empty() {
                 let burst = self.head - self.burst;
                 if self.is_used.replace(false) && burst <= BURST_AT_START {
-                    // The peer has read the start of the ring, where the next fragment goes.
+                    // The next fragment goes to the start of the ring, where the last one probably was.
                     self.prefetch_payload(0, burst);
                 }
             }

@@ -101,6 +101,54 @@ fn payloads_of_all_in_slot_lengths_and_longer_ones_arrive_whole() {
     }
 }
 
+/// Where payloads are in the payload ring. Those of one list are sent before any of them is acknowledged.
+fn places(bursts: &[&[usize]]) -> Vec<usize> {
+    let mut p = pair(NORMAL);
+    let begin = p.requests.payload_as_peer(0, 1).unwrap().as_ptr().addr();
+    let header = Header {
+        flags: HeaderFlags::ACK_NOW,
+        ..Header::new(Op::Write)
+    };
+    let mut places = Vec::new();
+    for burst in bursts {
+        for &len in *burst {
+            send(&mut p.requester, &header, &pattern(1, len)).unwrap();
+        }
+        for &len in *burst {
+            let incoming = p.responder.next().unwrap().unwrap();
+            assert_eq!(bytes_of(&incoming), pattern(1, len));
+            let Payload::Bytes(bytes) = incoming.payload else {
+                panic!("not bytes")
+            };
+            places.push(bytes.as_ptr().addr() - begin);
+            p.responder.done();
+        }
+        assert_eq!(p.requester.read_peer_ack(), Ok(places.len() as u64));
+    }
+    places
+}
+
+#[test]
+fn short_bursts_start_over_and_longer_ones_go_on() {
+    assert_eq!(places(&[&[1000], &[2048], &[300]]), [0, 0, 0]);
+    assert_eq!(
+        places(&[&[4096], &[4096], &[300], &[300]]),
+        [0, 4096, 8192, 0]
+    );
+    let three = places(&[&[1000, 1000, 1000], &[1000], &[1000]]);
+    assert_eq!(three, [0, 1024, 2048, 3072, 0]);
+}
+
+#[test]
+fn bursts_go_on_to_the_end_of_the_ring_and_are_never_split() {
+    let lens = [&[12_000][..]; 50];
+    let placed = places(&lens);
+    // 188 lines each: 21 in each round.
+    for (number, place) in placed.iter().enumerate() {
+        assert_eq!(*place, number % 21 * 188 * 64, "{number}");
+    }
+}
+
 #[test]
 fn operands_and_remote_iovecs_arrive() {
     let mut p = pair(NORMAL);

@@ -1,6 +1,6 @@
 //! Shared memory between two processes on one host.
 //!
-//! # Protocol, version 3
+//! # Protocol, version 4
 //!
 //! **Connecting.** A device listens on an abstract Unix address ([`Listener`]), to which others connect ([`Connector`]). The
 //! socket is of type `SOCK_SEQPACKET`, and no call blocks on it. Both sides check the other's credentials (`SO_PEERCRED`) before
