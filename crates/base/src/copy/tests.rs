@@ -339,7 +339,7 @@ fn the_last_word_of_a_copy_becomes_visible_last() {
                 for number in 1..(200_000 / words as u64 + 500) {
                     source.fill(number);
                     let to = target[0].as_ptr().cast();
-                    // Long copies use both methods in turn.
+                    // Long copies use the faster method most of the time, and the other one now and then.
                     // SAFETY: both are `words` long; the target is accessed atomically by the other side.
                     unsafe { copy_from_peer(to, source.as_ptr().cast(), words * 8) }.unwrap();
                 }

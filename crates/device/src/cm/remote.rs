@@ -3,19 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rkey_cm::wire::{Addressee, MAD, Mad};
 use rkey_link::peer::Credentials;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 
 use super::carrier::Name;
 use super::fork::{self, CloseInChild};
 use super::packet::{CmPacket, Protection};
 use super::socket::{self, MessageSent, Reached};
 use crate::config::Share;
+use crate::objects::event_queue::wait_until_ready;
 use crate::peers::link_limits::LinkFiles;
 use crate::peers::names::Scope;
 
@@ -162,8 +163,8 @@ fn send_to_owner(name: Name, packet: &CmPacket) -> Result<(OwnedFd, Credentials)
 
 /// Whether the other end of a link is closed.
 fn has_ended(socket: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(socket, PollFlags::empty())];
-    poll(&mut polled, Some(&Timespec::default())) == Ok(1)
+    let now = Some(crate::time::now());
+    wait_until_ready(socket.as_fd(), PollFlags::empty(), now).unwrap_or(false)
 }
 
 /// Whether a process of user `uid` may vouch that a message comes from another host.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rkey_engine::{LinkId, QpId, QpState};
 use rkey_link::{AnyLink, Link, NodeId, RemotePeer};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::objects::event_queue::wait_readable;
 use crate::peers::handshake::{Connector, HandshakeError, LocalNode, Step};
 use crate::peers::links::Links;
 use crate::peers::names::{self, Scope};
@@ -113,10 +113,8 @@ impl Discovery {
         else {
             return false;
         };
-        connector.socket().is_some_and(|socket| {
-            let mut polled = [PollFd::new(&socket, PollFlags::IN)];
-            poll(&mut polled, Some(&Timespec::default())) == Ok(1)
-        })
+        let is_readable = |socket| wait_readable(socket, Some(Instant::now())).unwrap_or(false);
+        connector.socket().is_some_and(is_readable)
     }
 
     /// Whether an attempt to reach the owner of a block is in progress.
